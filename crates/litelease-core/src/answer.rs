@@ -1,0 +1,253 @@
+//! What a verb answers. "No" is an answer too: busy and rejected are no errors.
+//!
+//! The answers are generic over their text, so that the rule can borrow (`&str`) and a caller can keep
+//! (`String`, the default) without the cases being written twice.
+
+use alloc::string::String;
+use core::fmt;
+
+/// One grant of a name, as it is right now: who has it, under which token, until when.
+///
+/// ```
+/// # use litelease_core::LeaseInfo;
+/// let lease = LeaseInfo { name: "scheduler", owner: "a", token: 7, lease_expires_at_ms: 150 };
+/// let kept: LeaseInfo = lease.into_owned();
+/// assert_eq!(kept.owner, "a");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseInfo<S = String> {
+    /// What is owned.
+    pub name: S,
+    /// Who owns it.
+    pub owner: S,
+    /// The fencing token: larger than that of every earlier grant of this name.
+    pub token: i64,
+    /// The first millisecond (Unix time) at which the lease is no longer live.
+    pub lease_expires_at_ms: i64,
+}
+
+/// The answer to a claim.
+///
+/// ```
+/// # use litelease_core::{ClaimResult, LeaseInfo};
+/// let lease = LeaseInfo { name: "scheduler", owner: "a", token: 1, lease_expires_at_ms: 150 };
+/// match ClaimResult::Acquired(lease).into_owned() {
+///     ClaimResult::Acquired(lease) => assert_eq!(lease.token, 1),
+///     ClaimResult::Busy(current) => unreachable!("{} has it", current.owner),
+/// }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a claim may have been answered with Busy"]
+pub enum ClaimResult<S = String> {
+    /// The name is the caller's until the lease expires.
+    Acquired(LeaseInfo<S>),
+    /// The name has a live owner: this one. It may even be the same owner text.
+    Busy(LeaseInfo<S>),
+}
+
+/// The answer to a renewal.
+///
+/// ```
+/// # use litelease_core::{Reason, RenewResult};
+/// let answer: RenewResult = RenewResult::Rejected { reason: Reason::Expired, current: None };
+/// assert!(matches!(answer, RenewResult::Rejected { reason: Reason::Expired, .. }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a renewal may have been rejected"]
+pub enum RenewResult<S = String> {
+    /// The same grant, now with this expiry.
+    Renewed(LeaseInfo<S>),
+    /// Nothing was changed.
+    Rejected {
+        /// Why not.
+        reason: Reason,
+        /// The live lease on that name, if there is one.
+        current: Option<LeaseInfo<S>>,
+    },
+}
+
+/// The answer to a release.
+///
+/// ```
+/// # use litelease_core::ReleaseResult;
+/// let answer = ReleaseResult::Released { name: "scheduler", token: 1 }.into_owned();
+/// assert!(matches!(answer, ReleaseResult::Released { token: 1, .. }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a release may have been rejected"]
+pub enum ReleaseResult<S = String> {
+    /// The name is free; the next grant gets a larger token.
+    Released {
+        /// What was released.
+        name: S,
+        /// The token of the grant that ended.
+        token: i64,
+    },
+    /// Nothing was changed.
+    Rejected {
+        /// Why not.
+        reason: Reason,
+        /// The live lease on that name, if there is one.
+        current: Option<LeaseInfo<S>>,
+    },
+}
+
+/// The answer to a transfer.
+///
+/// ```
+/// # use litelease_core::{LeaseInfo, TransferResult};
+/// let lease = LeaseInfo { name: "scheduler", owner: "b", token: 2, lease_expires_at_ms: 200 };
+/// let answer = TransferResult::Transferred(lease).into_owned();
+/// assert!(matches!(answer, TransferResult::Transferred(lease) if lease.owner == "b"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a transfer may have been rejected"]
+pub enum TransferResult<S = String> {
+    /// The new owner's grant. The old owner's token is superseded.
+    Transferred(LeaseInfo<S>),
+    /// Nothing was changed.
+    Rejected {
+        /// Why not.
+        reason: Reason,
+        /// The live lease on that name, if there is one.
+        current: Option<LeaseInfo<S>>,
+    },
+}
+
+/// The answer to an operator's break.
+///
+/// ```
+/// # use litelease_core::BreakResult;
+/// let answer = BreakResult::Broken { owner: "a", killed: 3 }.into_owned();
+/// assert!(matches!(answer, BreakResult::Broken { killed: 3, .. }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a break may have been rejected"]
+pub enum BreakResult<S = String> {
+    /// The name is free and the broken holder's token is superseded.
+    Broken {
+        /// Who had it.
+        owner: S,
+        /// The token that is now superseded.
+        killed: i64,
+    },
+    /// Nothing was changed: there was nothing live to break.
+    Rejected {
+        /// Why not.
+        reason: Reason,
+        /// Always `None`; here so that all rejections look alike.
+        current: Option<LeaseInfo<S>>,
+    },
+}
+
+/// Why a verb was rejected: the first of these that fits.
+///
+/// ```
+/// # use litelease_core::Reason;
+/// assert_eq!(Reason::Superseded { by: 2 }.to_string(), "superseded by token 2");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Nobody was ever granted this name.
+    NeverClaimed,
+    /// Another owner has a live lease on it.
+    HeldBy,
+    /// The given token is older than the newest one.
+    Superseded {
+        /// The newest token of the name.
+        by: i64,
+    },
+    /// The given token is larger than any that was issued.
+    UnknownToken,
+    /// The grant was ended by a release or a break.
+    Released,
+    /// The grant ran out.
+    Expired,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::NeverClaimed => f.write_str("never claimed"),
+            Reason::HeldBy => f.write_str("held by another owner"),
+            Reason::Superseded { by } => write!(f, "superseded by token {by}"),
+            Reason::UnknownToken => f.write_str("unknown token"),
+            Reason::Released => f.write_str("released"),
+            Reason::Expired => f.write_str("expired"),
+        }
+    }
+}
+
+impl LeaseInfo<&str> {
+    /// The same lease with text of its own.
+    pub fn into_owned(self) -> LeaseInfo {
+        LeaseInfo {
+            name: self.name.into(),
+            owner: self.owner.into(),
+            token: self.token,
+            lease_expires_at_ms: self.lease_expires_at_ms,
+        }
+    }
+}
+
+impl ClaimResult<&str> {
+    /// The same answer with text of its own.
+    pub fn into_owned(self) -> ClaimResult {
+        match self {
+            ClaimResult::Acquired(lease) => ClaimResult::Acquired(lease.into_owned()),
+            ClaimResult::Busy(current) => ClaimResult::Busy(current.into_owned()),
+        }
+    }
+}
+
+impl RenewResult<&str> {
+    /// The same answer with text of its own.
+    pub fn into_owned(self) -> RenewResult {
+        match self {
+            RenewResult::Renewed(lease) => RenewResult::Renewed(lease.into_owned()),
+            RenewResult::Rejected { reason, current } => {
+                RenewResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+            }
+        }
+    }
+}
+
+impl ReleaseResult<&str> {
+    /// The same answer with text of its own.
+    pub fn into_owned(self) -> ReleaseResult {
+        match self {
+            ReleaseResult::Released { name, token } => {
+                ReleaseResult::Released { name: name.into(), token }
+            }
+            ReleaseResult::Rejected { reason, current } => {
+                ReleaseResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+            }
+        }
+    }
+}
+
+impl TransferResult<&str> {
+    /// The same answer with text of its own.
+    pub fn into_owned(self) -> TransferResult {
+        match self {
+            TransferResult::Transferred(lease) => TransferResult::Transferred(lease.into_owned()),
+            TransferResult::Rejected { reason, current } => {
+                TransferResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+            }
+        }
+    }
+}
+
+impl BreakResult<&str> {
+    /// The same answer with text of its own.
+    pub fn into_owned(self) -> BreakResult {
+        match self {
+            BreakResult::Broken { owner, killed } => {
+                BreakResult::Broken { owner: owner.into(), killed }
+            }
+            BreakResult::Rejected { reason, current } => {
+                BreakResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
+            }
+        }
+    }
+}

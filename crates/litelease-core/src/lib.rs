@@ -1,0 +1,33 @@
+//! The lease rule: from a stored row, a request and a time to what to write and what to answer.
+//!
+//! Everything here is a pure function. It knows no SQLite, no clock, no thread and no text format;
+//! whoever stores the row reads the clock and does the writing. Most programs want the `litelease`
+//! crate, which does both on a SQLite file.
+//!
+//! ```
+//! use litelease_core::{ClaimResult, Row, State, Term, claim};
+//!
+//! let first = claim(Row::new("scheduler", None), "a", Term::new(50, 100)?, 0)?;
+//! assert!(matches!(first.answer, ClaimResult::Acquired(lease) if lease.token == 1));
+//!
+//! // What the first claim asked to be stored is what the second one meets.
+//! let second = claim(Row::new("scheduler", first.write), "b", Term::new(50, 149)?, 0)?;
+//! assert!(matches!(second.answer, ClaimResult::Busy(lease) if lease.owner == "a"));
+//! assert_eq!(second.write, None);
+//! # Ok::<(), litelease_core::Refusal>(())
+//! ```
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+mod answer;
+mod row;
+mod rule;
+
+pub use answer::{
+    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
+};
+pub use row::{Claimant, Refusal, Row, State, Tenure, Term};
+pub use rule::{Step, break_lease, busy, claim, inspect, purge_limit, release, renew, transfer};

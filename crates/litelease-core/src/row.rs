@@ -1,0 +1,229 @@
+//! The row as the rule sees it, and the limits that are checked once, in constructors.
+
+use core::fmt;
+
+use crate::{LeaseInfo, Reason};
+
+/// What is stored under one name: nothing yet, or a state.
+///
+/// ```
+/// # use litelease_core::{Row, State};
+/// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
+/// assert_eq!(row.live(149).map(|lease| lease.owner), Some("a"));
+/// assert_eq!(row.live(150), None, "at the very instant of expiry the name is free");
+/// assert_eq!(row.token(), Some(7));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<'a> {
+    name: &'a str,
+    state: Option<State<'a>>,
+}
+
+/// The part of a row that the verbs change: the newest token, and who has it if anyone does.
+///
+/// ```
+/// # use litelease_core::State;
+/// assert!(State::stored(1, None, None).is_some());
+/// assert_eq!(State::stored(0, None, None), None, "tokens start at 1");
+/// assert_eq!(State::stored(1, Some("a"), None), None, "owner and expiry go together");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State<'a> {
+    token: i64,
+    tenure: Option<Tenure<'a>>,
+}
+
+/// An owner and the end of its lease. They travel together, because neither means anything alone.
+///
+/// ```
+/// # use litelease_core::{State, Tenure};
+/// let state = State::stored(1, Some("a"), Some(150)).unwrap();
+/// assert_eq!(state.tenure(), Some(Tenure { owner: "a", expires_at_ms: 150 }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tenure<'a> {
+    /// Who has the name.
+    pub owner: &'a str,
+    /// The first millisecond at which it no longer does.
+    pub expires_at_ms: i64,
+}
+
+/// Who asks to renew, release or transfer: an owner, or exactly one of its grants.
+///
+/// ```
+/// # use litelease_core::Claimant;
+/// let anyone_called_a = Claimant { owner: "a", token: None };
+/// let the_seventh_grant = Claimant { owner: "a", token: Some(7) };
+/// # assert_ne!(anyone_called_a, the_seventh_grant);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimant<'a> {
+    /// The owner text.
+    pub owner: &'a str,
+    /// The token of the grant that is meant. Two processes may use one owner text; the token tells them
+    /// apart.
+    pub token: Option<i64>,
+}
+
+/// A time to decide at and the expiry that a grant made then would have.
+///
+/// ```
+/// # use litelease_core::{Refusal, Term};
+/// assert!(Term::new(50, 100).is_ok());
+/// assert_eq!(Term::new(0, 100), Err(Refusal::InvalidTtl { ttl_ms: 0 }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub(crate) now_ms: i64,
+    pub(crate) until_ms: i64,
+}
+
+/// A request that no stored state could make valid, or a token that cannot grow. Nothing is written.
+///
+/// ```
+/// # use litelease_core::Refusal;
+/// let refusal = Refusal::InvalidTtl { ttl_ms: -5 };
+/// assert_eq!(refusal.to_string(), "the ttl must be at least 1 ms, got -5 ms");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The ttl is zero or negative.
+    InvalidTtl {
+        /// What was given.
+        ttl_ms: i64,
+    },
+    /// `now_ms + ttl_ms` is more than 64 bits can hold.
+    TimeOverflow {
+        /// The time of the request.
+        now_ms: i64,
+        /// The ttl asked for.
+        ttl_ms: i64,
+    },
+    /// The next token would be more than 64 bits can hold.
+    TokenExhausted,
+}
+
+impl<'a> Row<'a> {
+    /// The row called `name`; no state means that the name was never claimed.
+    pub fn new(name: &'a str, state: Option<State<'a>>) -> Self {
+        Row { name, state }
+    }
+
+    /// What the row is about.
+    pub fn name(&self) -> &'a str {
+        self.name
+    }
+
+    /// The lease that is live at `now_ms`, if there is one.
+    pub fn live(&self, now_ms: i64) -> Option<LeaseInfo<&'a str>> {
+        let state = self.state?;
+        let tenure = state.tenure.filter(|tenure| tenure.expires_at_ms > now_ms)?;
+        Some(self.lease(state.token, tenure))
+    }
+
+    /// The newest token ever issued for this name, live or not.
+    pub fn token(&self) -> Option<i64> {
+        self.state.map(|state| state.token)
+    }
+
+    /// The lease that a tenure under a token means for this name.
+    pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> LeaseInfo<&'b str>
+    where
+        'a: 'b,
+    {
+        let Tenure { owner, expires_at_ms } = tenure;
+        LeaseInfo { name: self.name, owner, token, lease_expires_at_ms: expires_at_ms }
+    }
+
+    /// The next token: larger than the row's and larger than the floor.
+    pub(crate) fn next_token(&self, floor: i64) -> Result<i64, Refusal> {
+        let newest = self.token().unwrap_or(0).max(floor);
+        newest.checked_add(1).ok_or(Refusal::TokenExhausted)
+    }
+
+    /// The first reason that fits, for someone who is not the live holder.
+    pub(crate) fn why_not(&self, who: Option<Claimant<'_>>, now_ms: i64) -> Reason {
+        let Some(state) = self.state else { return Reason::NeverClaimed };
+        let given = who.and_then(|who| who.token).unwrap_or(state.token);
+        match self.live(now_ms) {
+            Some(lease) if who.is_some_and(|who| who.owner != lease.owner) => Reason::HeldBy,
+            _ if given < state.token => Reason::Superseded { by: state.token },
+            _ if given > state.token => Reason::UnknownToken,
+            _ if state.tenure.is_none() => Reason::Released,
+            _ => Reason::Expired,
+        }
+    }
+}
+
+impl<'a> State<'a> {
+    /// A state as read from storage, or `None` where it breaks what every writer promises: tokens start
+    /// at 1, and owner and expiry are there together or not at all.
+    pub fn stored(token: i64, owner: Option<&'a str>, expires_at_ms: Option<i64>) -> Option<Self> {
+        let tenure = match (owner, expires_at_ms) {
+            (Some(owner), Some(expires_at_ms)) => Some(Tenure { owner, expires_at_ms }),
+            (None, None) => None,
+            _ => return None,
+        };
+        (token >= 1).then_some(State { token, tenure })
+    }
+
+    /// The newest token.
+    pub fn token(&self) -> i64 {
+        self.token
+    }
+
+    /// The owner and its expiry, unless the name was released. It may have expired.
+    pub fn tenure(&self) -> Option<Tenure<'a>> {
+        self.tenure
+    }
+
+    pub(crate) fn owned(token: i64, owner: &'a str, expires_at_ms: i64) -> Self {
+        State { token, tenure: Some(Tenure { owner, expires_at_ms }) }
+    }
+
+    pub(crate) fn free(token: i64) -> Self {
+        State { token, tenure: None }
+    }
+}
+
+impl Claimant<'_> {
+    /// Whether this lease is the claimant's.
+    pub(crate) fn is(&self, lease: &LeaseInfo<&str>) -> bool {
+        self.owner == lease.owner && self.token.is_none_or(|token| token == lease.token)
+    }
+}
+
+impl Term {
+    /// A grant of `ttl_ms` made at `now_ms`.
+    pub fn new(ttl_ms: i64, now_ms: i64) -> Result<Self, Refusal> {
+        if ttl_ms <= 0 {
+            return Err(Refusal::InvalidTtl { ttl_ms });
+        }
+        match now_ms.checked_add(ttl_ms) {
+            Some(until_ms) => Ok(Term { now_ms, until_ms }),
+            None => Err(Refusal::TimeOverflow { now_ms, ttl_ms }),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::InvalidTtl { ttl_ms } => {
+                write!(f, "the ttl must be at least 1 ms, got {ttl_ms} ms")
+            }
+            Refusal::TimeOverflow { now_ms, ttl_ms } => {
+                write!(
+                    f,
+                    "a ttl of {ttl_ms} ms at {now_ms} ms ends after the last representable time"
+                )
+            }
+            Refusal::TokenExhausted => f.write_str(
+                "no larger token exists: the newest one or the minimum is at its maximum",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}

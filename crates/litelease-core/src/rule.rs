@@ -1,0 +1,222 @@
+//! The verbs, as functions from what is stored and asked to what to write and answer.
+//!
+//! Each reads top to bottom as its rows of the rule table. `floor` is a token that the next grant must
+//! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
+
+use crate::{
+    BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult, RenewResult, Row, State,
+    Tenure, Term, TransferResult,
+};
+
+/// What a verb decided: the state to store, if any, and the answer to give once it is stored.
+///
+/// ```
+/// # use litelease_core::{Claimant, Row, State, release};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let step = release(row, Claimant { owner: "a", token: None }, 120);
+/// assert_eq!(step.write, State::stored(1, None, None), "the token stays");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a decision does nothing until it is stored"]
+pub struct Step<'q, A> {
+    /// The state to store under the name; `None` means that nothing may be written.
+    pub write: Option<State<'q>>,
+    /// The answer.
+    pub answer: A,
+}
+
+impl<'q, A> Step<'q, A> {
+    fn write(state: State<'q>, answer: A) -> Self {
+        Step { write: Some(state), answer }
+    }
+
+    fn keep(answer: A) -> Self {
+        Step { write: None, answer }
+    }
+
+    /// The same decision with its answer in another form.
+    pub fn map<B>(self, form: impl FnOnce(A) -> B) -> Step<'q, B> {
+        Step { write: self.write, answer: form(self.answer) }
+    }
+}
+
+/// The part of a claim that needs no write: a live lease is busy, whoever asks.
+///
+/// ```
+/// # use litelease_core::{Row, State, busy};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// assert!(busy(row, 149).is_some());
+/// assert!(busy(row, 150).is_none());
+/// ```
+pub fn busy(row: Row<'_>, now_ms: i64) -> Option<ClaimResult<&str>> {
+    row.live(now_ms).map(ClaimResult::Busy)
+}
+
+/// Grants a name that nobody has, under a new token.
+///
+/// ```
+/// # use litelease_core::{ClaimResult, Row, State, Term, claim};
+/// let expired = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let step = claim(expired, "b", Term::new(50, 150)?, 0)?;
+/// assert!(matches!(step.answer, ClaimResult::Acquired(lease) if lease.token == 2));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn claim<'a, 'q: 'a>(
+    row: Row<'a>,
+    owner: &'q str,
+    term: Term,
+    floor: i64,
+) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+    match busy(row, term.now_ms) {
+        Some(busy) => Ok(Step::keep(busy)),
+        None => grant(row, owner, term, floor, ClaimResult::Acquired),
+    }
+}
+
+/// Prolongs a live lease under the same token. It never shortens one and never revives one.
+///
+/// ```
+/// # use litelease_core::{Claimant, RenewResult, Row, State, Term, renew};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let step = renew(row, Claimant { owner: "a", token: None }, Term::new(50, 120)?);
+/// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.lease_expires_at_ms == 170));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn renew<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'q>,
+    term: Term,
+) -> Step<'q, RenewResult<&'a str>> {
+    match row.live(term.now_ms) {
+        Some(lease) if who.is(&lease) => {
+            let expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms);
+            Step::write(
+                State::owned(lease.token, who.owner, expires_at_ms),
+                RenewResult::Renewed(LeaseInfo { lease_expires_at_ms: expires_at_ms, ..lease }),
+            )
+        }
+        current => {
+            let reason = row.why_not(Some(who), term.now_ms);
+            Step::keep(RenewResult::Rejected { reason, current })
+        }
+    }
+}
+
+/// Ends a live lease early. The token stays, so the next grant is still larger.
+///
+/// ```
+/// # use litelease_core::{Claimant, Reason, ReleaseResult, Row, State, release};
+/// let row = Row::new("scheduler", State::stored(2, Some("a"), Some(150)));
+/// let old = release(row, Claimant { owner: "a", token: Some(1) }, 120);
+/// assert!(matches!(
+///     old.answer,
+///     ReleaseResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }
+/// ));
+/// ```
+pub fn release<'a>(
+    row: Row<'a>,
+    who: Claimant<'_>,
+    now_ms: i64,
+) -> Step<'static, ReleaseResult<&'a str>> {
+    match row.live(now_ms) {
+        Some(lease) if who.is(&lease) => Step::write(
+            State::free(lease.token),
+            ReleaseResult::Released { name: lease.name, token: lease.token },
+        ),
+        current => {
+            let reason = row.why_not(Some(who), now_ms);
+            Step::keep(ReleaseResult::Rejected { reason, current })
+        }
+    }
+}
+
+/// Hands a live lease to a new owner under a new token, with no moment in between.
+///
+/// ```
+/// # use litelease_core::{Claimant, Row, State, Term, TransferResult, transfer};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let who = Claimant { owner: "a", token: Some(1) };
+/// let step = transfer(row, who, "b", Term::new(10, 120)?, 0)?;
+/// assert!(matches!(step.answer, TransferResult::Transferred(lease) if lease.token == 2));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn transfer<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'_>,
+    new_owner: &'q str,
+    term: Term,
+    floor: i64,
+) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+    match row.live(term.now_ms) {
+        Some(lease) if who.is(&lease) => {
+            grant(row, new_owner, term, floor, TransferResult::Transferred)
+        }
+        current => {
+            let reason = row.why_not(Some(who), term.now_ms);
+            Ok(Step::keep(TransferResult::Rejected { reason, current }))
+        }
+    }
+}
+
+/// Ends anybody's live lease and raises the token, so that the broken holder is refused at once.
+///
+/// ```
+/// # use litelease_core::{BreakResult, Row, State, break_lease};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let step = break_lease(row, 120, 0)?;
+/// assert_eq!(step.answer, BreakResult::Broken { owner: "a", killed: 1 });
+/// assert_eq!(step.write, State::stored(2, None, None));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn break_lease(
+    row: Row<'_>,
+    now_ms: i64,
+    floor: i64,
+) -> Result<Step<'static, BreakResult<&str>>, Refusal> {
+    match row.live(now_ms) {
+        Some(lease) => Ok(Step::write(
+            State::free(row.next_token(floor)?),
+            BreakResult::Broken { owner: lease.owner, killed: lease.token },
+        )),
+        None => {
+            let reason = row.why_not(None, now_ms);
+            Ok(Step::keep(BreakResult::Rejected { reason, current: None }))
+        }
+    }
+}
+
+/// The live lease on a name, if there is one.
+///
+/// ```
+/// # use litelease_core::{Row, inspect};
+/// assert_eq!(inspect(Row::new("scheduler", None), 100), None);
+/// ```
+pub fn inspect(row: Row<'_>, now_ms: i64) -> Option<LeaseInfo<&str>> {
+    row.live(now_ms)
+}
+
+/// The time up to which rows may be purged: those whose last lease ended then or earlier. What has not
+/// ended yet is never purged, however late the time that was asked for.
+///
+/// ```
+/// # use litelease_core::purge_limit;
+/// assert_eq!(purge_limit(100, 500), 100);
+/// assert_eq!(purge_limit(900, 500), 500);
+/// ```
+pub fn purge_limit(before_ms: i64, now_ms: i64) -> i64 {
+    before_ms.min(now_ms)
+}
+
+/// A new tenure under a new token: what an acquired claim and a transfer have in common.
+fn grant<'a, 'q: 'a, A>(
+    row: Row<'a>,
+    owner: &'q str,
+    term: Term,
+    floor: i64,
+    answer: impl FnOnce(LeaseInfo<&'a str>) -> A,
+) -> Result<Step<'q, A>, Refusal> {
+    let token = row.next_token(floor)?;
+    let tenure = Tenure { owner, expires_at_ms: term.until_ms };
+    let lease = row.lease(token, tenure);
+    Ok(Step::write(State::owned(token, owner, term.until_ms), answer(lease)))
+}

@@ -1,0 +1,17 @@
+//! The lease row in SQLite: load, let the rule decide, save, inside the right transaction.
+//!
+//! The rules live in `litelease-core`. This crate contains no SQLite: it drives whichever one it is
+//! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
+//! SQLite of a loadable extension. Most programs want the `litelease` crate.
+
+mod error;
+mod purge;
+mod schema;
+mod sqlite;
+mod statements;
+mod store;
+mod transaction;
+
+pub use error::{Error, Failure};
+pub use sqlite::{Api, Connection, code, sqlite3, sqlite3_stmt};
+pub use store::{Store, When};

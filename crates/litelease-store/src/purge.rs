@@ -1,0 +1,77 @@
+//! Deleting rows of names that nobody uses any more, without ever giving a number of theirs again.
+
+use litelease_core::purge_limit;
+
+use crate::schema::{FORMAT, META, create};
+use crate::sqlite::Value;
+use crate::statements::execute_once;
+use crate::store::{stored, text};
+use crate::{Error, Store, When};
+
+/// The rows whose last lease ended at `?1` or earlier: it expired then, or was released then.
+const ENDED: &str = "FROM main.litelease_resources
+WHERE coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
+
+/// Raises the file's token floor, never lowers it.
+const RAISE_FLOOR: &str =
+    "INSERT INTO main.litelease_meta (id, format, token_floor) VALUES (1, ?1, ?2)
+ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor)";
+
+/// What a purge is about to delete.
+#[derive(Default)]
+struct Ended {
+    rows: i64,
+    largest_token: i64,
+}
+
+impl Store {
+    /// Deletes the rows of names that have not been live since `before_ms`, and answers how many.
+    ///
+    /// The same commit raises the file's token floor to the largest token deleted, so that a name which
+    /// comes back gets a larger one.
+    pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
+        self.naming("purge", "", || {
+            self.within(self.boundary(), || {
+                self.verify()?;
+                let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
+                let ended = self.ended(limit)?;
+                if ended.rows == 0 {
+                    return Ok(0);
+                }
+                // The floor first: inside a caller's transaction a floor without its deletion does no
+                // harm, a deletion without its floor would.
+                self.raise_floor(ended.largest_token)?;
+                execute_once(self.connection, &format!("DELETE {ENDED}"), &[limit])?;
+                match self.connection.changes() {
+                    rows if rows == ended.rows => Ok(rows.unsigned_abs()),
+                    changed => Err(Error::UnexpectedChange { name: "purge".into(), changed }),
+                }
+            })
+        })
+    }
+
+    /// Reads what would be deleted. A row that is not valid is reported, never quietly swept away.
+    fn ended(&self, limit: Value<'_>) -> Result<Ended, Error> {
+        let sql = format!("SELECT name, owner, token, lease_expires_at_ms {ENDED}");
+        let mut statement = self.connection.prepare(&sql)?;
+        let mut run = statement.run(&[limit])?;
+        let mut ended = Ended::default();
+        while run.step()? {
+            let name = run.column(0).and_then(text).unwrap_or_default();
+            let state = stored(&run).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
+            ended.rows += 1;
+            ended.largest_token = ended.largest_token.max(state.token());
+        }
+        Ok(ended)
+    }
+
+    fn raise_floor(&self, floor: i64) -> Result<(), Error> {
+        if !self.keeps_floor.get() {
+            create(self.connection, &META)?;
+        }
+        self.connection.keeping_last_insert_rowid(|| {
+            let values = [Value::Integer(FORMAT), Value::Integer(floor)];
+            Ok(execute_once(self.connection, RAISE_FLOOR, &values)?)
+        })
+    }
+}

@@ -1,0 +1,304 @@
+//! The tables: their definition, their creation, and the strict check that they are ours.
+
+use crate::sqlite::{Connection, TxnState, Value, code};
+use crate::statements::execute_once;
+use crate::store::{integer, text};
+use crate::transaction::Boundary;
+use crate::{Error, Store};
+
+/// A table of ours: what it is called and how it is defined, word for word.
+pub(crate) struct Table {
+    name: &'static str,
+    definition: &'static str,
+}
+
+/// The leases. This is also the file format.
+pub(crate) const RESOURCES: Table = Table {
+    name: "litelease_resources",
+    definition: "(
+  name TEXT PRIMARY KEY,
+  owner TEXT,
+  token INTEGER NOT NULL CHECK (token >= 1),
+  lease_expires_at_ms INTEGER,
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  CHECK (
+    (owner IS NULL AND lease_expires_at_ms IS NULL)
+    OR (owner IS NOT NULL AND lease_expires_at_ms IS NOT NULL)
+  )
+)",
+};
+
+/// What belongs to the file as a whole, in one row. It is made by the first call that needs it; a file
+/// without it has floor 0.
+pub(crate) const META: Table = Table {
+    name: "litelease_meta",
+    definition: "(
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  format INTEGER NOT NULL,
+  token_floor INTEGER NOT NULL CHECK (token_floor >= 0)
+)",
+};
+
+/// The format number of files written by this version.
+pub(crate) const FORMAT: i64 = 1;
+
+/// A table's entry in the schema.
+const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
+WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
+
+/// The triggers on a table. Temporary ones count: they fire on this connection all the same.
+const TRIGGERS: &str = "SELECT name FROM main.sqlite_schema
+WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
+UNION ALL SELECT name FROM temp.sqlite_schema
+WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
+
+const META_ROW: &str = "SELECT format, token_floor FROM main.litelease_meta WHERE id = 1";
+
+impl Store {
+    /// Creates the lease table if it is missing, and checks it if it is there.
+    ///
+    /// On a database that has the right table this changes nothing and needs no write lock.
+    pub fn bootstrap(&self) -> Result<(), Error> {
+        self.naming("bootstrap", "", || {
+            let boundary = self.boundary();
+            if boundary == Boundary::Joined(TxnState::None) {
+                return self.bootstrap_joined();
+            }
+            match self.verify() {
+                Err(Error::NotBootstrapped) => {}
+                done => return done,
+            }
+            match boundary {
+                Boundary::Joined(_) => create(self.connection, &RESOURCES),
+                Boundary::Own => self.within(boundary, || match self.verify() {
+                    Err(Error::NotBootstrapped) => create(self.connection, &RESOURCES),
+                    // Somebody else was faster.
+                    done => done,
+                }),
+            }
+        })
+    }
+
+    /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks, so that
+    /// the caller's busy timeout applies; where that cannot be had, as on a read-only file, it only looks.
+    fn bootstrap_joined(&self) -> Result<(), Error> {
+        match self.statements.lock.execute(self.connection, &[]) {
+            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
+                // No such table, as far as this connection knows: creating it takes the write lock too.
+                let created = create(self.connection, &RESOURCES);
+                self.verify().and(created)
+            }
+            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => self.verify(),
+            Err(error) => Err(error),
+            Ok(()) => self.verify(),
+        }
+    }
+
+    /// Makes sure that the tables are ours, and finds out whether the file keeps a token floor.
+    pub(crate) fn verify(&self) -> Result<(), Error> {
+        self.keeps_floor.set(false);
+        if !is_there(self.connection, &RESOURCES)? {
+            return Err(Error::NotBootstrapped);
+        }
+        self.keeps_floor.set(verify_meta(self.connection)?);
+        Ok(())
+    }
+}
+
+pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error> {
+    let sql = format!("CREATE TABLE main.{} {}", table.name, table.definition);
+    Ok(execute_once(connection, &sql, &[])?)
+}
+
+/// Whether the table exists. One that is there but is not ours is an error.
+fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
+    if !entry_is_ours(connection, table)? {
+        return Ok(false);
+    }
+    let mut statement = connection.prepare(TRIGGERS)?;
+    let mut run = statement.run(&[Value::Text(table.name)])?;
+    if run.step()? {
+        let trigger = run.column(0).and_then(text).unwrap_or("?");
+        return Err(mismatch(table, format!("it has a trigger that is not ours, {trigger:?}")));
+    }
+    Ok(true)
+}
+
+fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
+    let mut statement = connection.prepare(ENTRY)?;
+    let mut run = statement.run(&[Value::Text(table.name)])?;
+    if !run.step()? {
+        return Ok(false);
+    }
+    if run.column(0).and_then(text) != Some("table") {
+        return Err(mismatch(table, "it is a view".into()));
+    }
+    let sql = run.column(1).and_then(text).unwrap_or_default();
+    match difference(sql, table) {
+        Some(reason) => Err(mismatch(table, reason)),
+        None => Ok(true),
+    }
+}
+
+/// Whether the file has a row of its own. A newer format is told as such before anything else is looked
+/// at, because it may well have changed the table too.
+fn verify_meta(connection: Connection) -> Result<bool, Error> {
+    let (format, floor) = match meta_row(connection) {
+        Ok(row) => row,
+        // There is no such table, or it is not ours.
+        Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
+            return is_there(connection, &META);
+        }
+        Err(error) => return Err(error),
+    };
+    match format {
+        Some(found) if found > FORMAT => Err(Error::NewerFormat { found, known: FORMAT }),
+        _ if !is_there(connection, &META)? => Ok(false),
+        Some(FORMAT) if floor.is_some_and(|floor| floor >= 0) => Ok(true),
+        _ => Err(mismatch(&META, format!("its row is missing or is not one of format {FORMAT}"))),
+    }
+}
+
+fn meta_row(connection: Connection) -> Result<(Option<i64>, Option<i64>), Error> {
+    let mut statement = connection.prepare(META_ROW)?;
+    let mut run = statement.run(&[])?;
+    if !run.step()? {
+        return Ok((None, None));
+    }
+    let read = |index| run.column(index).and_then(integer);
+    Ok((read(0), read(1)))
+}
+
+fn mismatch(table: &Table, reason: String) -> Error {
+    Error::SchemaMismatch { reason: format!("{}: {reason}", table.name) }
+}
+
+/// The first difference between a stored definition and the right one. White space is the only one that
+/// does not count.
+fn difference(found: &str, table: &Table) -> Option<String> {
+    if word_by_word(found).take(2).eq(["CREATE", "VIRTUAL"]) {
+        return Some("it is a virtual table".into());
+    }
+    let wanted = format!("CREATE TABLE {} {}", table.name, table.definition);
+    let (found, wanted) = (parts(found), parts(&wanted));
+    let length = found.len().max(wanted.len());
+    let part = |parts: &[&str], at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
+    let at = (0..length).find(|&at| {
+        let (found, wanted) = (part(&found, at), part(&wanted, at));
+        !word_by_word(&found).eq(word_by_word(&wanted))
+    })?;
+    let shown = |parts: &[&str]| match part(parts, at) {
+        none if none.is_empty() => "nothing".to_owned(),
+        some => format!("`{}`", some.split_whitespace().collect::<Vec<_>>().join(" ")),
+    };
+    Some(format!("expected {}, found {}", shown(&wanted), shown(&found)))
+}
+
+/// A definition in the pieces that a difference is told by: what precedes the columns, each column or
+/// constraint, and what follows them.
+fn parts(sql: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let (mut depth, mut start) = (0, 0);
+    for word in word_by_word(sql) {
+        if word == ")" {
+            depth -= 1;
+        }
+        let ends_a_part = matches!((word, depth), ("(" | ")", 0) | (",", 1));
+        if word == "(" {
+            depth += 1;
+        }
+        if ends_a_part {
+            let at = word.as_ptr() as usize - sql.as_ptr() as usize;
+            parts.push(sql[start..at].trim());
+            start = at + word.len();
+        }
+    }
+    parts.push(sql[start..].trim());
+    parts
+}
+
+/// The words, quoted pieces and punctuation marks of a piece of SQL, without the white space.
+fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
+    let mut rest = sql;
+    std::iter::from_fn(move || {
+        rest = rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+        let first = rest.chars().next()?;
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
+        let end = match first {
+            '"' | '\'' | '`' => rest[1..].find(first).map_or(rest.len(), |at| at + 2),
+            '[' => rest.find(']').map_or(rest.len(), |at| at + 1),
+            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
+            c => c.len_utf8(),
+        };
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        Some(word)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl Fn(&str) -> String, reason: Option<&str>) {
+        let right = format!("CREATE TABLE {} {}", RESOURCES.name, RESOURCES.definition);
+        assert_eq!(difference(&change(&right), &RESOURCES).as_deref(), reason);
+    }
+
+    #[test]
+    fn white_space_is_no_difference() {
+        check(|sql| sql.to_owned(), None);
+        check(|sql| sql.split_whitespace().collect::<Vec<_>>().join(" "), None);
+        check(|sql| sql.replace('(', "\t(\r\n"), None);
+        check(|sql| sql.replace(", ", ",").replace(" (", "(").replace(" >= ", ">="), None);
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        check(
+            |sql| sql.replace("owner TEXT,", "owner BLOB,").replace("created_at_ms", "made"),
+            Some("expected `owner TEXT`, found `owner BLOB`"),
+        );
+        check(
+            |sql| sql.replace(" CHECK (token >= 1)", ""),
+            Some(
+                "expected `token INTEGER NOT NULL CHECK (token >= 1)`, found `token INTEGER NOT NULL`",
+            ),
+        );
+        check(
+            |sql| sql.replace("  owner TEXT,\n", ""),
+            Some("expected `owner TEXT`, found `token INTEGER NOT NULL CHECK (token >= 1)`"),
+        );
+        check(
+            |sql| format!("{sql} WITHOUT ROWID"),
+            Some("expected nothing, found `WITHOUT ROWID`"),
+        );
+        check(
+            |sql| sql.replace("NOT NULL,\n  CHECK", "NOT NULL, note TEXT,\n CHECK"),
+            Some(
+                "expected `CHECK ( (owner IS NULL AND lease_expires_at_ms IS NULL) OR (owner IS NOT NULL \
+                 AND lease_expires_at_ms IS NOT NULL) )`, found `note TEXT`",
+            ),
+        );
+        check(
+            |sql| sql.replace("litelease_resources", "\"litelease_resources\""),
+            Some(
+                "expected `CREATE TABLE litelease_resources`, found `CREATE TABLE \"litelease_resources\"`",
+            ),
+        );
+        check(
+            |_| "CREATE VIRTUAL TABLE litelease_resources USING fts5(name)".into(),
+            Some("it is a virtual table"),
+        );
+    }
+
+    #[test]
+    fn odd_text_is_a_difference_and_no_panic() {
+        for text in ["", "(", ")))", "'", "\"", "[", "é", "CREATE TABLE 'x", ",,,", "((((", "--"] {
+            check(|_| text.into(), difference(text, &RESOURCES).as_deref());
+            assert!(difference(text, &RESOURCES).is_some(), "{text}");
+        }
+    }
+}

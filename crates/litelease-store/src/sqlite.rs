@@ -1,0 +1,340 @@
+//! SQLite's C interface, as far as the row needs it: the only room of this crate with `unsafe` in it.
+//!
+//! The functions come as a table, because there is more than one SQLite to call: the one linked into a
+//! Rust program, and the host's when this code runs inside a loadable extension.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
+use std::marker::PhantomData;
+use std::{ptr, slice};
+
+use crate::Failure;
+
+/// SQLite's connection, as the C interface has it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct sqlite3 {
+    _opaque: [u8; 0],
+}
+
+/// SQLite's prepared statement, as the C interface has it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct sqlite3_stmt {
+    _opaque: [u8; 0],
+}
+
+/// The functions of one SQLite library that the store calls. The fields are named as in SQLite's own
+/// table for extensions, `sqlite3_api_routines`.
+#[allow(missing_docs)]
+#[derive(Clone, Copy)]
+pub struct Api {
+    pub bind_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, i64) -> c_int,
+    pub bind_text64: unsafe extern "C" fn(
+        *mut sqlite3_stmt,
+        c_int,
+        *const c_char,
+        u64,
+        Option<unsafe extern "C" fn(*mut c_void)>,
+        c_uchar,
+    ) -> c_int,
+    pub changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
+    pub clear_bindings: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub column_bytes: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
+    pub column_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> i64,
+    pub column_text: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_uchar,
+    pub column_type: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
+    pub db_filename: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> *const c_char,
+    pub errmsg: unsafe extern "C" fn(*mut sqlite3) -> *const c_char,
+    pub extended_errcode: unsafe extern "C" fn(*mut sqlite3) -> c_int,
+    pub finalize: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
+    pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
+    pub prepare_v3: unsafe extern "C" fn(
+        *mut sqlite3,
+        *const c_char,
+        c_int,
+        c_uint,
+        *mut *mut sqlite3_stmt,
+        *mut *const c_char,
+    ) -> c_int,
+    pub reset: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
+    pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
+    pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
+}
+
+/// The result codes that the store itself tells apart.
+pub mod code {
+    use std::ffi::c_int;
+
+    /// Success.
+    pub const OK: c_int = 0;
+    /// A generic error, "no such table" among them.
+    pub const ERROR: c_int = 1;
+    /// Another connection holds a lock that this one needs.
+    pub const BUSY: c_int = 5;
+    /// Another statement of this connection, or one that shares its cache, is in the way.
+    pub const LOCKED: c_int = 6;
+    /// The file is read-only.
+    pub const READONLY: c_int = 8;
+    /// The commit hook of the application refused; the transaction was rolled back.
+    pub const CONSTRAINT_COMMITHOOK: c_int = 531;
+    pub(super) const ROW: c_int = 100;
+    pub(super) const DONE: c_int = 101;
+}
+
+const SQLITE_INTEGER: c_int = 1;
+const SQLITE_TEXT: c_int = 3;
+const SQLITE_NULL: c_int = 5;
+const SQLITE_UTF8: c_uchar = 1;
+const SQLITE_PREPARE_PERSISTENT: c_uint = 1;
+const SQLITE_STMTSTATUS_REPREPARE: c_int = 5;
+const MAIN: &CStr = c"main";
+
+/// An open SQLite connection that somebody else owns.
+#[derive(Clone, Copy)]
+pub struct Connection {
+    db: *mut sqlite3,
+    api: &'static Api,
+}
+
+/// How far the transaction on the main database has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TxnState {
+    /// Nothing was read or written yet.
+    None,
+    /// A snapshot is held.
+    Read,
+    /// The write lock is held.
+    Write,
+}
+
+/// A value that is bound or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    Null,
+    Integer(i64),
+    Text(&'a str),
+}
+
+/// A statement kept for the life of its holder, compiled once.
+pub(crate) struct Statement {
+    raw: *mut sqlite3_stmt,
+    connection: Connection,
+    /// How often SQLite had recompiled this statement when the schema was last found right.
+    verified: Cell<Option<c_int>>,
+}
+
+/// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so that
+/// no lock outlives it and no pointer to a value is left behind.
+pub(crate) struct Run<'s, 'v> {
+    statement: &'s Statement,
+    values: PhantomData<&'v str>,
+}
+
+impl Connection {
+    /// The connection behind a raw pointer, driven through `api`.
+    ///
+    /// # Safety
+    /// `db` must be an open connection of the SQLite library whose functions `api` holds. It must stay
+    /// open for as long as this value, its copies and whatever was made from them are used, and it must
+    /// not be used from two threads at once.
+    pub unsafe fn from_raw(db: *mut sqlite3, api: &'static Api) -> Self {
+        Connection { db, api }
+    }
+
+    /// Whether no transaction is open.
+    pub(crate) fn is_autocommit(self) -> bool {
+        // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
+        unsafe { (self.api.get_autocommit)(self.db) != 0 }
+    }
+
+    pub(crate) fn txn_state(self) -> TxnState {
+        // SAFETY: `db` is open and the name is a C string.
+        match unsafe { (self.api.txn_state)(self.db, MAIN.as_ptr()) } {
+            2 => TxnState::Write,
+            1 => TxnState::Read,
+            _ => TxnState::None,
+        }
+    }
+
+    /// Rows changed by the last statement, not counting those that triggers changed.
+    pub(crate) fn changes(self) -> i64 {
+        // SAFETY: `db` is open.
+        i64::from(unsafe { (self.api.changes)(self.db) })
+    }
+
+    /// Runs `work` and puts the caller's `last_insert_rowid()` back.
+    pub(crate) fn keeping_last_insert_rowid<T>(self, work: impl FnOnce() -> T) -> T {
+        // SAFETY: `db` is open.
+        let before = unsafe { (self.api.last_insert_rowid)(self.db) };
+        let done = work();
+        // SAFETY: `db` is open.
+        unsafe { (self.api.set_last_insert_rowid)(self.db, before) };
+        done
+    }
+
+    /// The path of the main database; empty for one in memory.
+    pub(crate) fn filename(self) -> String {
+        // SAFETY: `db` is open and the name is a C string.
+        let path = unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) };
+        self.copy_text(path)
+    }
+
+    pub(crate) fn prepare(self, sql: &str) -> Result<Statement, Failure> {
+        let Ok(length) = c_int::try_from(sql.len()) else {
+            return Err(Failure { code: code::ERROR, message: "statement too long".into() });
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: `db` is open, the text has the given length, and `raw` is written to.
+        let rc = unsafe {
+            (self.api.prepare_v3)(
+                self.db,
+                sql.as_ptr().cast(),
+                length,
+                SQLITE_PREPARE_PERSISTENT,
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        match rc {
+            code::OK => Ok(Statement { raw, connection: self, verified: Cell::new(None) }),
+            _ => Err(self.failure(rc)),
+        }
+    }
+
+    /// What SQLite says about the call that just failed with `rc`.
+    fn failure(self, rc: c_int) -> Failure {
+        // SAFETY: `db` is open.
+        let (extended, message) =
+            unsafe { ((self.api.extended_errcode)(self.db), (self.api.errmsg)(self.db)) };
+        // A misuse may not be recorded in the connection: then the code that came back is the better one.
+        let code = if extended & 0xff == rc & 0xff { extended } else { rc };
+        Failure { code, message: self.copy_text(message) }
+    }
+
+    fn copy_text(self, text: *const c_char) -> String {
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: SQLite hands out C strings that live until the next call on this connection.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+impl Statement {
+    /// Binds the values and gets ready to step.
+    pub(crate) fn run<'v>(&mut self, values: &[Value<'v>]) -> Result<Run<'_, 'v>, Failure> {
+        // From here on the guard clears what was bound, whatever happens.
+        let run = Run { statement: self, values: PhantomData };
+        for (index, value) in (1..).zip(values) {
+            run.bind(index, *value)?;
+        }
+        Ok(run)
+    }
+
+    fn compilations(&self) -> c_int {
+        // SAFETY: `raw` lives as long as `self`.
+        unsafe { (self.api().stmt_status)(self.raw, SQLITE_STMTSTATUS_REPREPARE, 0) }
+    }
+
+    fn api(&self) -> &'static Api {
+        self.connection.api
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from `prepare` and is finalised only here. The code it gives back is that of
+        // the last step, which was reported then.
+        unsafe { (self.api().finalize)(self.raw) };
+    }
+}
+
+// SAFETY: a statement may move to another thread together with its connection, and `from_raw` demands
+// that no two threads use that at once.
+unsafe impl Send for Statement {}
+
+// SAFETY: as for a statement.
+unsafe impl Send for Connection {}
+
+impl<'v> Run<'_, 'v> {
+    fn bind(&self, index: c_int, value: Value<'v>) -> Result<(), Failure> {
+        let (api, raw) = (self.statement.api(), self.statement.raw);
+        // SAFETY: `raw` is alive. The text is borrowed for `'v`, which outlives this run, and is unbound
+        // when the run ends; so SQLite need not copy it (a null destructor means SQLITE_STATIC).
+        let rc = unsafe {
+            match value {
+                // Bindings are cleared after each run, so what is not bound is NULL.
+                Value::Null => code::OK,
+                Value::Integer(number) => (api.bind_int64)(raw, index, number),
+                Value::Text(text) => {
+                    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+                    (api.bind_text64)(raw, index, start, length, None, SQLITE_UTF8)
+                }
+            }
+        };
+        if rc == code::OK { Ok(()) } else { Err(self.statement.connection.failure(rc)) }
+    }
+
+    /// Goes on to the next row, if there is one.
+    pub(crate) fn step(&mut self) -> Result<bool, Failure> {
+        // SAFETY: `raw` is alive.
+        match unsafe { (self.statement.api().step)(self.statement.raw) } {
+            code::ROW => Ok(true),
+            code::DONE => Ok(false),
+            rc => Err(self.statement.connection.failure(rc)),
+        }
+    }
+
+    /// Whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.statement.verified.get() != Some(self.statement.compilations())
+    }
+
+    /// Remembers that the schema this statement is now compiled against was found right.
+    pub(crate) fn mark_verified(&self) {
+        self.statement.verified.set(Some(self.statement.compilations()));
+    }
+
+    /// A column of the present row; `None` for a REAL, a BLOB or text that is not UTF-8.
+    pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
+        let (api, raw) = (self.statement.api(), self.statement.raw);
+        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there.
+        match unsafe { (api.column_type)(raw, index) } {
+            SQLITE_NULL => Some(Value::Null),
+            // SAFETY: as above.
+            SQLITE_INTEGER => Some(Value::Integer(unsafe { (api.column_int64)(raw, index) })),
+            SQLITE_TEXT => self.text(index).map(Value::Text),
+            _ => None,
+        }
+    }
+
+    fn text(&self, index: c_int) -> Option<&str> {
+        let (api, raw) = (self.statement.api(), self.statement.raw);
+        // SAFETY: `column_text` comes before `column_bytes`, as SQLite asks. The bytes stay where they are
+        // until the next step or the reset, and both need more than this shared borrow.
+        let bytes = unsafe {
+            let start = (api.column_text)(raw, index);
+            let length = usize::try_from((api.column_bytes)(raw, index)).unwrap_or(0);
+            if start.is_null() {
+                return None;
+            }
+            slice::from_raw_parts(start, length)
+        };
+        std::str::from_utf8(bytes).ok()
+    }
+}
+
+impl Drop for Run<'_, '_> {
+    fn drop(&mut self) {
+        let (api, raw) = (self.statement.api(), self.statement.raw);
+        // SAFETY: `raw` is alive. `reset` repeats the error of the last step, which was reported then.
+        unsafe {
+            (api.reset)(raw);
+            (api.clear_bindings)(raw);
+        }
+    }
+}

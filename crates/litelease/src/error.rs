@@ -1,0 +1,43 @@
+//! The crate's error: the store's, with SQLite's part as `rusqlite` has it.
+
+use rusqlite::ffi;
+
+/// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended code.
+///
+/// A "no" (busy, rejected) is an answer and never comes as an error.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{Error, Litelease, Refusal};
+///
+/// # fn main() -> litelease::Result<()> {
+/// let db = Litelease::from_connection(litelease::rusqlite::Connection::open_in_memory()?);
+/// let early = db.claim("scheduler", "a", Duration::from_secs(30));
+/// assert!(matches!(early, Err(Error::NotBootstrapped)));
+///
+/// db.bootstrap()?;
+/// let no_time = db.claim("scheduler", "a", Duration::ZERO);
+/// assert!(matches!(no_time, Err(Error::Refused { refusal: Refusal::InvalidTtl { .. }, .. })));
+/// # Ok(())
+/// # }
+/// ```
+pub type Error = litelease_store::Error<rusqlite::Error>;
+
+/// A result with this crate's [`Error`].
+///
+/// ```
+/// fn work() -> litelease::Result<()> {
+///     Ok(())
+/// }
+/// # work().unwrap();
+/// ```
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A result of the store as a result of this crate.
+pub(crate) fn lift<T>(result: std::result::Result<T, litelease_store::Error>) -> Result<T> {
+    result.map_err(|error| {
+        error.map_sqlite(|failure| {
+            rusqlite::Error::SqliteFailure(ffi::Error::new(failure.code), Some(failure.message))
+        })
+    })
+}

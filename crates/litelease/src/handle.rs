@@ -1,0 +1,219 @@
+//! The two handles: one that owns its connection, and one on a connection of the caller's.
+
+use std::ops::Deref;
+use std::path::Path;
+
+use rusqlite::Connection;
+
+use crate::{Leases, Result, Transaction};
+
+/// Leases in a SQLite database, with a connection of their own.
+///
+/// The verbs are those of [`Leases`]. Outside a transaction each is one atomic step with the strength of
+/// `BEGIN IMMEDIATE`. The handle may move between threads; threads that work at the same time open one each.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{ClaimResult, Litelease};
+///
+/// # fn main() -> litelease::Result<()> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open(&path)?;
+/// db.bootstrap()?;
+/// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", Duration::from_secs(30))? else {
+///     return Ok(()); // somebody else schedules
+/// };
+/// assert_eq!(lease.token, 1);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Litelease {
+    // Fields are dropped in this order: the statements must go before their connection.
+    leases: Leases,
+    connection: Connection,
+}
+
+/// The verbs on a connection or transaction that belongs to the caller.
+///
+/// It joins an open transaction and never ends it. Statements are compiled at first use and kept as long as
+/// this value: where many calls are made, keep it, or take it from a [`Litelease`], which keeps them for good.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::LiteleaseRef;
+/// use litelease::rusqlite::{Connection, TransactionBehavior};
+///
+/// # fn main() -> litelease::Result<()> {
+/// let mut conn = Connection::open_in_memory()?;
+/// LiteleaseRef::new(&conn).bootstrap()?;
+///
+/// let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+/// LiteleaseRef::new(&tx).claim("scheduler", "a", Duration::from_secs(30))?;
+/// tx.rollback()?;
+///
+/// assert_eq!(LiteleaseRef::new(&conn).inspect("scheduler")?, None);
+/// # Ok(())
+/// # }
+/// ```
+pub struct LiteleaseRef<'c> {
+    leases: Lent<'c>,
+    connection: &'c Connection,
+}
+
+/// The verbs of a borrowed handle: made for it, or those of the owner it was borrowed from.
+enum Lent<'c> {
+    Own(Box<Leases>),
+    Shared(&'c Leases),
+}
+
+impl Litelease {
+    /// Opens a database file, which is created if it is missing. No pragma is set and no table is made.
+    ///
+    /// The connection waits for locks as `rusqlite` sets it up: 5 seconds. To choose otherwise, open the
+    /// connection yourself and hand it to [`from_connection`](Litelease::from_connection).
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("app.sqlite3");
+    /// let db = Litelease::open(&path)?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Ok(Litelease::from_connection(Connection::open(path)?))
+    }
+
+    /// Takes over a connection that the caller opened and set up.
+    ///
+    /// ```
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// let conn = Connection::open_in_memory()?;
+    /// conn.busy_timeout(std::time::Duration::from_millis(200))?;
+    /// let db = Litelease::from_connection(conn);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn from_connection(connection: Connection) -> Self {
+        // SAFETY: the connection is dropped after the verbs, or given away once they are gone.
+        let leases = unsafe { Leases::on(&connection) };
+        Litelease { leases, connection }
+    }
+
+    /// Begins a transaction that holds the write lock (`BEGIN IMMEDIATE`), so that a claim and the work it
+    /// allows are committed together or not at all.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let tx = db.transaction()?;
+    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// tx.conn().execute_batch("CREATE TABLE imported (id)")?;
+    /// tx.commit()?;
+    /// # assert!(db.inspect("import")?.is_some());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn transaction(&mut self) -> Result<Transaction<'_>> {
+        Transaction::begin(&self.leases, &self.connection)
+    }
+
+    /// The same verbs as a borrowed handle, for code that takes a [`LiteleaseRef`].
+    ///
+    /// ```
+    /// # use litelease::{Litelease, LiteleaseRef, rusqlite::Connection};
+    /// fn is_free(leases: &LiteleaseRef<'_>, name: &str) -> litelease::Result<bool> {
+    ///     Ok(leases.inspect(name)?.is_none())
+    /// }
+    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert!(is_free(&db.borrowed(), "scheduler")?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn borrowed(&self) -> LiteleaseRef<'_> {
+        LiteleaseRef { leases: Lent::Shared(&self.leases), connection: &self.connection }
+    }
+
+    /// The connection, for the caller's own statements.
+    ///
+    /// ```
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn conn(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Gives the connection back, as it was.
+    ///
+    /// ```
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// let conn: Connection = db.into_connection();
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn into_connection(self) -> Connection {
+        self.connection
+    }
+}
+
+impl<'c> LiteleaseRef<'c> {
+    /// The verbs on a connection, or on an open `rusqlite` transaction or savepoint.
+    ///
+    /// ```
+    /// # use litelease::{LiteleaseRef, rusqlite::Connection};
+    /// let conn = Connection::open_in_memory()?;
+    /// LiteleaseRef::new(&conn).bootstrap()?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn new(connection: &'c Connection) -> Self {
+        // SAFETY: the connection is borrowed for longer than this value lives.
+        let leases = unsafe { Leases::on(connection) };
+        LiteleaseRef { leases: Lent::Own(Box::new(leases)), connection }
+    }
+
+    /// The connection, for the caller's own statements.
+    ///
+    /// ```
+    /// # use litelease::{LiteleaseRef, rusqlite::Connection};
+    /// # let conn = Connection::open_in_memory()?;
+    /// assert!(LiteleaseRef::new(&conn).conn().is_autocommit());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn conn(&self) -> &'c Connection {
+        self.connection
+    }
+}
+
+impl Deref for Litelease {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        &self.leases
+    }
+}
+
+impl Deref for LiteleaseRef<'_> {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        match &self.leases {
+            Lent::Own(leases) => leases,
+            Lent::Shared(leases) => leases,
+        }
+    }
+}
+
+impl std::fmt::Debug for Litelease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Litelease").field(&self.connection).finish()
+    }
+}
+
+impl std::fmt::Debug for LiteleaseRef<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("LiteleaseRef").field(self.connection).finish()
+    }
+}

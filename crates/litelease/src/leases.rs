@@ -1,0 +1,626 @@
+//! The verbs, written once for every handle.
+
+use std::time::Duration;
+
+use litelease_core::Claimant;
+use litelease_store::{Store, When};
+
+use crate::error::lift;
+use crate::linked::view;
+use crate::{
+    BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, Result, TransferResult,
+};
+
+/// The verbs on leases, as every handle of this crate has them.
+///
+/// It is reached through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
+/// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ in who owns the
+/// transaction and not in what a claim is. Each verb reads the system clock once it holds the write lock;
+/// its `_at` form takes the time instead. The `_exact` forms mean one grant and not just one owner text.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{ClaimResult, Leases, Litelease};
+///
+/// fn try_to_lead(leases: &Leases, me: &str) -> litelease::Result<bool> {
+///     let claimed = leases.claim("leader", me, Duration::from_secs(30))?;
+///     Ok(matches!(claimed, ClaimResult::Acquired(_)))
+/// }
+///
+/// # fn main() -> litelease::Result<()> {
+/// # let mut db = Litelease::from_connection(litelease::rusqlite::Connection::open_in_memory()?);
+/// db.bootstrap()?;
+/// assert!(try_to_lead(&db, "a")?);
+/// let tx = db.transaction()?;
+/// assert!(!try_to_lead(&tx, "b")?);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Leases {
+    store: Store,
+}
+
+impl Leases {
+    /// Creates the lease table if it is missing, and checks it strictly if it is there.
+    ///
+    /// On a database that has the right table this changes nothing. It may run inside a transaction.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// db.bootstrap()?;
+    /// db.bootstrap()?; // as often as you like
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn bootstrap(&self) -> Result<()> {
+        lift(self.store.bootstrap())
+    }
+
+    /// Grants `name` to `owner` for `ttl`, if nobody has it.
+    ///
+    /// A live lease is `Busy`, whoever asks, the same owner too. Inside a transaction of the caller's, the token
+    /// is the caller's only after COMMIT; open such a transaction with `BEGIN IMMEDIATE`, or the claim may fail
+    /// with SQLite's own BUSY.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// match db.claim("scheduler", "a", Duration::from_secs(30))? {
+    ///     ClaimResult::Acquired(lease) => assert_eq!(lease.token, 1),
+    ///     ClaimResult::Busy(current) => println!("{} has it", current.owner),
+    /// }
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        self.claim_when(name, owner, ttl, When::Now, 0)
+    }
+
+    /// [`claim`](Leases::claim) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
+    /// let next = db.claim_at("scheduler", "b", Duration::from_millis(50), 150)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim_at(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<ClaimResult> {
+        self.claim_when(name, owner, ttl, When::At(now_ms), 0)
+    }
+
+    /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
+    ///
+    /// For a file that may be older than what it protects, such as one restored from a backup.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let lease = db.claim_above("scheduler", "a", Duration::from_secs(30), 41)?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim_above(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        min_token: i64,
+    ) -> Result<ClaimResult> {
+        self.claim_when(name, owner, ttl, When::Now, min_token)
+    }
+
+    /// [`claim_above`](Leases::claim_above) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let lease = db.claim_above_at("scheduler", "a", Duration::from_millis(50), 100, 41)?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim_above_at(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        now_ms: i64,
+        min_token: i64,
+    ) -> Result<ClaimResult> {
+        self.claim_when(name, owner, ttl, When::At(now_ms), min_token)
+    }
+
+    /// Prolongs a live lease of `owner` to at least `ttl` from now. It never shortens one and never revives one.
+    ///
+    /// Two processes may use one owner text, and then each would renew the other's lease: prefer
+    /// [`renew_exact`](Leases::renew_exact).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(db.renew("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
+    /// assert!(matches!(
+    ///     db.renew("scheduler", "b", ttl)?,
+    ///     RenewResult::Rejected { reason: Reason::HeldBy, .. }
+    /// ));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(name, anyone(owner), ttl, When::Now)
+    }
+
+    /// [`renew`](Leases::renew) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// let late = db.renew_at("scheduler", "a", ttl, 150)?;
+    /// assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew_at(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<RenewResult> {
+        self.renew_when(name, anyone(owner), ttl, When::At(now_ms))
+    }
+
+    /// Prolongs exactly this grant: owner and token must both match.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// assert!(matches!(db.renew_exact(&lease, ttl)?, RenewResult::Renewed(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew_exact(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(&lease.name, exactly(lease), ttl, When::Now)
+    }
+
+    /// [`renew_exact`](Leases::renew_exact) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// db.claim_at("scheduler", "a", ttl, 150)?; // the same owner text, another grant
+    /// let old = db.renew_exact_at(&lease, ttl, 160)?;
+    /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew_exact_at(
+        &self,
+        lease: &LeaseInfo,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<RenewResult> {
+        self.renew_when(&lease.name, exactly(lease), ttl, When::At(now_ms))
+    }
+
+    /// Ends a live lease of `owner` early. The next grant's token is still larger.
+    ///
+    /// Prefer [`release_exact`](Leases::release_exact) where two processes may use one owner text.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(db.release("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn release(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
+        self.release_when(name, anyone(owner), When::Now)
+    }
+
+    /// [`release`](Leases::release) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// assert!(matches!(db.release_at("scheduler", "a", 120)?, ReleaseResult::Released { .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn release_at(&self, name: &str, owner: &str, now_ms: i64) -> Result<ReleaseResult> {
+        self.release_when(name, anyone(owner), When::At(now_ms))
+    }
+
+    /// Ends exactly this grant early: owner and token must both match.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// assert!(matches!(db.release_exact(&lease)?, ReleaseResult::Released { .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn release_exact(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
+        self.release_when(&lease.name, exactly(lease), When::Now)
+    }
+
+    /// [`release_exact`](Leases::release_exact) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// let late = db.release_exact_at(&lease, 150)?;
+    /// assert!(matches!(late, ReleaseResult::Rejected { reason: Reason::Expired, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn release_exact_at(&self, lease: &LeaseInfo, now_ms: i64) -> Result<ReleaseResult> {
+        self.release_when(&lease.name, exactly(lease), When::At(now_ms))
+    }
+
+    /// Hands a live lease of `owner` to `new_owner`, under a new token and for `ttl` from now.
+    ///
+    /// Owner and token change in one step: from it on the old owner's token is superseded.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// let handed = db.transfer("scheduler", "a", "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn transfer(
+        &self,
+        name: &str,
+        owner: &str,
+        new_owner: &str,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        self.transfer_when(name, anyone(owner), new_owner, ttl, When::Now)
+    }
+
+    /// [`transfer`](Leases::transfer) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// let handed = db.transfer_at("scheduler", "a", "b", ttl, 120)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.lease_expires_at_ms == 170));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn transfer_at(
+        &self,
+        name: &str,
+        owner: &str,
+        new_owner: &str,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<TransferResult> {
+        self.transfer_when(name, anyone(owner), new_owner, ttl, When::At(now_ms))
+    }
+
+    /// Hands exactly this grant to `new_owner`: owner and token must both match.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// let handed = db.transfer_exact(&lease, "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn transfer_exact(
+        &self,
+        lease: &LeaseInfo,
+        new_owner: &str,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::Now)
+    }
+
+    /// [`transfer_exact`](Leases::transfer_exact) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// let handed = db.transfer_exact_at(&lease, "b", ttl, 120)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn transfer_exact_at(
+        &self,
+        lease: &LeaseInfo,
+        new_owner: &str,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<TransferResult> {
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::At(now_ms))
+    }
+
+    /// The operator's way to end anybody's live lease. It raises the token too, so that the broken holder is
+    /// superseded at once and not only when somebody else claims.
+    ///
+    /// (`break` is a word of the language; everywhere else the verb is called that.)
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(db.break_lease("scheduler")?, BreakResult::Broken { killed: 1, .. }));
+    /// assert_eq!(db.token("scheduler")?, Some(2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
+        self.break_when(name, When::Now)
+    }
+
+    /// [`break_lease`](Leases::break_lease) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// let nothing = db.break_lease_at("scheduler", 150)?;
+    /// assert!(matches!(nothing, BreakResult::Rejected { reason: Reason::Expired, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn break_lease_at(&self, name: &str, now_ms: i64) -> Result<BreakResult> {
+        self.break_when(name, When::At(now_ms))
+    }
+
+    /// The live lease on `name`, if there is one. Takes no write lock.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert!(db.inspect("scheduler")?.is_some_and(|lease| lease.owner == "a"));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        lift(self.store.inspect(name, When::Now, |lease| lease.into_owned()))
+    }
+
+    /// [`inspect`](Leases::inspect) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// assert!(db.inspect_at("scheduler", 149)?.is_some());
+    /// assert!(db.inspect_at("scheduler", 150)?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn inspect_at(&self, name: &str, now_ms: i64) -> Result<Option<LeaseInfo>> {
+        lift(self.store.inspect(name, When::At(now_ms), |lease| lease.into_owned()))
+    }
+
+    /// Who has `name` right now. Takes no write lock.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert_eq!(db.owner("scheduler")?.as_deref(), Some("a"));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn owner(&self, name: &str) -> Result<Option<String>> {
+        lift(self.store.inspect(name, When::Now, |lease| lease.owner.into()))
+    }
+
+    /// [`owner`](Leases::owner) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// assert_eq!(db.owner_at("scheduler", 150)?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn owner_at(&self, name: &str, now_ms: i64) -> Result<Option<String>> {
+        lift(self.store.inspect(name, When::At(now_ms), |lease| lease.owner.into()))
+    }
+
+    /// The newest token of `name`, whether its lease is live or not. Takes no write lock.
+    ///
+    /// A holder whose token is smaller has been superseded.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// db.claim("scheduler", "a", ttl)?;
+    /// assert_eq!(db.token("scheduler")?, Some(1));
+    /// assert_eq!(db.token("never claimed")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn token(&self, name: &str) -> Result<Option<i64>> {
+        lift(self.store.token(name))
+    }
+
+    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds), and
+    /// answers how many.
+    ///
+    /// The same commit raises the file's token floor to the largest token deleted, so that no number returns.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.claim_at("job 1", "a", Duration::from_millis(50), 100)?;
+    /// assert_eq!(db.purge(150)?, 1);
+    /// let again = db.claim("job 1", "a", Duration::from_secs(30))?;
+    /// assert!(matches!(again, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn purge(&self, before_ms: i64) -> Result<u64> {
+        lift(self.store.purge(before_ms, When::Now))
+    }
+
+    /// [`purge`](Leases::purge) at a given Unix time in milliseconds: what is live then is kept.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// db.claim_at("scheduler", "a", ttl, 100)?;
+    /// assert_eq!(db.purge_at(900, 149)?, 0);
+    /// assert_eq!(db.purge_at(900, 150)?, 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn purge_at(&self, before_ms: i64, now_ms: i64) -> Result<u64> {
+        lift(self.store.purge(before_ms, When::At(now_ms)))
+    }
+
+    /// The verbs on a connection.
+    ///
+    /// # Safety
+    /// They must be dropped before the connection is closed, and used by one thread at a time with it.
+    pub(crate) unsafe fn on(connection: &rusqlite::Connection) -> Self {
+        // SAFETY: this function asks for the same.
+        Leases { store: Store::new(unsafe { view(connection) }) }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    fn claim_when(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        when: When,
+        min_token: i64,
+    ) -> Result<ClaimResult> {
+        let ttl_ms = in_ms(ttl);
+        lift(self.store.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()))
+    }
+
+    fn renew_when(
+        &self,
+        name: &str,
+        who: Claimant<'_>,
+        ttl: Duration,
+        when: When,
+    ) -> Result<RenewResult> {
+        lift(self.store.renew(name, who, in_ms(ttl), when, |answer| answer.into_owned()))
+    }
+
+    fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
+        lift(self.store.release(name, who, when, |answer| answer.into_owned()))
+    }
+
+    fn transfer_when(
+        &self,
+        name: &str,
+        who: Claimant<'_>,
+        new_owner: &str,
+        ttl: Duration,
+        when: When,
+    ) -> Result<TransferResult> {
+        let ttl_ms = in_ms(ttl);
+        lift(self.store.transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned()))
+    }
+
+    fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
+        lift(self.store.break_lease(name, when, |answer| answer.into_owned()))
+    }
+}
+
+impl std::fmt::Debug for Leases {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leases").finish_non_exhaustive()
+    }
+}
+
+fn anyone(owner: &str) -> Claimant<'_> {
+    Claimant { owner, token: None }
+}
+
+fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+    Claimant { owner: &lease.owner, token: Some(lease.token) }
+}
+
+/// A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for. One beyond 64
+/// bits becomes the largest, which the rule refuses as an overflow at any time after 1970.
+fn in_ms(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,42 @@
+//! Leases with expiry and fencing tokens, in the SQLite file an app already has.
+//!
+//! A lease says who owns a name right now. It ends when its holder releases it or when its time is up, so
+//! a holder that dies blocks nobody for long. Every grant carries a token that is larger than all earlier
+//! ones of that name, so a holder that merely slept can be told from its successor.
+//!
+//! ```
+//! use std::time::Duration;
+//! use litelease::{ClaimResult, Litelease};
+//!
+//! # fn main() -> litelease::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("app.sqlite3");
+//! let db = Litelease::open(path)?; // no pragma, no schema
+//! db.bootstrap()?;
+//! match db.claim("scheduler", "worker-a", Duration::from_secs(30))? {
+//!     ClaimResult::Acquired(lease) => println!("got token {}", lease.token),
+//!     ClaimResult::Busy(current) => println!("currently owned by {}", current.owner),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The verbs (`claim`, `renew`, `release`, `transfer`, `inspect` and the rest) are those of [`Leases`]. They
+//! are the same wherever they are reached through: a [`Litelease`] that owns its connection, a
+//! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
+
+mod error;
+mod handle;
+mod leases;
+mod linked;
+mod transaction;
+
+pub use error::{Error, Result};
+pub use handle::{Litelease, LiteleaseRef};
+pub use leases::Leases;
+pub use litelease_core::{
+    BreakResult, ClaimResult, LeaseInfo, Reason, Refusal, ReleaseResult, RenewResult,
+    TransferResult,
+};
+pub use rusqlite;
+pub use transaction::{Savepoint, Transaction};

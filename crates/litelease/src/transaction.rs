@@ -1,0 +1,249 @@
+//! Transactions and savepoints that the crate owns: the verbs, the caller's own statements, one ending.
+
+use std::ops::Deref;
+
+use rusqlite::Connection;
+
+use crate::error::lift;
+use crate::{Leases, Result};
+
+/// A transaction that holds the write lock. It rolls back unless it is committed.
+///
+/// A token that was granted in it is the caller's only once [`commit`](Transaction::commit) has succeeded:
+/// after a rollback the same number is granted again.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Litelease, rusqlite::Connection};
+/// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let tx = db.transaction()?;
+/// tx.claim("import", "a", Duration::from_secs(30))?;
+/// drop(tx); // rolled back, the claim with it
+/// assert_eq!(db.inspect("import")?, None);
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Transaction<'t> {
+    leases: &'t Leases,
+    connection: &'t Connection,
+    open: bool,
+}
+
+/// A part of a transaction that can be undone by itself. It is undone unless it is committed.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Litelease, rusqlite::Connection};
+/// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let mut tx = db.transaction()?;
+/// tx.claim("first", "a", Duration::from_secs(30))?;
+/// let savepoint = tx.savepoint()?;
+/// savepoint.claim("second", "a", Duration::from_secs(30))?;
+/// savepoint.rollback()?;
+/// tx.commit()?;
+/// assert!(db.inspect("first")?.is_some());
+/// assert!(db.inspect("second")?.is_none());
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Savepoint<'s> {
+    leases: &'s Leases,
+    connection: &'s Connection,
+    open: bool,
+}
+
+impl<'t> Transaction<'t> {
+    pub(crate) fn begin(leases: &'t Leases, connection: &'t Connection) -> Result<Self> {
+        lift(leases.store().begin())?;
+        Ok(Transaction { leases, connection, open: true })
+    }
+
+    /// The connection, for the caller's own statements in this transaction.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let tx = db.transaction()?;
+    /// tx.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// tx.commit()?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn conn(&self) -> &Connection {
+        self.connection
+    }
+
+    /// Opens a savepoint.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let mut tx = db.transaction()?;
+    /// let savepoint = tx.savepoint()?;
+    /// savepoint.commit()?;
+    /// tx.commit()?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Result<Savepoint<'_>> {
+        Savepoint::begin(self.leases, self.connection)
+    }
+
+    /// Makes everything done in this transaction last.
+    ///
+    /// [`Error::CommitUnknown`](crate::Error::CommitUnknown) means that it is not known whether it does. Any
+    /// other error means that everything was rolled back.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let tx = db.transaction()?;
+    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// tx.commit()?;
+    /// assert!(db.inspect("import")?.is_some());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn commit(mut self) -> Result<()> {
+        self.open = false;
+        lift(self.leases.store().commit())
+    }
+
+    /// Undoes everything done in this transaction.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let tx = db.transaction()?;
+    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// tx.rollback()?;
+    /// assert!(db.inspect("import")?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn rollback(mut self) -> Result<()> {
+        self.open = false;
+        lift(self.leases.store().rollback())
+    }
+}
+
+impl<'s> Savepoint<'s> {
+    fn begin(leases: &'s Leases, connection: &'s Connection) -> Result<Self> {
+        lift(leases.store().savepoint())?;
+        Ok(Savepoint { leases, connection, open: true })
+    }
+
+    /// The connection, for the caller's own statements in this savepoint.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let mut tx = db.transaction()?;
+    /// let savepoint = tx.savepoint()?;
+    /// savepoint.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn conn(&self) -> &Connection {
+        self.connection
+    }
+
+    /// Opens a savepoint inside this one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let mut tx = db.transaction()?;
+    /// let mut outer = tx.savepoint()?;
+    /// let inner = outer.savepoint()?;
+    /// inner.rollback()?;
+    /// outer.commit()?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Result<Savepoint<'_>> {
+        Savepoint::begin(self.leases, self.connection)
+    }
+
+    /// Keeps what was done in this savepoint, as part of what encloses it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let mut tx = db.transaction()?;
+    /// let savepoint = tx.savepoint()?;
+    /// savepoint.claim("import", "a", Duration::from_secs(30))?;
+    /// savepoint.commit()?;
+    /// tx.commit()?;
+    /// assert!(db.inspect("import")?.is_some());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn commit(mut self) -> Result<()> {
+        lift(self.leases.store().release_savepoint())?;
+        self.open = false;
+        Ok(())
+    }
+
+    /// Undoes what was done in this savepoint.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, rusqlite::Connection};
+    /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let mut tx = db.transaction()?;
+    /// let savepoint = tx.savepoint()?;
+    /// savepoint.claim("import", "a", Duration::from_secs(30))?;
+    /// savepoint.rollback()?;
+    /// assert!(tx.inspect("import")?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn rollback(mut self) -> Result<()> {
+        self.open = false;
+        lift(self.leases.store().rollback_savepoint())
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // A drop cannot tell; what is still open then ends with the connection.
+            let _ = self.leases.store().rollback();
+        }
+    }
+}
+
+impl Drop for Savepoint<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // It fails only where the whole transaction was already rolled back.
+            let _ = self.leases.store().rollback_savepoint();
+        }
+    }
+}
+
+impl Deref for Transaction<'_> {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        self.leases
+    }
+}
+
+impl Deref for Savepoint<'_> {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        self.leases
+    }
+}
