@@ -1,0 +1,41 @@
+//! What Litelease costs, next to the bare SQLite statement.
+//!
+//! `litelease-bench quick` prints a table of counts: instructions by callgrind and system calls by strace,
+//! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
+//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run.
+
+mod measure;
+mod quick;
+mod workload;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: litelease-bench quick
+       litelease-bench run WORKLOAD ROUNDS FOLDER";
+
+/// Anything that can go wrong here ends the run with its message.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        ["quick"] => quick::run(),
+        ["run", workload, rounds, folder] => run(workload, rounds, Path::new(folder)),
+        _ => Err(USAGE.into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("litelease-bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(workload: &str, rounds: &str, folder: &Path) -> Result<bool> {
+    workload::run(workload, rounds.parse()?, folder)?;
+    Ok(true)
+}

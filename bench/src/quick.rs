@@ -1,0 +1,108 @@
+//! The quick table: counts only, a minute or two, the bare statement in the same run.
+
+use std::fs;
+
+use crate::measure::{check_tools, instructions, system_calls};
+use crate::{Result, workload};
+
+/// One row of the table.
+struct Figure {
+    id: &'static str,
+    what: &'static str,
+    /// The most that counts as reached.
+    reach: f64,
+    measured: f64,
+    /// How the figure came about.
+    detail: String,
+}
+
+/// Measures all rows and prints them. Answers whether every figure was reached.
+pub(crate) fn run() -> Result<bool> {
+    check_tools()?;
+    println!("{:<4} {:<58} {:>9} {:>9}", "", "", "reach", "measured");
+    let rows: [fn() -> Result<Figure>; 9] =
+        [b1, b3, b4, || b5("inspect"), || b5("owner"), || b5("token"), b6_syncs, b6_calls, b7];
+    let mut all_reached = true;
+    for row in rows {
+        let figure = row()?;
+        let reached = figure.measured <= figure.reach;
+        all_reached &= reached;
+        println!(
+            "{:<4} {:<58} {:>9} {:>9} {}  {}",
+            figure.id,
+            figure.what,
+            shown(figure.reach),
+            shown(figure.measured),
+            if reached { "ok  " } else { "MISS" },
+            figure.detail,
+        );
+    }
+    Ok(all_reached)
+}
+
+fn b1() -> Result<Figure> {
+    cycle("B1", "claim + renew + release, in memory: instructions / raw", 1.8, "memory")
+}
+
+fn b3() -> Result<Figure> {
+    cycle("B3", "the same in WAL NORMAL: instructions / raw", 1.4, "wal-normal")
+}
+
+fn cycle(id: &'static str, what: &'static str, reach: f64, place: &str) -> Result<Figure> {
+    let raw = instructions(&format!("raw-update@{place}"))?;
+    let ours = instructions(&format!("cycle@{place}"))?;
+    let detail = format!("{:.0} / {:.0} per commit", ours / 3.0, raw / 3.0);
+    Ok(Figure { id, what, reach, measured: ours / raw, detail })
+}
+
+fn b4() -> Result<Figure> {
+    let measured = instructions("busy@memory")?;
+    let detail = "instructions; that it takes no write lock is tested".into();
+    Ok(Figure {
+        id: "B4",
+        what: "busy claim, in memory: instructions",
+        reach: 6_000.0,
+        measured,
+        detail,
+    })
+}
+
+fn b5(verb: &'static str) -> Result<Figure> {
+    let what = match verb {
+        "inspect" => "inspect, in memory: instructions / raw SELECT",
+        "owner" => "owner, in memory: instructions / raw SELECT",
+        _ => "token, in memory: instructions / raw SELECT",
+    };
+    let raw = instructions("raw-select@memory")?;
+    let ours = instructions(&format!("{verb}@memory"))?;
+    let detail = format!("{ours:.0} / {raw:.0}");
+    Ok(Figure { id: "B5", what, reach: 1.6, measured: ours / raw, detail })
+}
+
+fn b6_syncs() -> Result<Figure> {
+    let measured = system_calls("cycle@wal-full", &["fsync", "fdatasync"])? / 3.0;
+    let what = "syncs per operation, WAL FULL";
+    Ok(Figure { id: "B6", what, reach: 1.1, measured, detail: String::new() })
+}
+
+fn b6_calls() -> Result<Figure> {
+    let measured = system_calls("cycle@wal-normal", &[])? / 3.0;
+    let raw = system_calls("raw-update@wal-normal", &[])? / 3.0;
+    let what = "system calls per operation, WAL NORMAL";
+    Ok(Figure { id: "B6", what, reach: 9.0, measured, detail: format!("raw {raw:.1}") })
+}
+
+fn b7() -> Result<Figure> {
+    let folder = tempfile::tempdir()?;
+    let wal = folder.path().join("bench.sqlite3-wal");
+    // The file goes away when the connection closes, so it is read while the workload still has it open.
+    let measured = workload::then("cycle@wal-normal", 33_334, folder.path(), || {
+        Ok(fs::metadata(&wal)?.len() as f64 / f64::from(1 << 20))
+    })?;
+    let what = "MiB of -wal after 100,000 commits, default auto-checkpoint";
+    Ok(Figure { id: "B7", what, reach: 8.0, measured, detail: String::new() })
+}
+
+fn shown(figure: f64) -> String {
+    if figure < 100.0 { format!("{figure:.2}") } else { format!("{figure:.0}") }
+}

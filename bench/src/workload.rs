@@ -1,0 +1,184 @@
+//! The loops that are measured: each verb through the crate, and the bare statement it is compared with.
+
+use std::ffi::{CStr, c_int};
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+use litelease::rusqlite::{Connection, ffi};
+use litelease::{ClaimResult, Litelease, ReleaseResult, RenewResult};
+
+use crate::Result;
+
+const TTL: Duration = Duration::from_secs(3600);
+const NAME: &str = "scheduler";
+const OWNER: &str = "worker-a";
+
+/// Runs `rounds` of a workload, WHAT@PLACE, on a database of its own: in memory or in `folder`.
+pub(crate) fn run(workload: &str, rounds: u32, folder: &Path) -> Result<()> {
+    then(workload, rounds, folder, || Ok(()))
+}
+
+/// Runs a workload, and then looks at what it left before its database is closed.
+pub(crate) fn then<T>(
+    workload: &str,
+    rounds: u32,
+    folder: &Path,
+    look: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let (what, place) = workload.split_once('@').ok_or("a workload is WHAT@PLACE")?;
+    let db = open(place, folder)?;
+    loops(what, rounds, &db)?;
+    look()
+}
+
+fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
+    match what {
+        "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
+        "busy" => claimed(db, |db| {
+            (0..rounds).try_for_each(|_| match db.claim(NAME, "worker-b", TTL)? {
+                ClaimResult::Busy(_) => Ok(()),
+                answer => Err(format!("{answer:?}").into()),
+            })
+        }),
+        "inspect" => claimed(db, |db| {
+            (0..rounds).try_for_each(|_| some(db.inspect(NAME)?.map(|lease| lease.token)))
+        }),
+        "owner" => claimed(db, |db| {
+            (0..rounds).try_for_each(|_| some(db.owner(NAME)?.map(|owner| owner.len() as i64)))
+        }),
+        "token" => claimed(db, |db| (0..rounds).try_for_each(|_| some(db.token(NAME)?))),
+        "raw-update" => claimed(db, |db| {
+            let update = Raw::new(
+                db.conn(),
+                c"UPDATE main.litelease_resources SET owner = ?2, token = ?3,
+                  lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1",
+            )?;
+            (0..3 * rounds).try_for_each(|round| update.update(i64::from(round)))
+        }),
+        "raw-select" => claimed(db, |db| {
+            let select = Raw::new(
+                db.conn(),
+                c"SELECT owner, token, lease_expires_at_ms FROM main.litelease_resources WHERE name = ?1",
+            )?;
+            (0..rounds).try_for_each(|_| select.select())
+        }),
+        _ => Err(format!("no workload {what:?}").into()),
+    }
+}
+
+/// Claim, renew and release: three commits.
+fn cycle(db: &Litelease) -> Result<()> {
+    let ClaimResult::Acquired(lease) = db.claim(NAME, OWNER, TTL)? else {
+        return Err("busy".into());
+    };
+    // A longer ttl, because a renewal within the same millisecond would change nothing and write nothing.
+    let RenewResult::Renewed(lease) = db.renew_exact(&lease, 2 * TTL)? else {
+        return Err("not renewed".into());
+    };
+    match db.release_exact(&lease)? {
+        ReleaseResult::Released { .. } => Ok(()),
+        answer => Err(format!("{answer:?}").into()),
+    }
+}
+
+fn open(place: &str, folder: &Path) -> Result<Litelease> {
+    let pragmas = match place {
+        "memory" => "",
+        "wal-normal" => "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL",
+        "wal-full" => "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL",
+        _ => return Err(format!("no place {place:?}").into()),
+    };
+    let connection = match place {
+        "memory" => Connection::open_in_memory()?,
+        _ => Connection::open(folder.join("bench.sqlite3"))?,
+    };
+    connection.execute_batch(pragmas)?;
+    let db = Litelease::from_connection(connection);
+    db.bootstrap()?;
+    cycle(&db)?;
+    Ok(db)
+}
+
+fn claimed(db: &Litelease, work: impl FnOnce(&Litelease) -> Result<()>) -> Result<()> {
+    let _ = db.claim(NAME, OWNER, TTL)?;
+    work(db)
+}
+
+fn some(value: Option<i64>) -> Result<()> {
+    match value {
+        Some(_) => Ok(()),
+        None => Err("nothing there".into()),
+    }
+}
+
+/// A held statement, driven through SQLite's C functions with nothing in between.
+struct Raw(*mut ffi::sqlite3_stmt);
+
+impl Raw {
+    fn new(connection: &Connection, sql: &CStr) -> Result<Self> {
+        let mut statement = ptr::null_mut();
+        // SAFETY: the connection is open and outlives this value in `run`.
+        let rc = unsafe {
+            ffi::sqlite3_prepare_v2(
+                connection.handle(),
+                sql.as_ptr(),
+                -1,
+                &raw mut statement,
+                ptr::null_mut(),
+            )
+        };
+        expect(rc, ffi::SQLITE_OK)?;
+        Ok(Raw(statement))
+    }
+
+    fn update(&self, number: i64) -> Result<()> {
+        // SAFETY: the statement is alive and the bound texts live for ever.
+        unsafe {
+            self.bind_text(1, NAME);
+            self.bind_text(2, OWNER);
+            ffi::sqlite3_bind_int64(self.0, 3, 1 + number);
+            ffi::sqlite3_bind_int64(self.0, 4, 1_800_000_000_000 + number);
+            ffi::sqlite3_bind_int64(self.0, 5, 1_700_000_000_000 + number);
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_DONE)?;
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)
+        }
+    }
+
+    fn select(&self) -> Result<()> {
+        // SAFETY: as above; the text is looked at before the reset.
+        unsafe {
+            self.bind_text(1, NAME);
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_ROW)?;
+            let owner = ffi::sqlite3_column_text(self.0, 0);
+            let length = ffi::sqlite3_column_bytes(self.0, 0);
+            let token = ffi::sqlite3_column_int64(self.0, 1);
+            let expires = ffi::sqlite3_column_int64(self.0, 2);
+            if owner.is_null() || length == 0 || token == 0 || expires == 0 {
+                return Err("nothing there".into());
+            }
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)
+        }
+    }
+
+    /// # Safety
+    /// The statement must be alive.
+    unsafe fn bind_text(&self, index: c_int, text: &'static str) {
+        // SAFETY: as promised, and the text lives for ever.
+        unsafe {
+            let length = text.len() as c_int;
+            ffi::sqlite3_bind_text(self.0, index, text.as_ptr().cast(), length, None);
+        }
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: finalised only here.
+        unsafe { ffi::sqlite3_finalize(self.0) };
+    }
+}
+
+fn expect(rc: c_int, wanted: c_int) -> Result<()> {
+    if rc == wanted { Ok(()) } else { Err(format!("SQLite answered {rc}").into()) }
+}
