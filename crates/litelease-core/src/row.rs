@@ -74,8 +74,8 @@ pub struct Claimant<'a> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    pub(crate) now_ms: i64,
-    pub(crate) until_ms: i64,
+    now_ms: i64,
+    until_ms: i64,
 }
 
 /// A request that no stored state could make valid, or a token that cannot grow. Nothing is written.
@@ -204,6 +204,16 @@ impl Term {
             Some(until_ms) => Ok(Term { now_ms, until_ms }),
             None => Err(Refusal::TimeOverflow { now_ms, ttl_ms }),
         }
+    }
+
+    /// The time to decide at.
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms
+    }
+
+    /// The expiry of a grant made then.
+    pub fn until_ms(&self) -> i64 {
+        self.until_ms
     }
 }
 

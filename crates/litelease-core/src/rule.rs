@@ -67,7 +67,7 @@ pub fn claim<'a, 'q: 'a>(
     term: Term,
     floor: i64,
 ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
-    match busy(row, term.now_ms) {
+    match busy(row, term.now_ms()) {
         Some(busy) => Ok(Step::keep(busy)),
         None => grant(row, owner, term, floor, ClaimResult::Acquired),
     }
@@ -87,16 +87,16 @@ pub fn renew<'a, 'q: 'a>(
     who: Claimant<'q>,
     term: Term,
 ) -> Step<'q, RenewResult<&'a str>> {
-    match row.live(term.now_ms) {
+    match row.live(term.now_ms()) {
         Some(lease) if who.is(&lease) => {
-            let expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms);
+            let expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
             Step::write(
                 State::owned(lease.token, who.owner, expires_at_ms),
                 RenewResult::Renewed(LeaseInfo { lease_expires_at_ms: expires_at_ms, ..lease }),
             )
         }
         current => {
-            let reason = row.why_not(Some(who), term.now_ms);
+            let reason = row.why_not(Some(who), term.now_ms());
             Step::keep(RenewResult::Rejected { reason, current })
         }
     }
@@ -147,12 +147,12 @@ pub fn transfer<'a, 'q: 'a>(
     term: Term,
     floor: i64,
 ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
-    match row.live(term.now_ms) {
+    match row.live(term.now_ms()) {
         Some(lease) if who.is(&lease) => {
             grant(row, new_owner, term, floor, TransferResult::Transferred)
         }
         current => {
-            let reason = row.why_not(Some(who), term.now_ms);
+            let reason = row.why_not(Some(who), term.now_ms());
             Ok(Step::keep(TransferResult::Rejected { reason, current }))
         }
     }
@@ -216,7 +216,7 @@ fn grant<'a, 'q: 'a, A>(
     answer: impl FnOnce(LeaseInfo<&'a str>) -> A,
 ) -> Result<Step<'q, A>, Refusal> {
     let token = row.next_token(floor)?;
-    let tenure = Tenure { owner, expires_at_ms: term.until_ms };
+    let tenure = Tenure { owner, expires_at_ms: term.until_ms() };
     let lease = row.lease(token, tenure);
-    Ok(Step::write(State::owned(token, owner, term.until_ms), answer(lease)))
+    Ok(Step::write(State::owned(token, owner, term.until_ms()), answer(lease)))
 }

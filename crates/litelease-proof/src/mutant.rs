@@ -1,0 +1,172 @@
+//! The rule, and the rule with a bug planted on purpose: a suite that does not notice one of those is no
+//! proof.
+
+use litelease_core::{
+    self as rule, BreakResult, ClaimResult, Claimant, Refusal, ReleaseResult, RenewResult, Row,
+    State, Step, Term, TransferResult,
+};
+
+/// The verbs of the rule, so that a proof can be run on a wrong one too.
+pub trait Rules {
+    /// As [`rule::claim`].
+    fn claim<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::claim(row, owner, term, floor)
+    }
+
+    /// As [`rule::renew`].
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        rule::renew(row, who, term)
+    }
+
+    /// As [`rule::release`].
+    fn release<'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        now_ms: i64,
+    ) -> Step<'static, ReleaseResult<&'a str>> {
+        rule::release(row, who, now_ms)
+    }
+
+    /// As [`rule::transfer`].
+    fn transfer<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        new_owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        rule::transfer(row, who, new_owner, term, floor)
+    }
+
+    /// As [`rule::break_lease`].
+    fn break_lease<'a>(
+        &self,
+        row: Row<'a>,
+        now_ms: i64,
+        floor: i64,
+    ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
+        rule::break_lease(row, now_ms, floor)
+    }
+}
+
+/// The rule as it is.
+pub struct TheRule;
+
+impl Rules for TheRule {}
+
+/// A lease is still live at the very instant of its expiry.
+pub struct LiveAtExpiry;
+
+impl Rules for LiveAtExpiry {
+    fn claim<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        // Decided a millisecond earlier, with the expiry of the right time.
+        let ttl_ms = term.until_ms().saturating_sub(term.now_ms());
+        let term = Term::new(ttl_ms.saturating_add(1), term.now_ms().saturating_sub(1))?;
+        rule::claim(row, owner, term, floor)
+    }
+}
+
+/// A takeover keeps the token of the grant before it.
+pub struct TokenNotRaised;
+
+impl Rules for TokenNotRaised {
+    fn claim<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::claim(row, owner, term, floor)?;
+        match (right.answer, row.token()) {
+            (ClaimResult::Acquired(mut lease), Some(token)) => {
+                lease.token = token;
+                let write = State::stored(token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            _ => Ok(right),
+        }
+    }
+}
+
+/// A renewal that comes too late revives the lease.
+pub struct RenewRevives;
+
+impl Rules for RenewRevives {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term);
+        // The lease as it was, if it was ever this owner's.
+        let over = row.live(i64::MIN).filter(|lease| lease.owner == who.owner);
+        match (right.answer, over) {
+            (RenewResult::Rejected { current: None, .. }, Some(mut lease)) => {
+                lease.lease_expires_at_ms = term.until_ms();
+                let write = State::stored(lease.token, Some(who.owner), Some(term.until_ms()));
+                Step { write, answer: RenewResult::Renewed(lease) }
+            }
+            _ => right,
+        }
+    }
+}
+
+/// Anybody can release anybody's lease.
+pub struct ReleaseByAnyone;
+
+impl Rules for ReleaseByAnyone {
+    fn release<'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        now_ms: i64,
+    ) -> Step<'static, ReleaseResult<&'a str>> {
+        match row.live(now_ms) {
+            Some(lease) => rule::release(row, Claimant { owner: lease.owner, token: None }, now_ms),
+            None => rule::release(row, who, now_ms),
+        }
+    }
+}
+
+/// A claim that is answered with busy prolongs the lease it met.
+pub struct BusyWrites;
+
+impl Rules for BusyWrites {
+    fn claim<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::claim(row, owner, term, floor)?;
+        match right.answer {
+            ClaimResult::Busy(lease) => {
+                let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, ..right })
+            }
+            ClaimResult::Acquired(_) => Ok(right),
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Every scenario file, played by every Rust surface, and by rules with planted bugs.
+
+use std::io::Write;
+
+use litelease_proof::mutant::*;
+use litelease_proof::play::{CratePlayer, Mode, Player, RulePlayer, Tally, play};
+use litelease_proof::scenario::{self, Scenario};
+
+/// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
+fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) {
+    let scenarios = scenario::all().unwrap();
+    let mut tally = Tally::default();
+    let failures: Vec<String> = scenarios
+        .iter()
+        .filter_map(|scenario| play(scenario, &mut new_player(), &mut tally).err())
+        .collect();
+    let files = scenarios.len();
+    writeln!(std::io::stderr(), "{surface}: {files} scenario files, {tally}").unwrap();
+    assert!(failures.is_empty(), "{surface}:\n{}", failures.join("\n"));
+    assert!(tally.played > 0);
+}
+
+#[test]
+fn the_pure_rule_plays_all_scenarios() {
+    check("rule", || RulePlayer::new(TheRule));
+}
+
+#[test]
+fn the_crate_plays_all_scenarios_in_autocommit() {
+    check("crate, autocommit", || CratePlayer::new(Mode::Autocommit).unwrap());
+}
+
+#[test]
+fn the_crate_plays_all_scenarios_in_transactions() {
+    check("crate, transaction", || CratePlayer::new(Mode::Transaction).unwrap());
+}
+
+#[test]
+fn the_crate_plays_all_scenarios_in_nested_savepoints() {
+    check("crate, savepoint", || CratePlayer::new(Mode::Savepoint).unwrap());
+}
+
+#[test]
+fn the_crate_plays_all_scenarios_on_a_borrowed_connection() {
+    check("crate, borrowed", || CratePlayer::new(Mode::Borrowed).unwrap());
+}
+
+/// How many scenario files notice a bug.
+fn noticed_by<R: Rules>(new_rules: impl Fn() -> R) -> usize {
+    let notices = |scenario: &&Scenario| {
+        play(scenario, &mut RulePlayer::new(new_rules()), &mut Tally::default()).is_err()
+    };
+    scenario::all().unwrap().iter().filter(notices).count()
+}
+
+#[test]
+fn the_scenarios_notice_every_planted_bug() {
+    assert_eq!(noticed_by(|| TheRule), 0);
+    for (bug, files) in [
+        ("live at the instant of expiry", noticed_by(|| LiveAtExpiry)),
+        ("token not raised", noticed_by(|| TokenNotRaised)),
+        ("renew revives", noticed_by(|| RenewRevives)),
+        ("release by anyone", noticed_by(|| ReleaseByAnyone)),
+        ("busy writes", noticed_by(|| BusyWrites)),
+    ] {
+        writeln!(std::io::stderr(), "planted bug, {bug}: noticed by {files} scenario files")
+            .unwrap();
+        assert!(files >= 2, "{bug} is noticed by {files} files");
+    }
+}
+
+#[test]
+fn an_outside_folder_without_scenarios_is_an_error_and_not_a_silent_pass() {
+    let empty = tempfile::tempdir().unwrap();
+    let error = scenario::folder(empty.path()).unwrap_err();
+    assert!(error.reason.contains("no *.lease file"), "{error}");
+}
