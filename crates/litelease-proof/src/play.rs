@@ -392,7 +392,8 @@ impl Action {
 }
 
 /// An answer in the words of scenario files.
-trait ToText {
+pub trait ToText {
+    /// The text.
     fn to_text(&self) -> String;
 }
 

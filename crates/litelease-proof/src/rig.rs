@@ -1,1 +1,113 @@
-//! Real files and processes.
+//! Real files and real processes for tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use litelease::rusqlite::{Connection, Error as SqliteError};
+use litelease::{ClaimResult, LeaseInfo, Litelease};
+use tempfile::TempDir;
+
+/// A ttl that no test outlives.
+pub const LONG: Duration = Duration::from_secs(3600);
+
+/// A folder with a database file in it, which is gone when this is dropped.
+pub struct Place {
+    /// The folder.
+    pub folder: TempDir,
+    /// The database file.
+    pub file: PathBuf,
+    journal: &'static str,
+}
+
+impl Place {
+    /// A file that does not exist yet, for databases in the given journal mode.
+    #[allow(clippy::expect_used)]
+    pub fn new(journal: &'static str) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("test.sqlite3");
+        Place { folder, file, journal }
+    }
+
+    /// Opens a connection, and makes sure of its journal mode: SQLite may silently keep another one.
+    #[allow(clippy::expect_used)]
+    pub fn connect(&self, busy_timeout: Duration) -> Connection {
+        let connection = Connection::open(&self.file).expect("the file opens");
+        connection.busy_timeout(busy_timeout).expect("a busy timeout");
+        let set = format!("PRAGMA journal_mode = {}", self.journal);
+        let mode: String =
+            connection.query_row(&set, [], |row| row.get(0)).expect("a journal mode");
+        assert_eq!(mode, self.journal.to_lowercase(), "the journal mode did not take");
+        connection
+    }
+
+    /// Opens a connection of Litelease's own, with the lease table there.
+    #[allow(clippy::expect_used)]
+    pub fn open(&self, busy_timeout: Duration) -> Litelease {
+        let db = Litelease::from_connection(self.connect(busy_timeout));
+        db.bootstrap().expect("bootstrap");
+        db
+    }
+}
+
+/// The lease of a claim that must have been granted.
+#[track_caller]
+#[allow(clippy::panic)]
+pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
+    match claimed {
+        Ok(ClaimResult::Acquired(lease)) => lease,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+/// The extended code of an error that must be SQLite's own.
+#[track_caller]
+#[allow(clippy::panic)]
+pub fn sqlite_code<T: std::fmt::Debug>(result: litelease::Result<T>) -> i32 {
+    match result {
+        Err(litelease::Error::Sqlite(SqliteError::SqliteFailure(error, _))) => error.extended_code,
+        other => panic!("not an error of SQLite: {other:?}"),
+    }
+}
+
+/// The system clock in milliseconds, for comparing with what was stored.
+pub fn now_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
+}
+
+/// Starts the worker program with these words; its output is piped.
+#[allow(clippy::expect_used)]
+pub fn worker(program: &str, words: &[&str], file: &Path) -> Child {
+    let mut command = Command::new(program);
+    command.arg(words[0]).arg(file).args(&words[1..]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the worker starts")
+}
+
+/// Random numbers from a seed that is printed, so that a failure can be seen again.
+pub struct Dice(u64);
+
+impl Dice {
+    /// Dice from `LITELEASE_SEED`, or from the clock.
+    pub fn new(what: &str) -> Self {
+        let given = std::env::var("LITELEASE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = given.unwrap_or_else(|| now_ms().unsigned_abs());
+        tell(&format!("{what}: LITELEASE_SEED={seed}"));
+        Dice(seed | 1)
+    }
+
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        // xorshift64*: plenty for choosing moments.
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit
+    }
+}
+
+/// Writes a line to the terminal even if the test passes.
+pub fn tell(line: &str) {
+    use std::io::Write;
+    // Where nobody listens there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

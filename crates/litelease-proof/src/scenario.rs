@@ -28,7 +28,7 @@ pub struct Step {
 }
 
 /// What a step does.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)]
 pub enum Action {
     Claim { name: String, owner: String, ttl_ms: i64, above: Option<i64> },

@@ -1,0 +1,118 @@
+//! Random histories, longer and odder than the enumerated ones: the crate on a real file answers what the
+//! pure rule answers, in and out of transactions.
+
+use litelease_proof::mutant::TheRule;
+use litelease_proof::play::{CratePlayer, Mode, Played, Player, RulePlayer};
+use litelease_proof::scenario::Action;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn name() -> impl Strategy<Value = String> {
+    select(vec!["x", "y", "", "x\0y", "'; --"]).prop_map(String::from)
+}
+
+fn owner() -> impl Strategy<Value = String> {
+    select(vec!["a", "b", ""]).prop_map(String::from)
+}
+
+fn ttl() -> impl Strategy<Value = i64> {
+    prop_oneof![8 => 1..20i64, 1 => Just(0), 1 => Just(i64::MAX)]
+}
+
+fn time() -> impl Strategy<Value = i64> {
+    prop_oneof![20 => 0..40i64, 1 => Just(i64::MIN), 1 => Just(i64::MAX), 1 => Just(i64::MAX - 3)]
+}
+
+fn token() -> impl Strategy<Value = Option<i64>> {
+    prop_oneof![3 => Just(None), 3 => (0..8i64).prop_map(Some), 1 => Just(Some(i64::MAX))]
+}
+
+fn minimum() -> impl Strategy<Value = Option<i64>> {
+    prop_oneof![
+        8 => Just(None),
+        2 => (-2..9i64).prop_map(Some),
+        1 => Just(Some(i64::MAX - 2)),
+        1 => Just(Some(i64::MAX)),
+    ]
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        6 => (name(), owner(), ttl(), minimum())
+            .prop_map(|(name, owner, ttl_ms, above)| Action::Claim { name, owner, ttl_ms, above }),
+        4 => (name(), owner(), ttl(), token())
+            .prop_map(|(name, owner, ttl_ms, token)| Action::Renew { name, owner, ttl_ms, token }),
+        4 => (name(), owner(), token())
+            .prop_map(|(name, owner, token)| Action::Release { name, owner, token }),
+        3 => (name(), owner(), owner(), ttl(), token()).prop_map(
+            |(name, owner, new_owner, ttl_ms, token)| Action::Transfer {
+                name, owner, new_owner, ttl_ms, token
+            }
+        ),
+        2 => name().prop_map(|name| Action::Break { name }),
+        1 => time().prop_map(|before_ms| Action::Purge { before_ms }),
+        2 => name().prop_map(|name| Action::Inspect { name }),
+        1 => name().prop_map(|name| Action::Owner { name }),
+        1 => name().prop_map(|name| Action::Token { name }),
+        2 => any::<bool>().prop_map(|immediate| Action::Begin { immediate }),
+        1 => Just(Action::Commit),
+        1 => Just(Action::Rollback),
+        1 => Just(Action::Savepoint { name: "s".into() }),
+        1 => Just(Action::RollbackTo { name: "s".into() }),
+        1 => Just(Action::ReleaseSavepoint { name: "s".into() }),
+    ]
+}
+
+/// Follows what is open, so that only steps that SQLite allows are played.
+#[derive(Default)]
+struct Open {
+    transaction: bool,
+    savepoints: usize,
+}
+
+impl Open {
+    fn allows(&mut self, action: &Action) -> bool {
+        let anything = self.transaction || self.savepoints > 0;
+        match action {
+            Action::Begin { .. } if anything => return false,
+            Action::Begin { .. } => self.transaction = true,
+            Action::Commit | Action::Rollback if !anything => return false,
+            Action::Commit | Action::Rollback => *self = Open::default(),
+            Action::Savepoint { .. } => self.savepoints += 1,
+            Action::RollbackTo { .. } | Action::ReleaseSavepoint { .. } if self.savepoints == 0 => {
+                return false;
+            }
+            Action::ReleaseSavepoint { .. } => self.savepoints -= 1,
+            _ => {}
+        }
+        true
+    }
+}
+
+fn answer(played: Played) -> String {
+    match played {
+        Played::Answer(answer) => answer,
+        Played::Skipped(why) => format!("skipped: {why}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn the_crate_answers_what_the_rule_answers(
+        mode in select(vec![Mode::Autocommit, Mode::Transaction, Mode::Savepoint, Mode::Borrowed]),
+        steps in proptest::collection::vec((time(), action()), 1..60),
+    ) {
+        let mut rule = RulePlayer::new(TheRule);
+        let mut real = CratePlayer::new(mode).unwrap();
+        let mut open = Open::default();
+        for (now_ms, action) in &steps {
+            if open.allows(action) {
+                let wanted = answer(rule.step(*now_ms, action));
+                let given = answer(real.step(*now_ms, action));
+                prop_assert_eq!(given, wanted, "{:?} at {}", action, now_ms);
+            }
+        }
+    }
+}
