@@ -97,11 +97,11 @@ impl Store {
 
     /// Makes sure that the tables are ours, and finds out whether the file keeps a token floor.
     pub(crate) fn verify(&self) -> Result<(), Error> {
-        self.keeps_floor.set(false);
         if !is_there(self.connection, &RESOURCES)? {
             return Err(Error::NotBootstrapped);
         }
-        self.keeps_floor.set(verify_meta(self.connection)?);
+        let keeps_floor = verify_meta(self.connection)?;
+        self.keeps_floor.set(keeps_floor);
         Ok(())
     }
 }

@@ -204,7 +204,7 @@ impl Store {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => {}
                 Err(error) => {
-                    let error = self.explain(error);
+                    self.explain(&error)?;
                     // Unless the table of the floor came or went: then load the other way.
                     if self.keeps_floor.get() == keeps_floor {
                         return Err(error);
@@ -277,13 +277,12 @@ impl Store {
         }
     }
 
-    /// What an error of SQLite about our tables really means: that they are missing or not ours, if so.
-    pub(crate) fn explain(&self, error: Error) -> Error {
-        match &error {
-            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => {
-                self.verify().err().unwrap_or(error)
-            }
-            _ => error,
+    /// Looks behind an error that may be about our tables: if they are missing or not ours, that is the
+    /// better error.
+    pub(crate) fn explain(&self, error: &Error) -> Result<(), Error> {
+        match error {
+            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify(),
+            _ => Ok(()),
         }
     }
 

@@ -111,7 +111,9 @@ impl Store {
 
     /// Takes the write lock in the caller's transaction.
     pub(crate) fn lock(&self) -> Result<(), Error> {
-        let locked = self.statements.lock.execute(self.connection, &[]);
-        locked.map_err(|error| self.explain(error))
+        self.statements.lock.execute(self.connection, &[]).or_else(|error| {
+            self.explain(&error)?;
+            Err(error)
+        })
     }
 }

@@ -136,6 +136,9 @@ impl Litelease {
 
     /// The connection, for the caller's own statements.
     ///
+    /// What `rusqlite` sets through `&mut Connection`, such as hooks, is set before the connection is handed
+    /// to [`from_connection`](Litelease::from_connection).
+    ///
     /// ```
     /// # use litelease::{Litelease, rusqlite::Connection};
     /// # let db = Litelease::from_connection(Connection::open_in_memory()?);

@@ -1,0 +1,204 @@
+//! What each verb does while another connection holds the write lock, in every kind of transaction.
+
+use std::fmt::Write;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::{LiteleaseRef, rusqlite::Connection};
+use litelease_proof::play::{self, perform};
+use litelease_proof::rig::{LONG, Place, acquired, tell};
+use litelease_proof::scenario::Action;
+
+/// The transaction that the caller has open when it calls a verb.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Boundary {
+    Autocommit,
+    Deferred,
+    DeferredAfterRead,
+    Immediate,
+    Savepoint,
+}
+
+const BOUNDARIES: [Boundary; 5] = [
+    Boundary::Autocommit,
+    Boundary::Deferred,
+    Boundary::DeferredAfterRead,
+    Boundary::Immediate,
+    Boundary::Savepoint,
+];
+
+fn verbs() -> [(&'static str, Action); 5] {
+    let (live, free) = ("live".to_owned(), "free".to_owned());
+    let (a, b) = ("a".to_owned(), "b".to_owned());
+    [
+        ("inspect", Action::Owner { name: live.clone() }),
+        (
+            "claim live",
+            Action::Claim { name: live.clone(), owner: b.clone(), ttl_ms: 50, above: None },
+        ),
+        ("claim free", Action::Claim { name: free, owner: b, ttl_ms: 50, above: None }),
+        ("renew", Action::Renew { name: live.clone(), owner: a.clone(), ttl_ms: 950, token: None }),
+        ("release", Action::Release { name: live, owner: a, token: None }),
+    ]
+}
+
+/// The answers to the five verbs. `BUSY` is SQLite's; `busy …` is the lease's.
+fn expected(boundary: Boundary) -> [&'static str; 5] {
+    match boundary {
+        // A live lease is busy from a plain read; what must write meets the lock.
+        Boundary::Autocommit | Boundary::DeferredAfterRead => {
+            ["owner a", "busy a 1 until 1000", "BUSY", "BUSY", "BUSY"]
+        }
+        // Nothing was read yet: the lock comes first, so that the busy timeout applies.
+        Boundary::Deferred | Boundary::Savepoint => ["owner a", "BUSY", "BUSY", "BUSY", "BUSY"],
+        Boundary::Immediate => ["BUSY at BEGIN"; 5],
+    }
+}
+
+/// Whether the busy timeout must have been waited for.
+fn waits(boundary: Boundary, answer: &str) -> bool {
+    match boundary {
+        // SQLite never waits for an upgrade: it could wait for itself.
+        Boundary::DeferredAfterRead => false,
+        _ => answer.starts_with("BUSY"),
+    }
+}
+
+fn open_boundary(conn: &Connection, boundary: Boundary) -> litelease::rusqlite::Result<()> {
+    conn.execute_batch(match boundary {
+        Boundary::Autocommit => "",
+        Boundary::Deferred => "BEGIN",
+        Boundary::DeferredAfterRead => "BEGIN; SELECT count(*) FROM mine",
+        Boundary::Immediate => "BEGIN IMMEDIATE",
+        Boundary::Savepoint => "SAVEPOINT mine",
+    })
+}
+
+#[test]
+fn every_boundary_meets_a_writer_as_documented() {
+    let verbs = verbs().map(|(verb, _)| verb).join(" | ");
+    let mut table =
+        format!("\nwhile another connection holds the write lock:\n  {:<30} {verbs}\n", "");
+    for journal in ["WAL", "DELETE"] {
+        for timeout in [Duration::ZERO, Duration::from_millis(60)] {
+            for boundary in BOUNDARIES {
+                let answers = meet_a_writer(journal, timeout, boundary);
+                let case = format!("{journal} {timeout:?} {boundary:?}");
+                writeln!(table, "  {case:<30} {}", answers.join(" | ")).unwrap();
+                assert_eq!(answers, expected(boundary), "{case}");
+            }
+        }
+    }
+    tell(&table);
+}
+
+fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -> Vec<String> {
+    let place = Place::new(journal);
+    let writer = place.open(Duration::ZERO);
+    writer.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
+    acquired(writer.claim_at("live", "a", Duration::from_millis(900), 100));
+    let conn = place.connect(timeout);
+    let leases = LiteleaseRef::new(&conn);
+    writer.conn().execute_batch("BEGIN IMMEDIATE; INSERT INTO mine VALUES (1)").unwrap();
+
+    let answers = verbs().map(|(verb, action)| {
+        let start = Instant::now();
+        let opened = open_boundary(&conn, boundary);
+        let answer = match opened {
+            Err(error) => play::error(&error.into()).replace("error SQLITE_BUSY", "BUSY at BEGIN"),
+            Ok(()) => {
+                let was_autocommit = conn.is_autocommit();
+                let answer = perform(&leases, 110, &action)
+                    .unwrap_or_else(|error| play::error(&error).replace("error SQLITE_", ""));
+                assert_eq!(conn.is_autocommit(), was_autocommit, "{verb} moved the boundary");
+                answer
+            }
+        };
+        if waits(boundary, &answer) {
+            assert!(start.elapsed() >= timeout, "{verb} did not wait for the busy timeout");
+        }
+        if !conn.is_autocommit() {
+            conn.execute_batch("ROLLBACK").unwrap();
+        }
+        answer
+    });
+    writer.conn().execute_batch("ROLLBACK").unwrap();
+    assert_eq!(leases.owner_at("live", 110).unwrap().as_deref(), Some("a"), "nothing was written");
+    assert_eq!(leases.token("free").unwrap(), None, "nothing was written");
+    answers.to_vec()
+}
+
+/// Frees the write lock after a while; meanwhile `work` waits for it.
+fn while_locked<T>(place: &Place, held_for: Duration, work: impl FnOnce() -> T) -> T {
+    let writer = place.connect(Duration::ZERO);
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(held_for);
+            writer.execute_batch("COMMIT").unwrap();
+        });
+        work()
+    })
+}
+
+#[test]
+fn the_callers_busy_timeout_applies_in_every_boundary_that_has_not_read() {
+    for journal in ["WAL", "DELETE"] {
+        for boundary in [Boundary::Autocommit, Boundary::Deferred, Boundary::Savepoint] {
+            let place = Place::new(journal);
+            place.open(Duration::ZERO);
+            let conn = place.connect(Duration::from_secs(60));
+            open_boundary(&conn, boundary).unwrap();
+            let claimed = while_locked(&place, Duration::from_millis(100), || {
+                LiteleaseRef::new(&conn).claim("x", "a", LONG)
+            });
+            assert_eq!(acquired(claimed).token, 1, "{journal} {boundary:?}");
+        }
+    }
+}
+
+#[test]
+fn the_clock_is_read_after_the_write_lock_is_held() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let db = place.open(Duration::from_secs(60));
+        let ttl = Duration::from_millis(150);
+        // The lock is held for longer than the ttl: with a clock read before it, the lease would be over
+        // when it arrives.
+        let before_ms = litelease_proof::rig::now_ms();
+        let lease =
+            acquired(while_locked(&place, Duration::from_millis(400), || db.claim("x", "a", ttl)));
+        assert!(lease.lease_expires_at_ms >= before_ms + 400 + 150, "{journal}");
+    }
+}
+
+#[test]
+fn bootstrap_inside_a_deferred_transaction_waits_for_the_lock_and_keeps_it() {
+    let place = Place::new("WAL");
+    place.connect(Duration::ZERO).execute_batch("CREATE TABLE mine (id)").unwrap();
+    let conn = place.connect(Duration::from_secs(60));
+    let leases = LiteleaseRef::new(&conn);
+    for (held, round) in [(true, "fresh"), (true, "again")] {
+        conn.execute_batch("BEGIN").unwrap();
+        while_locked(&place, Duration::from_millis(100), || leases.bootstrap()).unwrap();
+        let other = place.connect(Duration::ZERO);
+        assert_eq!(other.execute_batch("BEGIN IMMEDIATE").is_err(), held, "{round}");
+        conn.execute_batch("COMMIT").unwrap();
+    }
+    assert_eq!(acquired(leases.claim("x", "a", LONG)).token, 1);
+}
+
+#[test]
+fn a_claim_joins_the_transaction_of_a_statement_that_is_still_writing() {
+    // A RETURNING statement that was not read to its end keeps its transaction open in autocommit.
+    let place = Place::new("WAL");
+    let db = place.open(Duration::ZERO);
+    db.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
+    let mut insert = db.conn().prepare("INSERT INTO mine VALUES (1), (2) RETURNING id").unwrap();
+    let mut rows = insert.query([]).unwrap();
+    assert!(rows.next().unwrap().is_some());
+    let lease = acquired(db.claim("x", "a", LONG));
+    assert_eq!(lease.token, 1);
+    drop(rows);
+    assert_eq!(place.open(Duration::ZERO).owner("x").unwrap().as_deref(), Some("a"));
+}

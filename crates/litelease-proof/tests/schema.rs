@@ -1,0 +1,300 @@
+//! The schema check: what is not ours is refused by name, before and after it was used.
+
+use std::time::Duration;
+
+use litelease::rusqlite::Connection;
+use litelease::{Error, Litelease, LiteleaseRef};
+use litelease_proof::rig::{LONG, Place, acquired};
+
+const RIGHT: &str = "CREATE TABLE litelease_resources (
+  name TEXT PRIMARY KEY,
+  owner TEXT,
+  token INTEGER NOT NULL CHECK (token >= 1),
+  lease_expires_at_ms INTEGER,
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  CHECK (
+    (owner IS NULL AND lease_expires_at_ms IS NULL)
+    OR (owner IS NOT NULL AND lease_expires_at_ms IS NOT NULL)
+  )
+)";
+
+fn memory(sql: &str) -> Litelease {
+    let conn = Connection::open_in_memory().unwrap();
+    conn.execute_batch(sql).unwrap();
+    Litelease::from_connection(conn)
+}
+
+#[track_caller]
+fn mismatch<T: std::fmt::Debug>(result: litelease::Result<T>) -> String {
+    match result {
+        Err(Error::SchemaMismatch { reason }) => reason,
+        other => panic!("not a schema mismatch: {other:?}"),
+    }
+}
+
+#[test]
+fn a_table_written_elsewhere_is_ours_whatever_its_white_space() {
+    for sql in [RIGHT.to_owned(), RIGHT.replace('\n', " "), RIGHT.replace(' ', "\n\t")] {
+        let db = memory(&sql);
+        db.bootstrap().unwrap();
+        assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
+    }
+    let db = memory(&RIGHT.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"));
+    db.bootstrap().unwrap();
+}
+
+#[test]
+fn what_bootstrap_makes_is_the_documented_table() {
+    let db = memory("");
+    db.bootstrap().unwrap();
+    let made: String = db
+        .conn()
+        .query_row("SELECT sql FROM sqlite_schema WHERE name = 'litelease_resources'", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(made, RIGHT);
+    let tables: i64 = db
+        .conn()
+        .query_row("SELECT count(*) FROM sqlite_schema WHERE type = 'table'", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(tables, 1, "a plain user meets one table");
+}
+
+#[test]
+fn a_wrong_schema_is_refused_and_the_reason_names_the_first_difference() {
+    let with = |from: &str, to: &str| RIGHT.replace(from, to);
+    let cases = [
+        (with("owner TEXT,", "owner TEXT, note TEXT,"), "found `note TEXT`"),
+        (
+            with(
+                "  name TEXT PRIMARY KEY,\n  owner TEXT,",
+                "  owner TEXT,\n  name TEXT PRIMARY KEY,",
+            ),
+            "expected `name TEXT PRIMARY KEY`, found `owner TEXT`",
+        ),
+        (with("owner TEXT,", "owner VARCHAR,"), "found `owner VARCHAR`"),
+        (with("owner TEXT,", "owner TEXT NOT NULL,"), "found `owner TEXT NOT NULL`"),
+        (with("name TEXT PRIMARY KEY", "name TEXT UNIQUE"), "found `name TEXT UNIQUE`"),
+        (with("name TEXT PRIMARY KEY", "name TEXT COLLATE NOCASE PRIMARY KEY"), "COLLATE NOCASE"),
+        (
+            with("token INTEGER NOT NULL CHECK (token >= 1)", "token INTEGER NOT NULL"),
+            "CHECK (token >= 1)",
+        ),
+        (with("token >= 1", "token >= 0"), "CHECK (token >= 0)"),
+        (with("INTEGER NOT NULL CHECK", "INTEGER CHECK"), "found `token INTEGER CHECK"),
+        (
+            with("created_at_ms INTEGER NOT NULL", "created_at_ms INTEGER"),
+            "found `created_at_ms INTEGER`",
+        ),
+        (with("created_at_ms", "born_at_ms"), "found `born_at_ms INTEGER NOT NULL`"),
+        (
+            with(
+                ",\n  CHECK (\n    (owner IS NULL AND lease_expires_at_ms IS NULL)\n    OR (owner IS NOT NULL AND lease_expires_at_ms IS NOT NULL)\n  )",
+                "",
+            ),
+            "expected `CHECK (",
+        ),
+        (with("litelease_resources", "Litelease_Resources"), "CREATE TABLE Litelease_Resources"),
+        (
+            with("litelease_resources", "\"litelease_resources\""),
+            "CREATE TABLE \"litelease_resources\"",
+        ),
+        (format!("{RIGHT} WITHOUT ROWID"), "found `WITHOUT ROWID`"),
+        (format!("{RIGHT} STRICT"), "found `STRICT`"),
+        (with("owner TEXT,", "owner TEXT, -- who"), "-- who"),
+        ("CREATE VIEW litelease_resources AS SELECT 1 AS name".into(), "it is a view"),
+        (
+            "CREATE VIRTUAL TABLE litelease_resources USING rtree(a, b, c)".into(),
+            "it is a virtual table",
+        ),
+        (
+            format!(
+                "{RIGHT}; CREATE TRIGGER t BEFORE UPDATE ON litelease_resources BEGIN SELECT RAISE(IGNORE); END"
+            ),
+            "it has a trigger that is not ours, \"t\"",
+        ),
+        (
+            format!(
+                "{RIGHT}; CREATE TEMP TRIGGER t BEFORE INSERT ON main.litelease_resources BEGIN SELECT RAISE(IGNORE); END"
+            ),
+            "it has a trigger that is not ours, \"t\"",
+        ),
+    ];
+    for (sql, named) in cases {
+        let db = memory(&sql);
+        for reason in [
+            mismatch(db.bootstrap()),
+            mismatch(db.claim("x", "a", LONG)),
+            mismatch(db.renew("x", "a", LONG)),
+            mismatch(db.inspect("x")),
+            mismatch(db.purge(0)),
+        ] {
+            assert!(reason.starts_with("litelease_resources: "), "{sql}: {reason}");
+            assert!(reason.contains(named), "{sql}: {reason}");
+        }
+        assert!(db.conn().is_autocommit(), "no transaction is left open");
+    }
+}
+
+#[test]
+fn a_missing_table_says_to_bootstrap() {
+    let mut db = memory("CREATE TABLE mine (id)");
+    for error in [
+        db.claim("x", "a", LONG).unwrap_err(),
+        db.renew("x", "a", LONG).unwrap_err(),
+        db.release("x", "a").unwrap_err(),
+        db.break_lease("x").unwrap_err(),
+        db.inspect("x").unwrap_err(),
+        db.token("x").unwrap_err(),
+        db.purge(0).unwrap_err(),
+        db.transaction().unwrap().claim("x", "a", LONG).unwrap_err(),
+    ] {
+        assert!(matches!(error, Error::NotBootstrapped), "{error:?}");
+        assert!(error.to_string().contains("bootstrap()"));
+    }
+    let conn = db.into_connection();
+    conn.execute_batch("BEGIN").unwrap();
+    let deferred = LiteleaseRef::new(&conn).claim("x", "a", LONG);
+    assert!(matches!(deferred, Err(Error::NotBootstrapped)), "{deferred:?}");
+}
+
+#[test]
+fn temporary_and_attached_tables_of_our_name_are_never_taken_for_ours() {
+    let other = Place::new("DELETE");
+    other.open(Duration::ZERO);
+    let attach = format!("ATTACH '{}' AS other", other.file.display());
+    for disguise in [attach, RIGHT.replace("CREATE TABLE", "CREATE TEMP TABLE")] {
+        let db = memory(&disguise);
+        let missing = db.claim("x", "a", LONG);
+        assert!(matches!(missing, Err(Error::NotBootstrapped)), "{disguise}: {missing:?}");
+        db.bootstrap().unwrap();
+        assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1, "{disguise}");
+        let rows: i64 = db
+            .conn()
+            .query_row("SELECT count(*) FROM main.litelease_resources", [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(rows, 1, "{disguise}");
+    }
+    assert_eq!(other.open(Duration::ZERO).token("x").unwrap(), None);
+}
+
+#[test]
+fn a_schema_that_drifts_under_an_open_handle_is_noticed_at_the_next_call() {
+    let drifts = [
+        ("ALTER TABLE litelease_resources ADD COLUMN note TEXT", "note TEXT"),
+        ("CREATE TRIGGER t AFTER UPDATE ON litelease_resources BEGIN SELECT 1; END", "trigger"),
+        (
+            "CREATE TEMP TRIGGER t BEFORE UPDATE ON main.litelease_resources BEGIN SELECT RAISE(IGNORE); END",
+            "trigger",
+        ),
+        (
+            "ALTER TABLE litelease_resources RENAME TO old; CREATE VIEW litelease_resources AS SELECT rowid, * FROM old",
+            "view",
+        ),
+    ];
+    for (drift, named) in drifts {
+        for by_another in [false, true] {
+            if by_another && drift.contains("TEMP") {
+                continue; // a temporary trigger exists on its own connection only
+            }
+            let place = Place::new("WAL");
+            let db = place.open(Duration::ZERO);
+            let lease = acquired(db.claim("x", "a", LONG));
+            match by_another {
+                true => place.connect(Duration::ZERO).execute_batch(drift).unwrap(),
+                false => db.conn().execute_batch(drift).unwrap(),
+            }
+            for reason in [
+                mismatch(db.renew_exact(&lease, LONG)),
+                mismatch(db.claim("x", "b", LONG)),
+                mismatch(db.inspect("x")),
+            ] {
+                assert!(reason.contains(named), "{drift}: {reason}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_table_dropped_under_an_open_handle_is_missing_and_can_be_made_again() {
+    let place = Place::new("WAL");
+    let db = place.open(Duration::ZERO);
+    acquired(db.claim("x", "a", LONG));
+    place.connect(Duration::ZERO).execute_batch("DROP TABLE litelease_resources").unwrap();
+    assert!(matches!(db.claim("x", "a", LONG), Err(Error::NotBootstrapped)));
+    db.bootstrap().unwrap();
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
+}
+
+#[test]
+fn a_schema_change_that_is_none_of_our_business_changes_nothing() {
+    let place = Place::new("WAL");
+    let db = place.open(Duration::ZERO);
+    let lease = acquired(db.claim("x", "a", LONG));
+    let other = place.connect(Duration::ZERO);
+    for change in [
+        "CREATE TABLE mine (id)",
+        "ALTER TABLE mine ADD COLUMN note",
+        "DROP TABLE mine",
+        "VACUUM",
+        "ANALYZE",
+    ] {
+        other.execute_batch(change).unwrap();
+        assert!(
+            matches!(db.renew_exact(&lease, LONG), Ok(litelease::RenewResult::Renewed(_))),
+            "{change}"
+        );
+    }
+}
+
+/// A file with a token floor, and one free name.
+fn with_floor() -> Litelease {
+    let db = memory("");
+    db.bootstrap().unwrap();
+    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+    assert_eq!(db.purge_at(200, 200).unwrap(), 1);
+    db
+}
+
+#[test]
+fn a_newer_format_is_refused_by_name() {
+    for upgrade in [
+        "UPDATE litelease_meta SET format = 7",
+        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta ADD COLUMN more",
+    ] {
+        let db = with_floor();
+        db.conn().execute_batch(upgrade).unwrap();
+        let refused = db.claim("x", "a", LONG);
+        assert!(matches!(refused, Err(Error::NewerFormat { found: 7, known: 1 })), "{refused:?}");
+        assert!(matches!(db.bootstrap(), Err(Error::NewerFormat { .. })));
+        assert!(matches!(db.inspect("x"), Err(Error::NewerFormat { .. })));
+    }
+}
+
+#[test]
+fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
+    for damage in [
+        "DELETE FROM litelease_meta",
+        "UPDATE litelease_meta SET format = 0",
+        "UPDATE litelease_meta SET format = 'one'",
+        "UPDATE litelease_meta SET token_floor = 'many'",
+        "UPDATE litelease_meta SET token_floor = 1.5",
+        "PRAGMA ignore_check_constraints = 1; UPDATE litelease_meta SET token_floor = -1",
+        "ALTER TABLE litelease_meta ADD COLUMN more",
+        "DROP TABLE litelease_meta; CREATE VIEW litelease_meta AS SELECT 1 AS id, 1 AS format, 0 AS token_floor",
+        "CREATE TRIGGER t BEFORE UPDATE ON litelease_meta BEGIN SELECT RAISE(IGNORE); END",
+    ] {
+        let db = with_floor();
+        acquired(db.claim("x", "a", LONG)); // its statements have met the floor
+        db.conn().execute_batch(damage).unwrap();
+        for reason in [
+            mismatch(db.claim("x", "b", LONG)),
+            mismatch(db.claim("new", "a", LONG)),
+            mismatch(db.purge(0)),
+        ] {
+            assert!(reason.starts_with("litelease_meta: "), "{damage}: {reason}");
+        }
+    }
+}
