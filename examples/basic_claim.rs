@@ -37,7 +37,7 @@ fn main() -> litelease::Result<()> {
         };
     }
 
-    let _ = db.release_exact(&lease)?;
+    db.release_exact(&lease)?;
     println!("done");
     Ok(())
 }

@@ -74,7 +74,6 @@ pub enum RenewResult<S = String> {
 /// assert!(matches!(answer, ReleaseResult::Released { token: 1, .. }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a release may have been rejected"]
 pub enum ReleaseResult<S = String> {
     /// The name is free; the next grant gets a larger token.
     Released {

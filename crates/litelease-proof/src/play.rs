@@ -253,7 +253,6 @@ impl CratePlayer {
         Ok(())
     }
 
-    #[allow(clippy::expect_used)]
     fn db(&mut self) -> &mut Litelease {
         self.connections.get_mut(&self.current).expect("the current connection is open")
     }

@@ -22,7 +22,6 @@ pub struct Place {
 
 impl Place {
     /// A file that does not exist yet, for databases in the given journal mode.
-    #[allow(clippy::expect_used)]
     pub fn new(journal: &'static str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("test.sqlite3");
@@ -30,7 +29,6 @@ impl Place {
     }
 
     /// Opens a connection, and makes sure of its journal mode: SQLite may silently keep another one.
-    #[allow(clippy::expect_used)]
     pub fn connect(&self, busy_timeout: Duration) -> Connection {
         let connection = Connection::open(&self.file).expect("the file opens");
         connection.busy_timeout(busy_timeout).expect("a busy timeout");
@@ -42,7 +40,6 @@ impl Place {
     }
 
     /// Opens a connection of Litelease's own, with the lease table there.
-    #[allow(clippy::expect_used)]
     pub fn open(&self, busy_timeout: Duration) -> Litelease {
         let db = Litelease::from_connection(self.connect(busy_timeout));
         db.bootstrap().expect("bootstrap");
@@ -52,7 +49,6 @@ impl Place {
 
 /// The lease of a claim that must have been granted.
 #[track_caller]
-#[allow(clippy::panic)]
 pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
     match claimed {
         Ok(ClaimResult::Acquired(lease)) => lease,
@@ -62,7 +58,6 @@ pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
 
 /// The extended code of an error that must be SQLite's own.
 #[track_caller]
-#[allow(clippy::panic)]
 pub fn sqlite_code<T: std::fmt::Debug>(result: litelease::Result<T>) -> i32 {
     match result {
         Err(litelease::Error::Sqlite(SqliteError::SqliteFailure(error, _))) => error.extended_code,
@@ -76,7 +71,6 @@ pub fn now_ms() -> i64 {
 }
 
 /// Starts the worker program with these words; its output is piped.
-#[allow(clippy::expect_used)]
 pub fn worker(program: &str, words: &[&str], file: &Path) -> Child {
     let mut command = Command::new(program);
     command.arg(words[0]).arg(file).args(&words[1..]);

@@ -133,7 +133,7 @@ fn life_cycle(db: &Litelease) {
         assert_eq!((lease.name.as_str(), lease.owner.as_str(), lease.token), (text, text, 1));
         assert_eq!(db.inspect(text).unwrap(), Some(lease.clone()));
         assert!(matches!(db.renew_exact(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
-        let _ = db.release_exact(&lease).unwrap();
+        db.release_exact(&lease).unwrap();
         assert_eq!(acquired(db.claim(text, "other", LONG)).token, 2);
     }
     assert_eq!(db.token("cafe").unwrap(), None);
@@ -406,7 +406,7 @@ fn handles_can_move_between_threads() {
     let db = place.open(Duration::ZERO);
     acquired(db.claim("x", "a", LONG));
     let db = thread::spawn(move || {
-        let _ = db.release("x", "a").unwrap();
+        db.release("x", "a").unwrap();
         db
     })
     .join()

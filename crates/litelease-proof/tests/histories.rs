@@ -3,7 +3,6 @@
 //! Not a sample: all sequences of verbs by two owners, with the clock standing still, advancing and going
 //! back between them. The same walk over rules with planted bugs must find each of them.
 
-use std::io::Write;
 use std::thread;
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use litelease_core::{
     Term, TransferResult, purge_limit,
 };
 use litelease_proof::mutant::*;
+use litelease_proof::rig::tell;
 
 /// What can happen in a step. `Newest` forms name the newest grant's token, `First` forms the first one's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -400,8 +400,7 @@ fn every_short_history_keeps_every_promise() {
         walks.into_iter().map(|walk| walk.join().unwrap()).sum()
     });
     let seconds = start.elapsed().as_secs_f32();
-    let told = format!("histories: all of up to {LENGTH} steps, {steps} steps in {seconds:.1} s");
-    writeln!(std::io::stderr(), "{told}").unwrap();
+    tell(&format!("histories: all of up to {LENGTH} steps, {steps} steps in {seconds:.1} s"));
     let branches = (VERBS.len() * TICKS.len()) as u64;
     let all: u64 = (0..LENGTH as u32).map(|step| VERBS.len() as u64 * branches.pow(step)).sum();
     assert_eq!(steps, all);
@@ -413,7 +412,7 @@ fn check_finds(rules: impl Rules, promise: Broken) {
     let mut found =
         (1..=LENGTH).filter_map(|depth| walk(&rules, &World::new(), depth, &mut 0).err());
     let (broken, history) = found.next().expect("the planted bug was not found");
-    writeln!(std::io::stderr(), "histories: {broken}: broken by {history:?}").unwrap();
+    tell(&format!("histories: {broken}: broken by {history:?}"));
     assert_eq!(broken, promise);
 }
 

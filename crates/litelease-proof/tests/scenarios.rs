@@ -1,9 +1,8 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
-use std::io::Write;
-
 use litelease_proof::mutant::*;
 use litelease_proof::play::{CratePlayer, Mode, Player, RulePlayer, Tally, play};
+use litelease_proof::rig::tell;
 use litelease_proof::scenario::{self, Scenario};
 
 /// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
@@ -15,7 +14,7 @@ fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) {
         .filter_map(|scenario| play(scenario, &mut new_player(), &mut tally).err())
         .collect();
     let files = scenarios.len();
-    writeln!(std::io::stderr(), "{surface}: {files} scenario files, {tally}").unwrap();
+    tell(&format!("{surface}: {files} scenario files, {tally}"));
     assert!(failures.is_empty(), "{surface}:\n{}", failures.join("\n"));
     assert!(tally.played > 0);
 }
@@ -63,8 +62,7 @@ fn the_scenarios_notice_every_planted_bug() {
         ("release by anyone", noticed_by(|| ReleaseByAnyone)),
         ("busy writes", noticed_by(|| BusyWrites)),
     ] {
-        writeln!(std::io::stderr(), "planted bug, {bug}: noticed by {files} scenario files")
-            .unwrap();
+        tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");
     }
 }
