@@ -7,3 +7,13 @@ pub mod mutant;
 pub mod play;
 pub mod rig;
 pub mod scenario;
+
+/// The Rust blocks of the documents, each run as a test.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../docs/transactions.md")]
+    struct Transactions;
+
+    #[doc = include_str!("../../../docs/errors.md")]
+    struct Errors;
+}

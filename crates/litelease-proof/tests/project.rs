@@ -1,0 +1,139 @@
+//! What the project says about itself is true.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// Runs a command that must succeed, and gives what it printed.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_programs_in_the_readme_compile_and_run_as_written() {
+    let readme = read("README.md");
+    let first = readme.lines().position(|line| line == "```rust").unwrap();
+    assert!(first < 20, "a program is on the first screen");
+    let programs: Vec<&str> =
+        readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert_eq!(programs.len(), 2);
+
+    // As a newcomer would: a new project, the crate added by its path, the program pasted.
+    let project = tempfile::tempdir().unwrap();
+    let krate = root().join("crates/litelease");
+    let manifest = format!(
+        "[package]\nname = \"newcomer\"\nedition = \"2024\"\n\n[workspace]\n\n\
+         [dependencies]\nlitelease = {{ path = {krate:?} }}\n"
+    );
+    fs::create_dir(project.path().join("src")).unwrap();
+    fs::write(project.path().join("Cargo.toml"), manifest).unwrap();
+    // The same versions as this build, so that SQLite need not be compiled again.
+    fs::copy(root().join("Cargo.lock"), project.path().join("Cargo.lock")).unwrap();
+    let target = Path::new(env!("CARGO_BIN_EXE_worker")).ancestors().nth(2).unwrap();
+    let newcomer = |program: &str| {
+        fs::write(project.path().join("src/main.rs"), program).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["run", "-q", "--target-dir"]).arg(target).current_dir(project.path());
+        run(&mut cargo)
+    };
+    assert_eq!(newcomer(programs[0]), "got token 1\n");
+    assert_eq!(newcomer(programs[0]), "currently owned by worker-a\n");
+    assert!(project.path().join("app.sqlite3").exists());
+    newcomer(programs[1]);
+}
+
+#[test]
+fn the_examples_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("app.sqlite3");
+    let example = |name: &str| {
+        let mut cargo = cargo();
+        cargo.args(["run", "-q", "-p", "litelease", "--example", name, "--"]).arg(&file);
+        run(&mut cargo)
+    };
+    let basic = example("basic_claim");
+    assert!(basic.contains("works under token 1") && basic.ends_with("done\n"), "{basic}");
+    assert!(example("basic_claim").contains("works under token 2"));
+    let batch = example("transactional_claim");
+    assert!(batch.contains("batch 1 is imported, and the lease released"), "{batch}");
+    assert!(example("transactional_claim").contains("batch 2 is ours, under token 2"));
+    let story = example("takeover");
+    for line in [
+        "worker-a  claim   -> acquired \"reports\" for 2 s, token 1",
+        "worker-b  claim   -> busy: worker-a has it, token 1",
+        "worker-b  claim   -> acquired \"reports\" for 2 s, token 2",
+        "worker-a  renew   -> rejected: held by another owner",
+        "worker-a  write   -> refused: token 1 is superseded by 2",
+        "worker-b  write   -> stored under token 2",
+    ] {
+        assert!(story.contains(line), "{line:?} is missing in:\n{story}");
+    }
+}
+
+/// The words in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn the_map_names_every_source_file_and_no_other() {
+    let map = read("ARCHITECTURE.md");
+    for path in quoted(&map).filter(|word| word.contains('/') && !word.contains(' ')) {
+        assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which does not exist");
+    }
+    let files = run(Command::new("git").args(["ls-files", "*/src/*.rs"]).current_dir(root()));
+    for path in files.lines() {
+        assert!(quoted(&map).any(|word| word == path), "ARCHITECTURE.md does not name {path}");
+    }
+    assert!(files.lines().count() > 20);
+    let proofs = read("docs/proofs.md");
+    for entry in fs::read_dir(root().join("crates/litelease-proof/tests")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(quoted(&proofs).any(|word| word == name), "docs/proofs.md does not name {name}");
+    }
+}
+
+#[test]
+fn links_in_the_documents_lead_somewhere() {
+    for document in
+        ["README.md", "ARCHITECTURE.md", "DESIGN.md", "CHANGELOG.md", "scenarios/README.md"]
+    {
+        let text = read(document);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let base = root().join(document);
+            assert!(base.parent().unwrap().join(target).exists(), "{document} links to {target}");
+        }
+    }
+}
+
+#[test]
+fn dependencies_point_inward() {
+    for (krate, may_know) in [
+        ("litelease-core", &[][..]),
+        ("litelease-store", &["litelease-core"]),
+        ("litelease", &["litelease-core", "litelease-store", "rusqlite"]),
+    ] {
+        let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
+        let tree = run(cargo().args(arguments));
+        let known: Vec<&str> =
+            tree.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(known, may_know, "{krate}");
+    }
+}
