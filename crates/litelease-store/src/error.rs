@@ -102,6 +102,16 @@ impl Failure {
     pub fn is_lock(&self) -> bool {
         matches!(self.code & 0xff, code::BUSY | code::LOCKED)
     }
+
+    /// Whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
+    /// the disk, nobody can say what was stored.
+    pub(crate) fn means_nothing_stored(&self) -> bool {
+        use code::*;
+        matches!(
+            self.code & 0xff,
+            AUTH | BUSY | CONSTRAINT | ERROR | INTERRUPT | LOCKED | READONLY | TOOBIG
+        )
+    }
 }
 
 impl<E> From<E> for Error<E> {

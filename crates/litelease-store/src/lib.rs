@@ -5,6 +5,7 @@
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod error;
+mod judge;
 mod purge;
 mod schema;
 mod sqlite;
@@ -13,5 +14,9 @@ mod store;
 mod transaction;
 
 pub use error::{Error, Failure};
-pub use sqlite::{Api, Connection, code, sqlite3, sqlite3_stmt};
+pub use judge::{Library, judge};
+pub use sqlite::{
+    Api, Connection, Destructor, SqlFunction, code, sqlite3, sqlite3_context, sqlite3_stmt,
+    sqlite3_value,
+};
 pub use store::{Store, When};

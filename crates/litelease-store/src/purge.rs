@@ -58,7 +58,8 @@ impl Store {
         let mut ended = Ended::default();
         while run.step()? {
             let name = run.column(0).and_then(text).unwrap_or_default();
-            let state = stored(&run).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
+            let columns = [run.column(1), run.column(2), run.column(3)];
+            let state = stored(columns).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
             ended.rows += 1;
             ended.largest_token = ended.largest_token.max(state.token());
         }

@@ -83,7 +83,7 @@ impl Store {
     /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks, so that
     /// the caller's busy timeout applies; where that cannot be had, as on a read-only file, it only looks.
     fn bootstrap_joined(&self) -> Result<(), Error> {
-        match self.statements.lock.execute(self.connection, &[]) {
+        match self.statements.lock.execute(self.connection) {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
                 // No such table, as far as this connection knows: creating it takes the write lock too.
                 let created = create(self.connection, &RESOURCES);

@@ -1,4 +1,5 @@
-//! SQLite's C interface, as far as the row needs it: the only room of this crate with `unsafe` in it.
+//! SQLite's C interface, as far as the row needs it. Besides `judge.rs`, the only room of this crate with
+//! `unsafe` in it.
 //!
 //! The functions come as a table, because there is more than one SQLite to call: the one linked into a
 //! Rust program, and the host's when this code runs inside a loadable extension.
@@ -24,18 +25,45 @@ pub struct sqlite3_stmt {
     _opaque: [u8; 0],
 }
 
+/// SQLite's context of a call of a function, as the C interface has it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct sqlite3_context {
+    _opaque: [u8; 0],
+}
+
+/// SQLite's value, as the C interface has it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct sqlite3_value {
+    _opaque: [u8; 0],
+}
+
+/// A function that SQLite calls from a statement.
+pub type SqlFunction = unsafe extern "C" fn(*mut sqlite3_context, c_int, *mut *mut sqlite3_value);
+
+/// What frees a value that SQLite holds; `None` where it need not be freed.
+pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
+
 /// The functions of one SQLite library that the store calls. The fields are named as in SQLite's own
 /// table for extensions, `sqlite3_api_routines`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy)]
 pub struct Api {
     pub bind_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, i64) -> c_int,
+    pub bind_pointer: unsafe extern "C" fn(
+        *mut sqlite3_stmt,
+        c_int,
+        *mut c_void,
+        *const c_char,
+        Destructor,
+    ) -> c_int,
     pub bind_text64: unsafe extern "C" fn(
         *mut sqlite3_stmt,
         c_int,
         *const c_char,
         u64,
-        Option<unsafe extern "C" fn(*mut c_void)>,
+        Destructor,
         c_uchar,
     ) -> c_int,
     pub changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
@@ -44,6 +72,17 @@ pub struct Api {
     pub column_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> i64,
     pub column_text: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_uchar,
     pub column_type: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
+    pub create_function_v2: unsafe extern "C" fn(
+        *mut sqlite3,
+        *const c_char,
+        c_int,
+        c_int,
+        *mut c_void,
+        Option<SqlFunction>,
+        Option<SqlFunction>,
+        Option<unsafe extern "C" fn(*mut sqlite3_context)>,
+        Destructor,
+    ) -> c_int,
     pub db_filename: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> *const c_char,
     pub errmsg: unsafe extern "C" fn(*mut sqlite3) -> *const c_char,
     pub extended_errcode: unsafe extern "C" fn(*mut sqlite3) -> c_int,
@@ -59,10 +98,22 @@ pub struct Api {
         *mut *const c_char,
     ) -> c_int,
     pub reset: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub result_error: unsafe extern "C" fn(*mut sqlite3_context, *const c_char, c_int),
+    pub result_int64: unsafe extern "C" fn(*mut sqlite3_context, i64),
+    pub result_null: unsafe extern "C" fn(*mut sqlite3_context),
+    pub result_text64:
+        unsafe extern "C" fn(*mut sqlite3_context, *const c_char, u64, Destructor, c_uchar),
     pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
+    pub value_bytes: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
+    pub value_int64: unsafe extern "C" fn(*mut sqlite3_value) -> i64,
+    pub value_pointer: unsafe extern "C" fn(*mut sqlite3_value, *const c_char) -> *mut c_void,
+    pub value_text: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_uchar,
+    pub value_type: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
+    /// Not SQLite's: [`judge`](crate::judge) for this library.
+    pub judge: SqlFunction,
 }
 
 /// The result codes that the store itself tells apart.
@@ -73,12 +124,20 @@ pub mod code {
     pub const OK: c_int = 0;
     /// A generic error, "no such table" among them.
     pub const ERROR: c_int = 1;
+    /// The application's authorizer refused.
+    pub(crate) const AUTH: c_int = 23;
     /// Another connection holds a lock that this one needs.
     pub const BUSY: c_int = 5;
     /// Another statement of this connection, or one that shares its cache, is in the way.
     pub const LOCKED: c_int = 6;
     /// The file is read-only.
     pub const READONLY: c_int = 8;
+    /// A statement was interrupted.
+    pub(crate) const INTERRUPT: c_int = 9;
+    /// Text or a blob is longer than the connection allows.
+    pub(crate) const TOOBIG: c_int = 18;
+    /// A constraint was violated.
+    pub(crate) const CONSTRAINT: c_int = 19;
     /// The commit hook of the application refused; the transaction was rolled back.
     pub const CONSTRAINT_COMMITHOOK: c_int = 531;
     pub(super) const ROW: c_int = 100;
@@ -91,6 +150,7 @@ const SQLITE_NULL: c_int = 5;
 const SQLITE_UTF8: c_uchar = 1;
 const SQLITE_PREPARE_PERSISTENT: c_uint = 1;
 const SQLITE_STMTSTATUS_REPREPARE: c_int = 5;
+const SQLITE_DIRECTONLY: c_int = 0x8_0000;
 const MAIN: &CStr = c"main";
 
 /// An open SQLite connection that somebody else owns.
@@ -205,6 +265,42 @@ impl Connection {
         }
     }
 
+    /// Compiles a statement that asks the rule.
+    ///
+    /// The private function gets a name that no other copy of this code in the process uses for its own, and is
+    /// registered when the connection does not know it yet.
+    pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
+        let name = format!("litelease_rule_{:x}", self.api.judge as usize);
+        let sql = sql.replace("litelease_rule", &name);
+        self.prepare(&sql).or_else(|failure| {
+            if failure.code & 0xff != code::ERROR {
+                return Err(failure);
+            }
+            self.register(&name)?;
+            self.prepare(&sql)
+        })
+    }
+
+    fn register(self, name: &str) -> Result<(), Failure> {
+        let name = format!("{name}\0");
+        let flags = c_int::from(SQLITE_UTF8) | SQLITE_DIRECTONLY;
+        // SAFETY: `db` is open, the name ends with a NUL, and the function needs no data of its own.
+        let rc = unsafe {
+            (self.api.create_function_v2)(
+                self.db,
+                name.as_ptr().cast(),
+                -1,
+                flags,
+                ptr::null_mut(),
+                Some(self.api.judge),
+                None,
+                None,
+                None,
+            )
+        };
+        if rc == code::OK { Ok(()) } else { Err(self.failure(rc)) }
+    }
+
     /// What SQLite says about the call that just failed with `rc`.
     fn failure(self, rc: c_int) -> Failure {
         // SAFETY: `db` is open.
@@ -227,12 +323,17 @@ impl Connection {
 impl Statement {
     /// Binds the values and gets ready to step.
     pub(crate) fn run<'v>(&mut self, values: &[Value<'v>]) -> Result<Run<'_, 'v>, Failure> {
-        // From here on the guard clears what was bound, whatever happens.
-        let run = Run { statement: self, values: PhantomData };
-        for (index, value) in (1..).zip(values) {
-            run.bind(index, *value)?;
-        }
-        Ok(run)
+        Run::of(self, values)
+    }
+
+    /// Whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.verified.get() != Some(self.compilations())
+    }
+
+    /// Remembers that the schema this statement is now compiled against was found right.
+    pub(crate) fn mark_verified(&self) {
+        self.verified.set(Some(self.compilations()));
     }
 
     fn compilations(&self) -> c_int {
@@ -260,7 +361,35 @@ unsafe impl Send for Statement {}
 // SAFETY: as for a statement.
 unsafe impl Send for Connection {}
 
-impl<'v> Run<'_, 'v> {
+impl<'s, 'v> Run<'s, 'v> {
+    /// A run of `statement`, which must be the only one.
+    pub(crate) fn of(statement: &'s Statement, values: &[Value<'v>]) -> Result<Self, Failure> {
+        // From here on the guard clears what was bound, whatever happens.
+        let run = Run { statement, values: PhantomData };
+        for (index, value) in (1..).zip(values) {
+            run.bind(index, *value)?;
+        }
+        Ok(run)
+    }
+
+    /// Binds a pointer that only `value_pointer` with the same `kind` gives back.
+    ///
+    /// # Safety
+    /// The pointer must stay valid until the run has ended.
+    pub(crate) unsafe fn bind_pointer(
+        &self,
+        index: c_int,
+        pointer: *mut c_void,
+        kind: &'static CStr,
+    ) -> Result<(), Failure> {
+        let (api, raw) = (self.statement.api(), self.statement.raw);
+        // SAFETY: `raw` is alive, the kind lives for ever, and the caller promises the rest.
+        match unsafe { (api.bind_pointer)(raw, index, pointer, kind.as_ptr(), None) } {
+            code::OK => Ok(()),
+            rc => Err(self.statement.connection.failure(rc)),
+        }
+    }
+
     fn bind(&self, index: c_int, value: Value<'v>) -> Result<(), Failure> {
         let (api, raw) = (self.statement.api(), self.statement.raw);
         // SAFETY: `raw` is alive. The text is borrowed for `'v`, which outlives this run, and is unbound
@@ -289,14 +418,14 @@ impl<'v> Run<'_, 'v> {
         }
     }
 
-    /// Whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    /// As for the statement.
     pub(crate) fn is_unverified(&self) -> bool {
-        self.statement.verified.get() != Some(self.statement.compilations())
+        self.statement.is_unverified()
     }
 
-    /// Remembers that the schema this statement is now compiled against was found right.
+    /// As for the statement.
     pub(crate) fn mark_verified(&self) {
-        self.statement.verified.set(Some(self.statement.compilations()));
+        self.statement.mark_verified();
     }
 
     /// A column of the present row; `None` for a REAL, a BLOB or text that is not UTF-8.
@@ -316,16 +445,63 @@ impl<'v> Run<'_, 'v> {
         let (api, raw) = (self.statement.api(), self.statement.raw);
         // SAFETY: `column_text` comes before `column_bytes`, as SQLite asks. The bytes stay where they are
         // until the next step or the reset, and both need more than this shared borrow.
-        let bytes = unsafe {
+        unsafe {
             let start = (api.column_text)(raw, index);
-            let length = usize::try_from((api.column_bytes)(raw, index)).unwrap_or(0);
-            if start.is_null() {
-                return None;
-            }
-            slice::from_raw_parts(start, length)
-        };
-        std::str::from_utf8(bytes).ok()
+            as_text(start, (api.column_bytes)(raw, index))
+        }
     }
+}
+
+impl Api {
+    /// A value that SQLite passes to a function; `None` for a REAL, a BLOB or text that is not UTF-8.
+    ///
+    /// # Safety
+    /// The value must be one of this library's and live for `'a`.
+    pub(crate) unsafe fn value<'a>(&self, value: *mut sqlite3_value) -> Option<Value<'a>> {
+        // SAFETY: as promised; `value_text` comes before `value_bytes`, as SQLite asks.
+        unsafe {
+            match (self.value_type)(value) {
+                SQLITE_NULL => Some(Value::Null),
+                SQLITE_INTEGER => Some(Value::Integer((self.value_int64)(value))),
+                SQLITE_TEXT => {
+                    let start = (self.value_text)(value);
+                    as_text(start, (self.value_bytes)(value)).map(Value::Text)
+                }
+                _ => None,
+            }
+        }
+    }
+
+    /// Answers a call of a function.
+    ///
+    /// # Safety
+    /// The context must be that of a call by this library, and text must live until its statement ends.
+    pub(crate) unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
+        // SAFETY: as promised.
+        unsafe {
+            match value {
+                Value::Null => (self.result_null)(context),
+                Value::Integer(number) => (self.result_int64)(context, number),
+                Value::Text(text) => {
+                    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+                    (self.result_text64)(context, start, length, None, SQLITE_UTF8);
+                }
+            }
+        }
+    }
+}
+
+/// Text as SQLite hands it out.
+///
+/// # Safety
+/// `start` must be null or point to `length` bytes that live for `'a`.
+unsafe fn as_text<'a>(start: *const c_uchar, length: c_int) -> Option<&'a str> {
+    if start.is_null() {
+        return None;
+    }
+    let length = usize::try_from(length).ok()?;
+    // SAFETY: as promised.
+    std::str::from_utf8(unsafe { slice::from_raw_parts(start, length) }).ok()
 }
 
 impl Drop for Run<'_, '_> {

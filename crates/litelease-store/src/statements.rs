@@ -8,23 +8,46 @@ use std::cell::Cell;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
-/// Loads a row where the file keeps no token floor.
-const LOAD: &str = "SELECT rowid, owner, token, lease_expires_at_ms
+/// Reads a row.
+const LOAD: &str = "SELECT owner, token, lease_expires_at_ms
 FROM main.litelease_resources WHERE name = ?1";
 
-/// Loads a row and the file's token floor in one look. A constant in the condition (`m.id = 1`) would make
-/// SQLite compile the statement anew for every name, to see whether the name equals that constant.
-const LOAD_WITH_FLOOR: &str = "SELECT r.rowid, r.owner, r.token, r.lease_expires_at_ms,
-m.token_floor, m.format
-FROM main.litelease_meta AS m LEFT JOIN main.litelease_resources AS r ON r.name = ?1";
+/// Lets the rule decide about a row that is there, and stores what it says: load, decide and save in one
+/// statement, with the write lock held before the rule is asked.
+macro_rules! update {
+    ($floor:literal) => {
+        concat!(
+            "UPDATE main.litelease_resources SET owner = litelease_rule(?2, 0),
+token = litelease_rule(?2, 1), lease_expires_at_ms = litelease_rule(?2, 2),
+updated_at_ms = litelease_rule(?2, 3)
+WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
+            $floor,
+            ")"
+        )
+    };
+}
 
-/// Stores the first state of a name.
-const INSERT: &str = "INSERT INTO main.litelease_resources
-(name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?5)";
+/// The same for a name that has no row yet. It changes nothing if somebody else was faster.
+macro_rules! insert {
+    ($floor:literal) => {
+        concat!(
+            "INSERT INTO main.litelease_resources
+(name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms)
+SELECT ?1, litelease_rule(?2, 0), litelease_rule(?2, 1), litelease_rule(?2, 2),
+litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL, NULL",
+            $floor,
+            ") ON CONFLICT (name) DO NOTHING"
+        )
+    };
+}
 
-/// Stores a later state. The row was found by name in the same transaction, so its rowid still means it.
-const UPDATE: &str = "UPDATE main.litelease_resources
-SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE rowid = ?1";
+/// The file's token floor, as a further argument of the rule: NULL where its row is damaged or of another
+/// format.
+macro_rules! with_floor {
+    ($statement:ident) => {
+        $statement!(", (SELECT CASE format WHEN 1 THEN token_floor END FROM main.litelease_meta)")
+    };
+}
 
 /// Takes the write lock in a transaction that somebody else began, and changes nothing.
 const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
@@ -32,18 +55,24 @@ const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALS
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: Held,
-    pub(crate) load_with_floor: Held,
-    pub(crate) insert: Held,
-    pub(crate) update: Held,
+    pub(crate) update: Judged,
+    pub(crate) insert: Judged,
     pub(crate) lock: Held,
     pub(crate) begin: Held,
     pub(crate) commit: Held,
     pub(crate) rollback: Held,
 }
 
+/// A statement that asks the rule, for files without and with a token floor.
+pub(crate) struct Judged {
+    plain: Held,
+    with_floor: Held,
+}
+
 /// A statement that is compiled at its first use and then kept.
 pub(crate) struct Held {
     sql: &'static str,
+    asks: bool,
     idle: Cell<Option<Statement>>,
 }
 
@@ -51,9 +80,14 @@ impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
             load: Held::new(LOAD),
-            load_with_floor: Held::new(LOAD_WITH_FLOOR),
-            insert: Held::new(INSERT),
-            update: Held::new(UPDATE),
+            update: Judged {
+                plain: Held::asking(update!("")),
+                with_floor: Held::asking(with_floor!(update)),
+            },
+            insert: Judged {
+                plain: Held::asking(insert!("")),
+                with_floor: Held::asking(with_floor!(insert)),
+            },
             lock: Held::new(LOCK),
             begin: Held::new("BEGIN IMMEDIATE"),
             commit: Held::new("COMMIT"),
@@ -62,9 +96,20 @@ impl Statements {
     }
 }
 
+impl Judged {
+    /// The form for a file that keeps a token floor, or for one that does not.
+    pub(crate) fn for_file(&self, keeps_floor: bool) -> &Held {
+        if keeps_floor { &self.with_floor } else { &self.plain }
+    }
+}
+
 impl Held {
     const fn new(sql: &'static str) -> Self {
-        Held { sql, idle: Cell::new(None) }
+        Held { sql, asks: false, idle: Cell::new(None) }
+    }
+
+    const fn asking(sql: &'static str) -> Self {
+        Held { sql, asks: true, idle: Cell::new(None) }
     }
 
     /// Lends the statement to `work`. It is taken out meanwhile, so a second use from inside the first one
@@ -76,6 +121,7 @@ impl Held {
     ) -> Result<T, Error> {
         let mut statement = match self.idle.take() {
             Some(statement) => statement,
+            None if self.asks => connection.prepare_asking(self.sql)?,
             None => connection.prepare(self.sql)?,
         };
         let done = work(&mut statement);
@@ -84,12 +130,8 @@ impl Held {
     }
 
     /// Runs the statement, which answers no rows, to its end.
-    pub(crate) fn execute(
-        &self,
-        connection: Connection,
-        values: &[Value<'_>],
-    ) -> Result<(), Error> {
-        self.with(connection, |statement| Ok(finish(statement, values)?))
+    pub(crate) fn execute(&self, connection: Connection) -> Result<(), Error> {
+        self.with(connection, |statement| Ok(finish(statement, &[])?))
     }
 }
 

@@ -8,9 +8,9 @@ use litelease_core::{
     RenewResult, Row, State, Step, Tenure, Term, TransferResult,
 };
 
-use crate::schema::FORMAT;
-use crate::sqlite::{Connection, Run, Value, code};
-use crate::statements::Statements;
+use crate::judge::Verdict;
+use crate::sqlite::{Connection, Value, code};
+use crate::statements::{Judged, Statements};
 use crate::transaction::Boundary;
 use crate::{Error, Failure};
 
@@ -34,11 +34,14 @@ pub enum When {
     At(i64),
 }
 
-/// A row as it was found, with what is needed to save it again.
-struct Found<'a> {
-    row: Row<'a>,
-    rowid: Option<i64>,
-    floor: i64,
+/// What came of asking the rule about a row.
+enum Heard<'q, T> {
+    /// The rule decided, and what it wants stored is stored.
+    Decided(Step<'q, T>),
+    /// There is no such row (or there is one already, for an insertion).
+    NoSuchRow,
+    /// The schema may have changed: what was loaded does not count before it was looked at.
+    Stale,
 }
 
 impl Store {
@@ -58,8 +61,7 @@ impl Store {
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("claim", name, || {
-            let boundary = self.boundary();
-            if boundary.may_look_first() {
+            if self.boundary().may_look_first() {
                 let busy = self.look(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
@@ -69,7 +71,7 @@ impl Store {
                     return Ok(busy);
                 }
             }
-            self.change(boundary, name, when, |row, floor, now_ms| {
+            self.change(name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
             })
@@ -86,7 +88,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", name, || {
-            self.change(self.boundary(), name, when, |row, _, now_ms| {
+            self.change(name, when, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -101,9 +103,7 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", name, || {
-            self.change(self.boundary(), name, when, |row, _, now_ms| {
-                Ok(rule::release(row, who, now_ms).map(&keep))
-            })
+            self.change(name, when, |row, _, now_ms| Ok(rule::release(row, who, now_ms).map(&keep)))
         })
     }
 
@@ -118,7 +118,7 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("transfer", name, || {
-            self.change(self.boundary(), name, when, |row, floor, now_ms| {
+            self.change(name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
             })
@@ -133,7 +133,7 @@ impl Store {
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("break", name, || {
-            self.change(self.boundary(), name, when, |row, floor, now_ms| {
+            self.change(name, when, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
         })
@@ -162,29 +162,56 @@ impl Store {
         name: &str,
         mut answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Error> {
-        self.load(name, |found| answer(found.row).map_err(|refusal| refused(name, refusal)))
+        let looked = self.statements.load.with(self.connection, |statement| {
+            let mut run = statement.run(&[Value::Text(name)])?;
+            let has_row = run.step()?;
+            // SQLite compiles a statement anew when the schema has changed: then look whether it is still
+            // right, in the same snapshot, which this run holds.
+            if run.is_unverified() {
+                self.verify()?;
+                run.mark_verified();
+            }
+            let state = match has_row {
+                true => Some(stored([run.column(0), run.column(1), run.column(2)])),
+                false => None,
+            };
+            let row = row(name, state)?;
+            answer(row).map_err(|refusal| refused(name, refusal))
+        });
+        looked.or_else(|error| self.explain(error))
     }
 
-    /// Loads, decides and saves in one transaction.
+    /// Lets the rule decide about the row and stores what it says, in one statement under the write lock.
     fn change<'q, T>(
         &self,
-        boundary: Boundary,
         name: &str,
         when: When,
         mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
     ) -> Result<T, Error> {
-        let step = self.within(boundary, || {
-            // Read the clock under the write lock: waiting for the lock takes time too.
-            let now_ms = when.now_ms();
-            let (rowid, step) = self.load(name, |found| {
-                let step = decide(found.row, found.floor, now_ms);
-                Ok((found.rowid, step.map_err(|refusal| refused(name, refusal))?))
-            })?;
-            if let Some(state) = step.write {
-                self.save(name, rowid, state, now_ms)?;
+        let mut insertions = 0;
+        let step = loop {
+            match self.hear(&self.statements.update, name, when, &mut decide)? {
+                Heard::Decided(step) => break step,
+                Heard::Stale => continue,
+                Heard::NoSuchRow => {}
             }
-            Ok(step)
-        })?;
+            // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
+            let step = decide(Row::new(name, None), 0, when.now_ms());
+            let step = step.map_err(|refusal| refused(name, refusal))?;
+            if step.write.is_none() {
+                break step;
+            }
+            let insert = || self.hear(&self.statements.insert, name, when, &mut decide);
+            match self.connection.keeping_last_insert_rowid(insert)? {
+                Heard::Decided(step) => break step,
+                // Somebody else was faster, and then the row is there.
+                Heard::NoSuchRow if insertions < 2 => insertions += 1,
+                Heard::NoSuchRow => {
+                    return Err(Error::UnexpectedChange { name: name.into(), changed: 0 });
+                }
+                Heard::Stale => {}
+            }
+        };
         match step.write {
             Some(state) if when == When::Now => arrived(name, state)?,
             _ => {}
@@ -192,98 +219,74 @@ impl Store {
         Ok(step.answer)
     }
 
-    /// Lends the row called `name` to `work`, having made sure that the schema is right.
-    fn load<T>(
+    /// Runs one of the statements that ask the rule.
+    fn hear<'q, T>(
         &self,
+        judged: &Judged,
         name: &str,
-        mut work: impl FnMut(Found<'_>) -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        loop {
-            let keeps_floor = self.keeps_floor.get();
-            match self.try_load(name, keeps_floor, &mut work) {
-                Ok(Some(done)) => return Ok(done),
-                Ok(None) => {}
-                Err(error) => {
-                    self.explain(&error)?;
-                    // Unless the table of the floor came or went: then load the other way.
-                    if self.keeps_floor.get() == keeps_floor {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-    }
-
-    /// One attempt to load. It comes to nothing if the table of the token floor came or went meanwhile.
-    fn try_load<T>(
-        &self,
-        name: &str,
-        keeps_floor: bool,
-        work: &mut impl FnMut(Found<'_>) -> Result<T, Error>,
-    ) -> Result<Option<T>, Error> {
-        let held = match keeps_floor {
-            true => &self.statements.load_with_floor,
-            false => &self.statements.load,
-        };
-        held.with(self.connection, |statement| {
-            let mut run = statement.run(&[Value::Text(name)])?;
-            let has_row = run.step()?;
-            let floor = if keeps_floor { floor(&run) } else { Some(0) };
-            // SQLite compiles a statement anew when the schema has changed: then look whether it is still
-            // right, in the same snapshot, which this run holds.
-            if run.is_unverified() || floor.is_none() {
+        when: When,
+        decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
+    ) -> Result<Heard<'q, T>, Error> {
+        let keeps_floor = self.keeps_floor.get();
+        let boundary = self.boundary();
+        let is_insertion = std::ptr::eq(judged, &self.statements.insert);
+        let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
+            let mut heard = Ok(Heard::NoSuchRow);
+            let ran = statement.judge(name, &mut |evidence| {
+                let floor = match evidence.floor {
+                    Some(floor) if keeps_floor => integer(floor).filter(|floor| *floor >= 0),
+                    _ => (!keeps_floor).then_some(0),
+                };
+                let Some(floor) = floor.filter(|_| !evidence.is_unverified) else {
+                    heard = Ok(Heard::Stale);
+                    return None;
+                };
+                // Read the clock here, under the write lock: waiting for the lock takes time too.
+                let now_ms = when.now_ms();
+                let state = (!is_insertion).then(|| stored(evidence.row));
+                let step = row(name, state).and_then(|row| {
+                    decide(row, floor, now_ms).map_err(|refusal| refused(name, refusal))
+                });
+                let verdict = step.as_ref().ok().and_then(|step| step.write);
+                heard = step.map(Heard::Decided);
+                verdict.map(|state| Verdict { state, now_ms })
+            });
+            if matches!(heard, Ok(Heard::Stale)) {
+                ran?;
                 self.verify()?;
-                run.mark_verified();
+                statement.mark_verified();
+                return heard;
             }
-            let Some(floor) = floor.filter(|_| self.keeps_floor.get() == keeps_floor) else {
-                return Ok(None);
+            let Ok(Heard::Decided(Step { write: Some(_), .. })) = &heard else {
+                ran?;
+                return heard;
             };
-            let Some((row, rowid)) = row(name, &run, has_row) else {
-                return Err(Error::InvalidLeaseRow(name.into()));
-            };
-            work(Found { row, rowid, floor }).map(Some)
+            ran.map_err(|failure| match boundary {
+                // The statement was its own transaction, so this may have been its commit.
+                Boundary::Own if !failure.means_nothing_stored() => Error::CommitUnknown(failure),
+                _ => Error::Sqlite(failure),
+            })?;
+            match self.connection.changes() {
+                1 => heard,
+                0 if is_insertion => Ok(Heard::NoSuchRow),
+                changed => Err(Error::UnexpectedChange { name: name.into(), changed }),
+            }
+        });
+        heard.or_else(|error| {
+            let explained = self.explain(error);
+            // Unless the table of the floor came or went: then ask the other way.
+            if self.keeps_floor.get() == keeps_floor { explained } else { Ok(Heard::Stale) }
         })
-    }
-
-    /// Stores a state under a name that was just loaded, and makes sure that it is stored.
-    fn save(
-        &self,
-        name: &str,
-        rowid: Option<i64>,
-        state: State<'_>,
-        now_ms: i64,
-    ) -> Result<(), Error> {
-        let (owner, expires) = match state.tenure() {
-            Some(Tenure { owner, expires_at_ms }) => {
-                (Value::Text(owner), Value::Integer(expires_at_ms))
-            }
-            None => (Value::Null, Value::Null),
-        };
-        let token = Value::Integer(state.token());
-        let now = Value::Integer(now_ms);
-        match rowid {
-            Some(rowid) => {
-                let values = [Value::Integer(rowid), owner, token, expires, now];
-                self.statements.update.execute(self.connection, &values)?;
-            }
-            None => self.connection.keeping_last_insert_rowid(|| {
-                let values = [Value::Text(name), owner, token, expires, now];
-                self.statements.insert.execute(self.connection, &values)
-            })?,
-        }
-        match self.connection.changes() {
-            1 => Ok(()),
-            changed => Err(Error::UnexpectedChange { name: name.into(), changed }),
-        }
     }
 
     /// Looks behind an error that may be about our tables: if they are missing or not ours, that is the
     /// better error.
-    pub(crate) fn explain(&self, error: &Error) -> Result<(), Error> {
-        match error {
-            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify(),
-            _ => Ok(()),
+    pub(crate) fn explain<T>(&self, error: Error) -> Result<T, Error> {
+        match &error {
+            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify()?,
+            _ => {}
         }
+        Err(error)
     }
 
     /// Adds to an error of SQLite what was tried, on what and where.
@@ -321,30 +324,17 @@ impl When {
     }
 }
 
-/// The row that a run of a load statement stands on and its rowid, or `None` if it is not a valid one.
-fn row<'a>(name: &'a str, run: &'a Run<'_, '_>, has_row: bool) -> Option<(Row<'a>, Option<i64>)> {
-    // Where the floor is loaded too there is a row even if the name has none.
-    let rowid = if has_row { optional(run.column(0)?, integer)? } else { None };
-    let state = match rowid {
-        Some(_) => Some(stored(run)?),
-        None => None,
-    };
-    Some((Row::new(name, state), rowid))
+/// The row called `name`, whose state is a valid one if it is there.
+fn row<'a>(name: &'a str, state: Option<Option<State<'a>>>) -> Result<Row<'a>, Error> {
+    match state {
+        Some(None) => Err(Error::InvalidLeaseRow(name.into())),
+        state => Ok(Row::new(name, state.flatten())),
+    }
 }
 
-/// The token floor in columns 4 and 5, if there is a valid one of the format that this version knows.
-fn floor(run: &Run<'_, '_>) -> Option<i64> {
-    let format = run.column(5).and_then(integer)?;
-    let floor = run.column(4).and_then(integer)?;
-    (format == FORMAT && floor >= 0).then_some(floor)
-}
-
-/// The state in columns 1 to 3: owner, token, expiry.
-pub(crate) fn stored<'a>(run: &'a Run<'_, '_>) -> Option<State<'a>> {
-    let owner = optional(run.column(1)?, text)?;
-    let token = integer(run.column(2)?)?;
-    let expires_at_ms = optional(run.column(3)?, integer)?;
-    State::stored(token, owner, expires_at_ms)
+/// The state that owner, token and expiry mean, if they are valid.
+pub(crate) fn stored([owner, token, expires]: [Option<Value<'_>>; 3]) -> Option<State<'_>> {
+    State::stored(integer(token?)?, optional(owner?, text)?, optional(expires?, integer)?)
 }
 
 /// NULL is nothing; anything else must be of the right type.

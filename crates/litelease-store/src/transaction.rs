@@ -1,6 +1,6 @@
 //! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
 
-use crate::sqlite::{TxnState, code};
+use crate::sqlite::TxnState;
 use crate::statements::execute_once;
 use crate::{Error, Store};
 
@@ -26,7 +26,7 @@ impl Boundary {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.statements.begin.execute(self.connection, &[])
+        self.statements.begin.execute(self.connection)
     }
 
     /// Commits. Whatever happens, no transaction is open afterwards.
@@ -34,13 +34,12 @@ impl Store {
     /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
     /// means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
-        match self.statements.commit.execute(self.connection, &[]) {
+        match self.statements.commit.execute(self.connection) {
             Err(Error::Sqlite(failure)) => {
                 // SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
                 let still_open = !self.connection.is_autocommit();
                 self.rollback()?;
-                let undone = matches!(failure.code, code::CONSTRAINT_COMMITHOOK | code::ERROR);
-                if still_open || undone {
+                if still_open || failure.means_nothing_stored() {
                     Err(Error::Sqlite(failure))
                 } else {
                     Err(Error::CommitUnknown(failure))
@@ -55,7 +54,7 @@ impl Store {
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        self.statements.rollback.execute(self.connection, &[])
+        self.statements.rollback.execute(self.connection)
     }
 
     /// Opens a savepoint inside the open transaction.
@@ -111,9 +110,6 @@ impl Store {
 
     /// Takes the write lock in the caller's transaction.
     pub(crate) fn lock(&self) -> Result<(), Error> {
-        self.statements.lock.execute(self.connection, &[]).or_else(|error| {
-            self.explain(&error)?;
-            Err(error)
-        })
+        self.statements.lock.execute(self.connection).or_else(|error| self.explain(error))
     }
 }

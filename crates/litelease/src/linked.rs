@@ -1,8 +1,12 @@
 //! The SQLite that `rusqlite` links into this program, as the table of functions that the store drives.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
+use std::mem::transmute;
 
-use litelease_store::{Api, Connection, sqlite3, sqlite3_stmt};
+use litelease_store::{
+    Api, Connection, Destructor, Library, SqlFunction, judge, sqlite3, sqlite3_context,
+    sqlite3_stmt, sqlite3_value,
+};
 use rusqlite::ffi;
 
 /// The store's view of an open connection.
@@ -25,18 +29,39 @@ macro_rules! linked {
             unsafe { ffi::$function(handle.cast() $(, $argument)*) }
         })*
 
-        static LINKED: Api = Api { $($field,)* prepare_v3 };
+        static LINKED: Api = Api {
+            $($field,)*
+            create_function_v2,
+            prepare_v3,
+            judge: judge::<Linked>,
+        };
     };
+}
+
+/// The library itself.
+struct Linked;
+
+impl Library for Linked {
+    fn api() -> &'static Api {
+        &LINKED
+    }
 }
 
 linked! {
     bind_int64 = sqlite3_bind_int64(sqlite3_stmt, index: c_int, value: i64) -> c_int;
+    bind_pointer = sqlite3_bind_pointer(
+        sqlite3_stmt,
+        index: c_int,
+        pointer: *mut c_void,
+        kind: *const c_char,
+        destructor: Destructor
+    ) -> c_int;
     bind_text64 = sqlite3_bind_text64(
         sqlite3_stmt,
         index: c_int,
         text: *const c_char,
         length: u64,
-        destructor: Option<unsafe extern "C" fn(*mut c_void)>,
+        destructor: Destructor,
         encoding: c_uchar
     ) -> c_int;
     changes = sqlite3_changes(sqlite3) -> c_int;
@@ -52,10 +77,25 @@ linked! {
     get_autocommit = sqlite3_get_autocommit(sqlite3) -> c_int;
     last_insert_rowid = sqlite3_last_insert_rowid(sqlite3) -> i64;
     reset = sqlite3_reset(sqlite3_stmt) -> c_int;
+    result_error = sqlite3_result_error(sqlite3_context, message: *const c_char, length: c_int);
+    result_int64 = sqlite3_result_int64(sqlite3_context, number: i64);
+    result_null = sqlite3_result_null(sqlite3_context);
+    result_text64 = sqlite3_result_text64(
+        sqlite3_context,
+        text: *const c_char,
+        length: u64,
+        destructor: Destructor,
+        encoding: c_uchar
+    );
     set_last_insert_rowid = sqlite3_set_last_insert_rowid(sqlite3, rowid: i64);
     step = sqlite3_step(sqlite3_stmt) -> c_int;
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
+    value_bytes = sqlite3_value_bytes(sqlite3_value) -> c_int;
+    value_int64 = sqlite3_value_int64(sqlite3_value) -> i64;
+    value_pointer = sqlite3_value_pointer(sqlite3_value, kind: *const c_char) -> *mut c_void;
+    value_text = sqlite3_value_text(sqlite3_value) -> *const c_uchar;
+    value_type = sqlite3_value_type(sqlite3_value) -> c_int;
 }
 
 unsafe extern "C" fn prepare_v3(
@@ -68,4 +108,42 @@ unsafe extern "C" fn prepare_v3(
 ) -> c_int {
     // SAFETY: the caller keeps to the contract of SQLite's function of this name.
     unsafe { ffi::sqlite3_prepare_v3(db.cast(), sql, length, flags, statement.cast(), tail) }
+}
+
+unsafe extern "C" fn create_function_v2(
+    db: *mut sqlite3,
+    name: *const c_char,
+    arguments: c_int,
+    flags: c_int,
+    data: *mut c_void,
+    function: Option<SqlFunction>,
+    step: Option<SqlFunction>,
+    last: Option<unsafe extern "C" fn(*mut sqlite3_context)>,
+    destroy: Destructor,
+) -> c_int {
+    // SAFETY: the functions differ from those that `rusqlite` names in the type that a pointer points to,
+    // and only in that. For the rest, the caller keeps to the contract of SQLite's function of this name.
+    unsafe {
+        let (function, step, last) =
+            (transmute_function(function), transmute_function(step), transmute(last));
+        ffi::sqlite3_create_function_v2(
+            db.cast(),
+            name,
+            arguments,
+            flags,
+            data,
+            function,
+            step,
+            last,
+            destroy,
+        )
+    }
+}
+
+type LinkedFunction =
+    unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+
+fn transmute_function(function: Option<SqlFunction>) -> Option<LinkedFunction> {
+    // SAFETY: the two types differ only in what their pointers point to, which nobody looks at.
+    function.map(|function| unsafe { transmute::<SqlFunction, LinkedFunction>(function) })
 }

@@ -1,0 +1,134 @@
+//! The rule as a private SQL function, so that one statement loads, decides and saves.
+//!
+//! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at hand, while
+//! the statement already holds the write lock. `litelease_rule(?2, n)` in the same statement hands over the
+//! parts of the state to store. `?2` is a pointer to the case, which only this crate can bind: whoever else
+//! calls the function gets an error.
+
+use std::ffi::{CStr, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+use litelease_core::State;
+
+use crate::Failure;
+use crate::sqlite::{Api, Run, Statement, Value, sqlite3_context, sqlite3_value};
+
+/// A SQLite library that this program drives: each has a table of functions, and so needs a copy of the
+/// private function that knows that table.
+pub trait Library {
+    /// The functions of the library.
+    fn api() -> &'static Api;
+}
+
+/// What the rule is asked about: the columns of the row, and what else decides.
+pub(crate) struct Evidence<'a> {
+    /// Owner, token and expiry; `None` for what is no NULL, integer or text.
+    pub(crate) row: [Option<Value<'a>>; 3],
+    /// The file's token floor, where the statement looks it up.
+    pub(crate) floor: Option<Value<'a>>,
+    /// Whether the statement was compiled since the schema was last found right.
+    pub(crate) is_unverified: bool,
+}
+
+/// What to store.
+#[derive(Clone, Copy)]
+pub(crate) struct Verdict<'q> {
+    pub(crate) state: State<'q>,
+    pub(crate) now_ms: i64,
+}
+
+/// One run of a statement that asks the rule.
+struct Case<'c, 'q> {
+    statement: &'c Statement,
+    ask: &'c mut dyn FnMut(Evidence<'_>) -> Option<Verdict<'q>>,
+    verdict: Option<Verdict<'q>>,
+}
+
+/// The kind of pointer that `?2` is.
+const CASE: &CStr = c"litelease case";
+
+impl Statement {
+    /// Runs a statement about `name` that asks the rule, which decides whether and what is written.
+    pub(crate) fn judge<'q>(
+        &mut self,
+        name: &str,
+        ask: &mut dyn FnMut(Evidence<'_>) -> Option<Verdict<'q>>,
+    ) -> Result<(), Failure> {
+        let mut case = Case { statement: self, ask, verdict: None };
+        let pointer = (&raw mut case).cast();
+        let mut run = Run::of(self, &[Value::Text(name)])?;
+        // SAFETY: the case outlives the run, and nothing else touches it until the run has ended.
+        unsafe { run.bind_pointer(2, pointer, CASE) }?;
+        while run.step()? {}
+        Ok(())
+    }
+}
+
+/// The private function, for the connections of one library.
+///
+/// # Safety
+/// Only SQLite may call it, as a function that was registered with the library's own `create_function_v2`.
+pub unsafe extern "C" fn judge<L: Library>(
+    context: *mut sqlite3_context,
+    count: c_int,
+    values: *mut *mut sqlite3_value,
+) {
+    let api = L::api();
+    // SAFETY: SQLite hands over `count` values that live for the duration of the call.
+    let values = match usize::try_from(count) {
+        Ok(count) if count > 0 => unsafe { slice::from_raw_parts(values, count) },
+        _ => &[],
+    };
+    // A panic must not unwind into SQLite. There is none to expect; if there is one, nothing is written.
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as above.
+        unsafe { answer(api, context, values) }
+    }));
+    if !matches!(answered, Ok(true)) {
+        // SAFETY: the context is SQLite's own, and it copies the message.
+        unsafe {
+            (api.result_error)(context, c"litelease_rule is private to Litelease".as_ptr(), -1)
+        };
+    }
+}
+
+/// Answers a call, unless it is not one of ours.
+///
+/// # Safety
+/// Context and values must be those of a call by the library of `api`.
+unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite3_value]) -> bool {
+    let Some((first, rest)) = values.split_first() else { return false };
+    // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
+    let case = unsafe { (api.value_pointer)(*first, CASE.as_ptr()) }.cast::<Case<'_, '_>>();
+    // SAFETY: a pointer of this kind is bound only by `Statement::judge`, which is waiting for the step that
+    // this call belongs to and keeps the case alive and untouched meanwhile.
+    let Some(case) = (unsafe { case.as_mut() }) else { return false };
+    // SAFETY: the values live for the duration of the call.
+    let value = |at: usize| rest.get(at).and_then(|value| unsafe { api.value(*value) });
+    match rest.len() {
+        1 => {
+            let Some(Verdict { state, now_ms }) = case.verdict else { return false };
+            let tenure = state.tenure();
+            let part = match value(0) {
+                Some(Value::Integer(0)) => tenure.map(|tenure| Value::Text(tenure.owner)),
+                Some(Value::Integer(1)) => Some(Value::Integer(state.token())),
+                Some(Value::Integer(2)) => {
+                    tenure.map(|tenure| Value::Integer(tenure.expires_at_ms))
+                }
+                _ => Some(Value::Integer(now_ms)),
+            };
+            // SAFETY: the text belongs to the request, which outlives the run.
+            unsafe { api.result(context, part.unwrap_or(Value::Null)) };
+        }
+        _ => {
+            let is_unverified = case.statement.is_unverified();
+            let row = [value(0), value(1), value(2)];
+            case.verdict = (case.ask)(Evidence { row, floor: value(3), is_unverified });
+            let write = Value::Integer(i64::from(case.verdict.is_some()));
+            // SAFETY: the context is SQLite's own.
+            unsafe { api.result(context, write) };
+        }
+    }
+    true
+}
