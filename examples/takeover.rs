@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, LeaseInfo, Litelease, ReleaseResult, RenewResult};
+use litelease::{ClaimResult, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult};
 
 const NAME: &str = "reports";
 const TTL: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ fn story() -> Result<()> {
 
     let (mut a, mut says_a) = start("worker-a", &file)?;
     tell("worker-a", &next_line(&mut says_a)?);
-    let (_b, mut says_b) = start("worker-b", &file)?;
+    let (mut b, mut says_b) = start("worker-b", &file)?;
     tell("worker-b", &next_line(&mut says_b)?);
 
     sleep(Duration::from_millis(700));
@@ -51,15 +51,23 @@ fn story() -> Result<()> {
     let db = open(&file)?;
     let old =
         LeaseInfo { name: NAME.into(), owner: "worker-a".into(), token: 1, lease_expires_at_ms: 0 };
-    if let RenewResult::Rejected { reason, .. } = db.renew_exact(&old, TTL)? {
-        tell("worker-a", &format!("renew   -> rejected: {reason}"));
+    if let RenewResult::Rejected { reason, current } = db.renew_exact(&old, TTL)? {
+        tell("worker-a", &format!("renew   -> rejected: {}", why(reason, current)));
     }
-    if let ReleaseResult::Rejected { reason, .. } = db.release_exact(&old)? {
-        tell("worker-a", &format!("release -> rejected: {reason}"));
+    if let ReleaseResult::Rejected { reason, current } = db.release_exact(&old)? {
+        tell("worker-a", &format!("release -> rejected: {}", why(reason, current)));
     }
     tell("worker-a", &write_report(&file, &old)?);
     tell("worker-b", &next_line(&mut says_b)?);
+    b.wait()?;
     Ok(())
+}
+
+fn why(reason: Reason, current: Option<LeaseInfo>) -> String {
+    match current {
+        Some(lease) => format!("{reason}, {} (token {})", lease.owner, lease.token),
+        None => reason.to_string(),
+    }
 }
 
 /// Waits for the name, then works under it: renews, and writes one report.
@@ -76,10 +84,13 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
             ClaimResult::Busy(_) => sleep(Duration::from_millis(50)),
         }
     };
-    println!("claim   -> acquired {NAME:?} for 2 s, token {}", lease.token);
+    println!("claim   -> acquired {NAME:?} for {TTL:?}, token {}", lease.token);
     for _ in 0..4 {
         sleep(Duration::from_millis(400));
-        let _ = db.renew_exact(&lease, TTL)?;
+        if let RenewResult::Rejected { reason, .. } = db.renew_exact(&lease, TTL)? {
+            println!("renew   -> rejected: {reason}");
+            return Ok(());
+        }
     }
     println!("{}", write_report(file, &lease)?);
     Ok(())
@@ -92,13 +103,11 @@ fn write_report(file: &Path, lease: &LeaseInfo) -> Result<String> {
     let tx = db.transaction()?;
     match tx.token(&lease.name)? {
         Some(newest) if newest == lease.token => {}
-        newest => {
-            let newest = newest.unwrap_or_default();
-            return Ok(format!(
-                "write   -> refused: token {} is superseded by {newest}",
-                lease.token
-            ));
+        Some(newest) => {
+            let old = lease.token;
+            return Ok(format!("write   -> refused: token {old} is superseded by {newest}"));
         }
+        None => return Ok(format!("write   -> refused: nobody was granted {NAME:?}")),
     }
     tx.conn().execute("INSERT INTO reports VALUES (?1, ?2)", (&lease.owner, lease.token))?;
     tx.commit()?;

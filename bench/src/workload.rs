@@ -72,7 +72,8 @@ fn cycle(db: &Litelease) -> Result<()> {
     let ClaimResult::Acquired(lease) = db.claim(NAME, OWNER, TTL)? else {
         return Err("busy".into());
     };
-    // A longer ttl, because a renewal within the same millisecond would change nothing and write nothing.
+    // A longer ttl: after a renewal within the same millisecond SQLite would find the page unchanged, and
+    // write nothing.
     let RenewResult::Renewed(lease) = db.renew_exact(&lease, 2 * TTL)? else {
         return Err("not renewed".into());
     };

@@ -189,12 +189,32 @@ impl LeaseInfo<&str> {
     }
 }
 
+impl<S> ClaimResult<S> {
+    /// The lease, if the name was granted.
+    pub fn acquired(self) -> Option<LeaseInfo<S>> {
+        match self {
+            ClaimResult::Acquired(lease) => Some(lease),
+            _ => None,
+        }
+    }
+}
+
 impl ClaimResult<&str> {
     /// The same answer with text of its own.
     pub fn into_owned(self) -> ClaimResult {
         match self {
             ClaimResult::Acquired(lease) => ClaimResult::Acquired(lease.into_owned()),
             ClaimResult::Busy(current) => ClaimResult::Busy(current.into_owned()),
+        }
+    }
+}
+
+impl<S> RenewResult<S> {
+    /// The lease with its new expiry, if it was renewed.
+    pub fn renewed(self) -> Option<LeaseInfo<S>> {
+        match self {
+            RenewResult::Renewed(lease) => Some(lease),
+            _ => None,
         }
     }
 }
@@ -221,6 +241,16 @@ impl ReleaseResult<&str> {
             ReleaseResult::Rejected { reason, current } => {
                 ReleaseResult::Rejected { reason, current: current.map(LeaseInfo::into_owned) }
             }
+        }
+    }
+}
+
+impl<S> TransferResult<S> {
+    /// The new owner's lease, if it was handed over.
+    pub fn transferred(self) -> Option<LeaseInfo<S>> {
+        match self {
+            TransferResult::Transferred(lease) => Some(lease),
+            _ => None,
         }
     }
 }

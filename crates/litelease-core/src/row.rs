@@ -86,7 +86,6 @@ pub struct Term {
 /// assert_eq!(refusal.to_string(), "the ttl must be at least 1 ms, got -5 ms");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Refusal {
     /// The ttl is zero or negative.
     InvalidTtl {
@@ -176,6 +175,12 @@ impl<'a> State<'a> {
     /// The owner and its expiry, unless the name was released. It may have expired.
     pub fn tenure(&self) -> Option<Tenure<'a>> {
         self.tenure
+    }
+
+    /// When the last lease ended, or will end: at its expiry, or when the row was last written if it was
+    /// released then.
+    pub fn ends_at_ms(&self, updated_at_ms: i64) -> i64 {
+        self.tenure.map_or(updated_at_ms, |tenure| tenure.expires_at_ms)
     }
 
     pub(crate) fn owned(token: i64, owner: &'a str, expires_at_ms: i64) -> Self {

@@ -69,7 +69,7 @@ pub struct RulePlayer<R> {
     file: File,
     /// What to go back to: the file as it was at each open savepoint, the transaction's own first.
     marks: Vec<(Option<String>, File)>,
-    left_alone: bool,
+    abandoned: bool,
 }
 
 #[derive(Clone, Default)]
@@ -88,7 +88,7 @@ struct Stored {
 impl<R: Rules> RulePlayer<R> {
     /// A player with an empty file.
     pub fn new(rules: R) -> Self {
-        RulePlayer { rules, file: File::default(), marks: Vec::new(), left_alone: false }
+        RulePlayer { rules, file: File::default(), marks: Vec::new(), abandoned: false }
     }
 
     fn write(&mut self, name: &str, state: Option<State<'_>>, now_ms: i64) {
@@ -145,7 +145,7 @@ impl<R: Rules> RulePlayer<R> {
         let (rows, floor) = (&mut self.file.rows, &mut self.file.floor);
         let before = rows.len();
         rows.retain(|_, row| {
-            let ended = row.tenure.as_ref().map_or(row.updated_at_ms, |(_, expires)| *expires);
+            let ended = row.state().map_or(i64::MAX, |state| state.ends_at_ms(row.updated_at_ms));
             if ended <= limit {
                 *floor = row.token.max(*floor);
             }
@@ -187,13 +187,14 @@ impl<R: Rules> RulePlayer<R> {
 impl<R: Rules> Player for RulePlayer<R> {
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         // Without other connections, what follows in this file has no meaning here.
-        self.left_alone |= matches!(action, Action::Conn { .. });
-        if self.left_alone {
+        self.abandoned |= matches!(action, Action::Conn { .. });
+        if self.abandoned {
             return Played::Skipped("the pure rule has no connections");
         }
-        Played::Answer(self.lease_step(now_ms, action).unwrap_or_else(|refusal| {
-            let name = action.name().unwrap_or_default().into();
-            error(&litelease::Error::Refused { name, refusal })
+        Played::Answer(self.lease_step(now_ms, action).unwrap_or_else(|refusal| match refusal {
+            Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
+            Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
+            Refusal::TokenExhausted => "error TokenExhausted".into(),
         }))
     }
 }
@@ -213,7 +214,7 @@ pub struct CratePlayer {
     mode: Mode,
     connections: HashMap<String, Litelease>,
     current: String,
-    left_alone: bool,
+    abandoned: bool,
     folder: TempDir,
 }
 
@@ -236,7 +237,7 @@ impl CratePlayer {
         let folder = tempfile::tempdir()?;
         let current = "main".to_owned();
         let mut player =
-            CratePlayer { mode, connections: HashMap::new(), current, left_alone: false, folder };
+            CratePlayer { mode, connections: HashMap::new(), current, abandoned: false, folder };
         player.connect("main")?;
         player.db().bootstrap()?;
         Ok(player)
@@ -289,8 +290,8 @@ impl Player for CratePlayer {
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
         // A claim on a live name is busy without the write lock, but a transaction of our own asks for it.
         let owns_boundary = matches!(self.mode, Mode::Transaction | Mode::Savepoint);
-        self.left_alone |= owns_boundary && matches!(action, Action::Conn { .. });
-        if self.left_alone {
+        self.abandoned |= owns_boundary && matches!(action, Action::Conn { .. });
+        if self.abandoned {
             return Played::Skipped(
                 "a transaction around each verb would wait for the other connection",
             );

@@ -63,7 +63,9 @@ pub fn all() -> Result<Vec<Scenario>, Malformed> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut scenarios = folder(&own)?;
     if let Some(outside) = env::var_os("LITELEASE_SCENARIOS") {
-        scenarios.extend(folder(Path::new(&outside))?);
+        // Tests run in the folder of their crate; whoever sets this is at the root.
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        scenarios.extend(folder(&root.join(outside))?);
     }
     Ok(scenarios)
 }

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
-use litelease::{Error, Litelease, LiteleaseRef, Reason, Refusal, RenewResult};
+use litelease::{Error, Litelease, LiteleaseRef, Reason, RenewResult};
 use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
 
 fn memory() -> Litelease {
@@ -143,26 +143,19 @@ fn life_cycle(db: &Litelease) {
 #[test]
 fn durations_and_times_at_their_ends_are_refused_or_work() {
     let db = memory();
-    let refusal = |result: litelease::Result<_>| match result {
-        Err(Error::Refused { refusal, .. }) => refusal,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(refusal(db.claim("x", "a", Duration::ZERO)), Refusal::InvalidTtl { ttl_ms: 0 });
-    for endless in
-        [Duration::MAX, Duration::from_millis(i64::MAX as u64), Duration::from_secs(u64::MAX)]
-    {
-        assert!(matches!(refusal(db.claim("x", "a", endless)), Refusal::TimeOverflow { .. }));
+    assert!(matches!(db.claim("x", "a", Duration::ZERO), Err(Error::InvalidTtl { ttl_ms: 0, .. })));
+    let endless =
+        [Duration::MAX, Duration::from_millis(i64::MAX as u64), Duration::from_secs(u64::MAX)];
+    for endless in endless {
+        assert!(matches!(db.claim("x", "a", endless), Err(Error::TimeOverflow { .. })));
     }
-    assert!(matches!(refusal(db.claim_at("x", "a", LONG, i64::MAX)), Refusal::TimeOverflow { .. }));
+    assert!(matches!(db.claim_at("x", "a", LONG, i64::MAX), Err(Error::TimeOverflow { .. })));
     assert_eq!(db.token("x").unwrap(), None, "nothing was written");
     // Less than a millisecond is one: a lease never ends earlier than was asked for.
     let brief = acquired(db.claim_at("x", "a", Duration::from_nanos(1), 100));
     assert_eq!(brief.lease_expires_at_ms, 101);
     let error = db.claim("x", "a", Duration::ZERO).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        r#"request for "x" refused: the ttl must be at least 1 ms, got 0 ms"#
-    );
+    assert_eq!(error.to_string(), r#""x": the ttl must be at least 1 ms, got 0 ms"#);
 }
 
 #[test]
@@ -256,17 +249,24 @@ fn what_is_no_database_is_refused_and_not_touched() {
 fn a_file_that_is_full_means_no_grant_and_works_again_when_there_is_room() {
     // SQLite's own limit on pages: the write itself fails, so the outcome is known.
     let place = Place::new("WAL");
-    let db = place.open(Duration::ZERO);
+    let mut db = place.open(Duration::ZERO);
     let pages: i64 = db.conn().query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
-    let limit = |pages| {
+    let limit = |db: &Litelease, pages: i64| {
         db.conn().query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(())).unwrap()
     };
-    limit(pages);
+    limit(&db, pages);
     let name = "x".repeat(100_000);
-    assert_eq!(sqlite_code(db.claim(&name, "a", LONG)), ffi::SQLITE_FULL);
+    let claimed = db.claim(&name, "a", LONG);
+    // A statement that is its own transaction may fail while it commits, so nobody can say.
+    let Err(Error::CommitUnknown(error)) = &claimed else { panic!("{claimed:?}") };
+    assert_eq!(error.sqlite_error().unwrap().extended_code, ffi::SQLITE_FULL);
+    assert!(error.to_string().len() < 300, "a long name is cut in messages");
     assert!(db.conn().is_autocommit());
+    let tx = db.transaction().unwrap();
+    assert_eq!(sqlite_code(tx.claim(&name, "a", LONG)), ffi::SQLITE_FULL);
+    drop(tx);
     assert_eq!(db.token(&name).unwrap(), None);
-    limit(100_000);
+    limit(&db, 100_000);
     assert_eq!(acquired(db.claim(&name, "a", LONG)).token, 1);
 }
 
@@ -380,8 +380,10 @@ fn a_write_that_something_swallows_is_an_error_and_not_a_grant() {
         )
         .unwrap();
     let claimed = tx.claim_at("x", "b", LONG, 200);
-    let Err(Error::UnexpectedChange { name, changed: 0 }) = &claimed else { panic!("{claimed:?}") };
-    assert_eq!(name, "x");
+    let Err(Error::UnexpectedChange { what, expected: 1, changed: 0 }) = &claimed else {
+        panic!("{claimed:?}")
+    };
+    assert_eq!(what, "the row of \"x\"");
 }
 
 #[test]
@@ -412,4 +414,49 @@ fn handles_can_move_between_threads() {
     .join()
     .unwrap();
     assert_eq!(acquired(db.claim("x", "b", LONG)).token, 2);
+}
+
+#[test]
+fn a_transaction_that_sqlite_ended_takes_no_claims_any_more() {
+    let mut db = memory();
+    db.conn().execute_batch("CREATE TABLE mine (id INTEGER PRIMARY KEY)").unwrap();
+    for ending in ["INSERT OR ROLLBACK INTO mine VALUES (1), (1)", "COMMIT", "ROLLBACK"] {
+        let mut tx = db.transaction().unwrap();
+        let _ = tx.conn().execute_batch(ending);
+        let claimed = tx.claim("x", "a", LONG);
+        assert!(matches!(claimed, Err(Error::TransactionEnded)), "{ending}: {claimed:?}");
+        assert!(matches!(tx.bootstrap(), Err(Error::TransactionEnded)), "{ending}");
+        assert!(matches!(tx.purge(0), Err(Error::TransactionEnded)), "{ending}");
+        assert!(matches!(tx.savepoint(), Err(Error::TransactionEnded)), "{ending}");
+        assert!(matches!(tx.commit(), Err(Error::TransactionEnded)), "{ending}");
+        assert!(db.conn().is_autocommit());
+        assert_eq!(db.token("x").unwrap(), None, "{ending}: nothing was stored");
+    }
+    let mut tx = db.transaction().unwrap();
+    let savepoint = tx.savepoint().unwrap();
+    savepoint.conn().execute_batch("ROLLBACK").unwrap();
+    assert!(matches!(savepoint.commit(), Err(Error::TransactionEnded)));
+    tx.rollback().unwrap();
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1, "the handle works on");
+}
+
+#[test]
+fn the_private_function_is_private() {
+    let db = memory();
+    acquired(db.claim("x", "a", LONG));
+    let name: String = db
+        .conn()
+        .query_row(
+            "SELECT name FROM pragma_function_list WHERE name LIKE 'litelease_rule%'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    for arguments in ["", "NULL", "1, 0", "NULL, 'a', 1, 150", "NULL, 1, 2, 3, 4, 5"] {
+        let called = db.conn().query_row(&format!("SELECT {name}({arguments})"), [], |_| Ok(()));
+        assert!(called.unwrap_err().to_string().contains("private to Litelease"), "{arguments}");
+    }
+    // No view, trigger or generated column in a shared file can call it either.
+    let view = format!("CREATE TEMP VIEW v AS SELECT {name}(NULL, 0); SELECT * FROM v");
+    assert!(db.conn().execute_batch(&view).is_err());
 }

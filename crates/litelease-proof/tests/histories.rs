@@ -282,8 +282,7 @@ impl World {
     /// Deletes the row if its last lease has ended by now, as a store does.
     fn purge(&mut self) -> Result<(), Broken> {
         let Some(state) = self.state else { return Ok(()) };
-        let ended = state.tenure().map_or(self.updated_at_ms, |tenure| tenure.expires_at_ms);
-        if ended <= purge_limit(i64::MAX, self.now_ms) {
+        if state.ends_at_ms(self.updated_at_ms) <= purge_limit(i64::MAX, self.now_ms) {
             demand(self.live().is_none(), LIVE_IS_KEPT)?;
             self.floor = self.floor.max(state.token());
             self.state = None;

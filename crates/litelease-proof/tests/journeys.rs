@@ -158,7 +158,7 @@ fn a_drifted_schema_fails_loudly_and_loses_nothing() {
     let db = Litelease::open(&file).unwrap();
     for error in [db.bootstrap().unwrap_err(), db.claim("scheduler", "worker-b", LONG).unwrap_err()]
     {
-        let Error::SchemaMismatch { reason } = &error else { panic!("{error:?}") };
+        let Error::SchemaMismatch { reason, .. } = &error else { panic!("{error:?}") };
         assert!(reason.contains("`priority INTEGER`"), "{reason}");
     }
     let owner: String =

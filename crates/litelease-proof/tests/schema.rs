@@ -28,7 +28,7 @@ fn memory(sql: &str) -> Litelease {
 #[track_caller]
 fn mismatch<T: std::fmt::Debug>(result: litelease::Result<T>) -> String {
     match result {
-        Err(Error::SchemaMismatch { reason }) => reason,
+        Err(Error::SchemaMismatch { table, reason }) => format!("{table}: {reason}"),
         other => panic!("not a schema mismatch: {other:?}"),
     }
 }
@@ -42,6 +42,13 @@ fn a_table_written_elsewhere_is_ours_whatever_its_white_space() {
     }
     let db = memory(&RIGHT.replace("CREATE TABLE", "CREATE TABLE IF NOT EXISTS"));
     db.bootstrap().unwrap();
+}
+
+#[test]
+fn an_index_that_changes_no_answer_is_tolerated() {
+    let db = memory(&format!("{RIGHT}; CREATE INDEX i ON litelease_resources (owner)"));
+    db.bootstrap().unwrap();
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
 }
 
 #[test]
@@ -120,6 +127,10 @@ fn a_wrong_schema_is_refused_and_the_reason_names_the_first_difference() {
                 "{RIGHT}; CREATE TEMP TRIGGER t BEFORE INSERT ON main.litelease_resources BEGIN SELECT RAISE(IGNORE); END"
             ),
             "it has a trigger that is not ours, \"t\"",
+        ),
+        (
+            format!("{RIGHT}; CREATE UNIQUE INDEX i ON litelease_resources (owner)"),
+            "it has a unique index that is not ours, \"i\"",
         ),
     ];
     for (sql, named) in cases {
@@ -269,7 +280,8 @@ fn a_newer_format_is_refused_by_name() {
         let refused = db.claim("x", "a", LONG);
         assert!(matches!(refused, Err(Error::NewerFormat { found: 7, known: 1 })), "{refused:?}");
         assert!(matches!(db.bootstrap(), Err(Error::NewerFormat { .. })));
-        assert!(matches!(db.inspect("x"), Err(Error::NewerFormat { .. })));
+        let reader = Litelease::from_connection(db.into_connection());
+        assert!(matches!(reader.inspect("x"), Err(Error::NewerFormat { .. })));
     }
 }
 
@@ -290,8 +302,9 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         acquired(db.claim("x", "a", LONG)); // its statements have met the floor
         db.conn().execute_batch(damage).unwrap();
         for reason in [
-            mismatch(db.claim("x", "b", LONG)),
             mismatch(db.claim("new", "a", LONG)),
+            mismatch(db.transfer("x", "a", "b", LONG)),
+            mismatch(db.break_lease("x")),
             mismatch(db.purge(0)),
         ] {
             assert!(reason.starts_with("litelease_meta: "), "{damage}: {reason}");

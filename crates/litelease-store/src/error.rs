@@ -10,20 +10,43 @@ use crate::code;
 /// `rusqlite::Error` in the `litelease` crate.
 ///
 /// A "no" of the rule (busy, rejected) is an answer and never comes as an error.
+///
+/// ```
+/// # use litelease_store::Error;
+/// let error: Error = Error::NotBootstrapped;
+/// assert_eq!(error.kind(), "NotBootstrapped");
+/// assert!(error.to_string().contains("call bootstrap()"));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error<E = Failure> {
-    /// The request is out of bounds: a ttl of zero, a time or a token beyond 64 bits. Nothing was written.
-    Refused {
+    /// The ttl is zero or negative. Nothing was written.
+    InvalidTtl {
         /// The name that was asked for.
         name: String,
-        /// What is wrong with the request.
-        refusal: Refusal,
+        /// The ttl that was given.
+        ttl_ms: i64,
+    },
+    /// The lease would end beyond what 64 bits of milliseconds can hold. Nothing was written.
+    TimeOverflow {
+        /// The name that was asked for.
+        name: String,
+        /// The time of the request.
+        now_ms: i64,
+        /// The ttl that was given.
+        ttl_ms: i64,
+    },
+    /// The next token would be more than 64 bits can hold. Nothing was written.
+    TokenExhausted {
+        /// The name that was asked for.
+        name: String,
     },
     /// The database has no lease table yet: call `bootstrap`.
     NotBootstrapped,
     /// A table of ours is not as it should be. It is never repaired or used as it is.
     SchemaMismatch {
+        /// The table.
+        table: &'static str,
         /// The first difference.
         reason: String,
     },
@@ -38,15 +61,21 @@ pub enum Error<E = Failure> {
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
     ExpiredOnArrival(LeaseInfo),
-    /// COMMIT failed, so it is not known whether the change was stored. It is not a grant; `inspect`
-    /// tells what is there now.
+    /// Storing failed in a way that leaves open whether the change was stored. It is not a grant. `inspect`
+    /// tells what is there now; a live row is the caller's grant only if its owner text was made for this
+    /// one attempt.
     CommitUnknown(E),
-    /// A write changed another number of rows than it must; it was undone, unless the caller's own
-    /// transaction is open, which is then the caller's to roll back.
+    /// The transaction that a call was meant for has already ended, by SQLite itself after an error or by a
+    /// statement of the caller's. Nothing was written.
+    TransactionEnded,
+    /// A write changed another number of rows than it must. Inside a caller's transaction it is the caller's
+    /// to roll back.
     UnexpectedChange {
-        /// The name that was written.
-        name: String,
-        /// How many rows changed.
+        /// What was written.
+        what: String,
+        /// How many rows should have changed.
+        expected: i64,
+        /// How many did.
         changed: i64,
     },
     /// SQLite's own error, with its extended code: BUSY, LOCKED, READONLY, FULL and so on.
@@ -54,6 +83,12 @@ pub enum Error<E = Failure> {
 }
 
 /// An error of SQLite: its extended code and its message.
+///
+/// ```
+/// # use litelease_store::Failure;
+/// let failure = Failure { code: 5, message: "database is locked".into() };
+/// assert_eq!(failure.to_string(), "database is locked");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The extended result code.
@@ -66,16 +101,16 @@ impl<E> Error<E> {
     /// The name of the case, the same in every language: `SchemaMismatch`, `InvalidTtl` and so on.
     pub fn kind(&self) -> &'static str {
         match self {
-            Error::Refused { refusal: Refusal::InvalidTtl { .. }, .. } => "InvalidTtl",
-            Error::Refused { refusal: Refusal::TimeOverflow { .. }, .. } => "TimeOverflow",
-            Error::Refused { refusal: Refusal::TokenExhausted, .. } => "TokenExhausted",
-            Error::Refused { .. } => "Refused",
+            Error::InvalidTtl { .. } => "InvalidTtl",
+            Error::TimeOverflow { .. } => "TimeOverflow",
+            Error::TokenExhausted { .. } => "TokenExhausted",
             Error::NotBootstrapped => "NotBootstrapped",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::NewerFormat { .. } => "NewerFormat",
             Error::InvalidLeaseRow(_) => "InvalidLeaseRow",
             Error::ExpiredOnArrival(_) => "ExpiredOnArrival",
             Error::CommitUnknown(_) => "CommitUnknown",
+            Error::TransactionEnded => "TransactionEnded",
             Error::UnexpectedChange { .. } => "UnexpectedChange",
             Error::Sqlite(_) => "Sqlite",
         }
@@ -84,25 +119,54 @@ impl<E> Error<E> {
     /// The same error with SQLite's part in another form.
     pub fn map_sqlite<F>(self, form: impl FnOnce(E) -> F) -> Error<F> {
         match self {
-            Error::Refused { name, refusal } => Error::Refused { name, refusal },
+            Error::InvalidTtl { name, ttl_ms } => Error::InvalidTtl { name, ttl_ms },
+            Error::TimeOverflow { name, now_ms, ttl_ms } => {
+                Error::TimeOverflow { name, now_ms, ttl_ms }
+            }
+            Error::TokenExhausted { name } => Error::TokenExhausted { name },
             Error::NotBootstrapped => Error::NotBootstrapped,
-            Error::SchemaMismatch { reason } => Error::SchemaMismatch { reason },
+            Error::SchemaMismatch { table, reason } => Error::SchemaMismatch { table, reason },
             Error::NewerFormat { found, known } => Error::NewerFormat { found, known },
             Error::InvalidLeaseRow(name) => Error::InvalidLeaseRow(name),
             Error::ExpiredOnArrival(lease) => Error::ExpiredOnArrival(lease),
             Error::CommitUnknown(failure) => Error::CommitUnknown(form(failure)),
-            Error::UnexpectedChange { name, changed } => Error::UnexpectedChange { name, changed },
+            Error::TransactionEnded => Error::TransactionEnded,
+            Error::UnexpectedChange { what, expected, changed } => {
+                Error::UnexpectedChange { what, expected, changed }
+            }
             Error::Sqlite(failure) => Error::Sqlite(form(failure)),
         }
     }
 }
 
-impl Failure {
-    /// Whether somebody else's lock was in the way, so that trying again later can help.
-    pub fn is_lock(&self) -> bool {
-        matches!(self.code & 0xff, code::BUSY | code::LOCKED)
+impl Error {
+    pub(crate) fn refused(name: &str, refusal: Refusal) -> Self {
+        let name = name.into();
+        match refusal {
+            Refusal::InvalidTtl { ttl_ms } => Error::InvalidTtl { name, ttl_ms },
+            Refusal::TimeOverflow { now_ms, ttl_ms } => {
+                Error::TimeOverflow { name, now_ms, ttl_ms }
+            }
+            Refusal::TokenExhausted => Error::TokenExhausted { name },
+        }
     }
 
+    pub(crate) fn unexpected_change(name: &str, changed: i64) -> Self {
+        let what = format!("the row of {}", Short(name));
+        Error::UnexpectedChange { what, expected: 1, changed }
+    }
+
+    /// Adds to an error of SQLite what was tried, on what and where.
+    pub(crate) fn naming(self, verb: &str, name: Option<&str>, file: String) -> Self {
+        self.map_sqlite(|Failure { code, message }| {
+            let what = name.map(|name| format!(" {}", Short(name))).unwrap_or_default();
+            let file = if file.is_empty() { "a database in memory" } else { &file };
+            Failure { code, message: format!("cannot {verb}{what} in {file}: {message}") }
+        })
+    }
+}
+
+impl Failure {
     /// Whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
     /// the disk, nobody can say what was stored.
     pub(crate) fn means_nothing_stored(&self) -> bool {
@@ -123,35 +187,49 @@ impl<E> From<E> for Error<E> {
 impl<E: fmt::Display> fmt::Display for Error<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Refused { name, refusal } => {
-                write!(f, "request for {name:?} refused: {refusal}")
+            Error::InvalidTtl { name, ttl_ms } => {
+                write!(f, "{}: {}", Short(name), Refusal::InvalidTtl { ttl_ms: *ttl_ms })
+            }
+            Error::TimeOverflow { name, now_ms, ttl_ms } => {
+                let refusal = Refusal::TimeOverflow { now_ms: *now_ms, ttl_ms: *ttl_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
+            Error::TokenExhausted { name } => {
+                write!(f, "{}: {}", Short(name), Refusal::TokenExhausted)
             }
             Error::NotBootstrapped => {
                 f.write_str("this database has no lease table yet: call bootstrap() once first")
             }
-            Error::SchemaMismatch { reason } => write!(f, "not the schema of Litelease: {reason}"),
+            Error::SchemaMismatch { table, reason } => {
+                write!(f, "the table {table} is not as Litelease makes it: {reason}")
+            }
             Error::NewerFormat { found, known } => write!(
                 f,
                 "the file has format {found} and this version knows {known} at most: use a newer Litelease"
             ),
             Error::InvalidLeaseRow(name) => write!(
                 f,
-                "the stored row of {name:?} is invalid and was left alone: look at it in litelease_resources"
+                "the stored row of {} is invalid and was left alone: look at it in litelease_resources",
+                Short(name)
             ),
             Error::ExpiredOnArrival(lease) => write!(
                 f,
-                "the lease on {:?} (token {}) was over before it could be returned: the ttl is too short \
+                "the lease on {} (token {}) was over before it could be returned: the ttl is too short \
                  for how long the write took",
-                lease.name, lease.token
+                Short(&lease.name),
+                lease.token
             ),
             Error::CommitUnknown(failure) => write!(
                 f,
-                "commit failed, so it is not known whether the change was stored; inspect before trying \
-                 again: {failure}"
+                "it is not known whether the change was stored; inspect before trying again: {failure}"
             ),
-            Error::UnexpectedChange { name, changed } => write!(
+            Error::TransactionEnded => f.write_str(
+                "the transaction has already ended, after an error or by another statement: nothing was \
+                 written",
+            ),
+            Error::UnexpectedChange { what, expected, changed } => write!(
                 f,
-                "writing {name:?} changed {changed} rows instead of one: something interferes with \
+                "writing {what} changed {changed} rows instead of {expected}: something interferes with \
                  litelease_resources"
             ),
             Error::Sqlite(failure) => failure.fmt(f),
@@ -162,7 +240,6 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
 impl<E: std::error::Error + 'static> std::error::Error for Error<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Refused { refusal, .. } => Some(refusal),
             Error::CommitUnknown(failure) => Some(failure),
             // Its text is already the whole text of this error.
             Error::Sqlite(failure) => failure.source(),
@@ -178,3 +255,15 @@ impl fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// A name in quotes, cut where it is too long for a message.
+struct Short<'a>(&'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.char_indices().nth(80) {
+            Some((end, _)) => write!(f, "{:?}…", &self.0[..end]),
+            None => write!(f, "{:?}", self.0),
+        }
+    }
+}

@@ -31,6 +31,16 @@ pub(crate) struct Evidence<'a> {
     pub(crate) is_unverified: bool,
 }
 
+impl Evidence<'_> {
+    /// The token floor: 0 where the file keeps none, `None` where what it keeps is damaged or newer.
+    pub(crate) fn floor(&self, is_kept: bool) -> Option<i64> {
+        match is_kept {
+            true => self.floor?.integer().filter(|floor| *floor >= 0),
+            false => Some(0),
+        }
+    }
+}
+
 /// What to store.
 #[derive(Clone, Copy)]
 pub(crate) struct Verdict<'q> {
@@ -75,8 +85,8 @@ pub unsafe extern "C" fn judge<L: Library>(
     values: *mut *mut sqlite3_value,
 ) {
     let api = L::api();
-    // SAFETY: SQLite hands over `count` values that live for the duration of the call.
     let values = match usize::try_from(count) {
+        // SAFETY: SQLite hands over `count` values that live for the duration of the call.
         Ok(count) if count > 0 => unsafe { slice::from_raw_parts(values, count) },
         _ => &[],
     };

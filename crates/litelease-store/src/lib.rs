@@ -4,6 +4,8 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod change;
+mod clock;
 mod error;
 mod judge;
 mod purge;
@@ -13,10 +15,11 @@ mod statements;
 mod store;
 mod transaction;
 
+pub use clock::When;
 pub use error::{Error, Failure};
 pub use judge::{Library, judge};
 pub use sqlite::{
-    Api, Connection, Destructor, SqlFunction, code, sqlite3, sqlite3_context, sqlite3_stmt,
-    sqlite3_value,
+    Api, Connection, Destructor, SqlFunction, SqlLast, code, sqlite3, sqlite3_context,
+    sqlite3_stmt, sqlite3_value,
 };
-pub use store::{Store, When};
+pub use store::Store;

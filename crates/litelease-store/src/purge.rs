@@ -4,8 +4,7 @@ use litelease_core::purge_limit;
 
 use crate::schema::{FORMAT, META, create};
 use crate::sqlite::Value;
-use crate::statements::execute_once;
-use crate::store::{stored, text};
+use crate::statements::{execute_once, stored_state};
 use crate::{Error, Store, When};
 
 /// The rows whose last lease ended at `?1` or earlier: it expired then, or was released then.
@@ -30,8 +29,8 @@ impl Store {
     /// The same commit raises the file's token floor to the largest token deleted, so that a name which
     /// comes back gets a larger one.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
-        self.naming("purge", "", || {
-            self.within(self.boundary(), || {
+        self.naming("purge", None, || {
+            self.within(self.boundary()?, || {
                 self.verify()?;
                 let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
                 let ended = self.ended(limit)?;
@@ -44,7 +43,11 @@ impl Store {
                 execute_once(self.connection, &format!("DELETE {ENDED}"), &[limit])?;
                 match self.connection.changes() {
                     rows if rows == ended.rows => Ok(rows.unsigned_abs()),
-                    changed => Err(Error::UnexpectedChange { name: "purge".into(), changed }),
+                    changed => Err(Error::UnexpectedChange {
+                        what: "the rows to purge".into(),
+                        expected: ended.rows,
+                        changed,
+                    }),
                 }
             })
         })
@@ -57,9 +60,9 @@ impl Store {
         let mut run = statement.run(&[limit])?;
         let mut ended = Ended::default();
         while run.step()? {
-            let name = run.column(0).and_then(text).unwrap_or_default();
+            let name = run.column(0).and_then(Value::text).unwrap_or_default();
             let columns = [run.column(1), run.column(2), run.column(3)];
-            let state = stored(columns).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
+            let state = stored_state(columns).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
             ended.rows += 1;
             ended.largest_token = ended.largest_token.max(state.token());
         }

@@ -2,7 +2,6 @@
 
 use crate::sqlite::{Connection, TxnState, Value, code};
 use crate::statements::execute_once;
-use crate::store::{integer, text};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
@@ -47,11 +46,13 @@ pub(crate) const FORMAT: i64 = 1;
 const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
-/// The triggers on a table. Temporary ones count: they fire on this connection all the same.
-const TRIGGERS: &str = "SELECT name FROM main.sqlite_schema
-WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE
-UNION ALL SELECT name FROM temp.sqlite_schema
-WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
+/// What others have put on a table that could change what a write means: triggers, temporary ones too, for
+/// they fire on this connection all the same, and unique indexes. Other indexes change no answer.
+const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
+WHERE tbl_name = ?1 COLLATE NOCASE
+AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
+UNION ALL SELECT type, name FROM temp.sqlite_schema
+WHERE tbl_name = ?1 COLLATE NOCASE AND type = 'trigger'";
 
 const META_ROW: &str = "SELECT format, token_floor FROM main.litelease_meta WHERE id = 1";
 
@@ -60,10 +61,10 @@ impl Store {
     ///
     /// On a database that has the right table this changes nothing and needs no write lock.
     pub fn bootstrap(&self) -> Result<(), Error> {
-        self.naming("bootstrap", "", || {
-            let boundary = self.boundary();
+        self.naming("bootstrap", None, || {
+            let boundary = self.boundary()?;
             if boundary == Boundary::Joined(TxnState::None) {
-                return self.bootstrap_joined();
+                return self.bootstrap_before_reading();
             }
             match self.verify() {
                 Err(Error::NotBootstrapped) => {}
@@ -82,7 +83,7 @@ impl Store {
 
     /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks, so that
     /// the caller's busy timeout applies; where that cannot be had, as on a read-only file, it only looks.
-    fn bootstrap_joined(&self) -> Result<(), Error> {
+    fn bootstrap_before_reading(&self) -> Result<(), Error> {
         match self.statements.lock.execute(self.connection) {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
                 // No such table, as far as this connection knows: creating it takes the write lock too.
@@ -116,11 +117,15 @@ fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
     if !entry_is_ours(connection, table)? {
         return Ok(false);
     }
-    let mut statement = connection.prepare(TRIGGERS)?;
+    let mut statement = connection.prepare(INTRUDERS)?;
     let mut run = statement.run(&[Value::Text(table.name)])?;
     if run.step()? {
-        let trigger = run.column(0).and_then(text).unwrap_or("?");
-        return Err(mismatch(table, format!("it has a trigger that is not ours, {trigger:?}")));
+        let kind = match run.column(0).and_then(Value::text) {
+            Some("index") => "unique index",
+            _ => "trigger",
+        };
+        let name = run.column(1).and_then(Value::text).unwrap_or("?");
+        return Err(mismatch(table, format!("it has a {kind} that is not ours, {name:?}")));
     }
     Ok(true)
 }
@@ -131,10 +136,10 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
     if !run.step()? {
         return Ok(false);
     }
-    if run.column(0).and_then(text) != Some("table") {
+    if run.column(0).and_then(Value::text) != Some("table") {
         return Err(mismatch(table, "it is a view".into()));
     }
-    let sql = run.column(1).and_then(text).unwrap_or_default();
+    let sql = run.column(1).and_then(Value::text).unwrap_or_default();
     match difference(sql, table) {
         Some(reason) => Err(mismatch(table, reason)),
         None => Ok(true),
@@ -166,12 +171,12 @@ fn meta_row(connection: Connection) -> Result<(Option<i64>, Option<i64>), Error>
     if !run.step()? {
         return Ok((None, None));
     }
-    let read = |index| run.column(index).and_then(integer);
+    let read = |index| run.column(index).and_then(Value::integer);
     Ok((read(0), read(1)))
 }
 
 fn mismatch(table: &Table, reason: String) -> Error {
-    Error::SchemaMismatch { reason: format!("{}: {reason}", table.name) }
+    Error::SchemaMismatch { table: table.name, reason }
 }
 
 /// The first difference between a stored definition and the right one. White space is the only one that

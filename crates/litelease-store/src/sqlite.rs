@@ -42,6 +42,9 @@ pub struct sqlite3_value {
 /// A function that SQLite calls from a statement.
 pub type SqlFunction = unsafe extern "C" fn(*mut sqlite3_context, c_int, *mut *mut sqlite3_value);
 
+/// The function that SQLite calls last, for one that works on many rows.
+pub type SqlLast = unsafe extern "C" fn(*mut sqlite3_context);
+
 /// What frees a value that SQLite holds; `None` where it need not be freed.
 pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
 
@@ -80,7 +83,7 @@ pub struct Api {
         *mut c_void,
         Option<SqlFunction>,
         Option<SqlFunction>,
-        Option<unsafe extern "C" fn(*mut sqlite3_context)>,
+        Option<SqlLast>,
         Destructor,
     ) -> c_int,
     pub db_filename: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> *const c_char,
@@ -177,6 +180,22 @@ pub(crate) enum Value<'a> {
     Null,
     Integer(i64),
     Text(&'a str),
+}
+
+impl<'a> Value<'a> {
+    pub(crate) fn integer(self) -> Option<i64> {
+        match self {
+            Value::Integer(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(self) -> Option<&'a str> {
+        match self {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 /// A statement kept for the life of its holder, compiled once.

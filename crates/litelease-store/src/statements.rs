@@ -1,9 +1,12 @@
-//! Every SQL statement that a verb runs, each written once and compiled once per store.
+//! The SQL statements of the verbs, each written once and compiled once per store, and the mapping between
+//! columns and a lease state.
 //!
-//! All of them name `main`, so that a temporary or attached table of our name is never taken for ours.
-//! What they must mean is decided elsewhere: one load and one save serve all verbs.
+//! All of them name `main`, so that a temporary or attached table of our name is never taken for ours. What
+//! they must mean is decided elsewhere: one read, one update and one insertion serve all verbs.
 
 use std::cell::Cell;
+
+use litelease_core::{Row, State};
 
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
@@ -65,6 +68,8 @@ pub(crate) struct Statements {
 
 /// A statement that asks the rule, for files without and with a token floor.
 pub(crate) struct Judged {
+    /// Whether it inserts a row, or updates one.
+    pub(crate) inserts: bool,
     plain: Held,
     with_floor: Held,
 }
@@ -81,10 +86,12 @@ impl Statements {
         Statements {
             load: Held::new(LOAD),
             update: Judged {
+                inserts: false,
                 plain: Held::asking(update!("")),
                 with_floor: Held::asking(with_floor!(update)),
             },
             insert: Judged {
+                inserts: true,
                 plain: Held::asking(insert!("")),
                 with_floor: Held::asking(with_floor!(insert)),
             },
@@ -149,4 +156,28 @@ fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure
     // A statement that is reset before its end never runs the automatic checkpoint.
     while run.step()? {}
     Ok(())
+}
+
+/// The row of `name` with these columns: owner, token and expiry.
+pub(crate) fn stored_row<'a>(
+    name: &'a str,
+    columns: [Option<Value<'a>>; 3],
+) -> Result<Row<'a>, Error> {
+    match stored_state(columns) {
+        Some(state) => Ok(Row::new(name, Some(state))),
+        None => Err(Error::InvalidLeaseRow(name.into())),
+    }
+}
+
+/// The state that owner, token and expiry mean, if they are of the right types and fit together.
+pub(crate) fn stored_state([owner, token, expiry]: [Option<Value<'_>>; 3]) -> Option<State<'_>> {
+    let owner = match owner? {
+        Value::Null => None,
+        owner => Some(owner.text()?),
+    };
+    let expiry = match expiry? {
+        Value::Null => None,
+        expiry => Some(expiry.integer()?),
+    };
+    State::stored(token?.integer()?, owner, expiry)
 }

@@ -1,18 +1,15 @@
-//! The verbs on the stored row: load it, let the rule decide, save what it says.
+//! The verbs on the stored row, each as what the rule is asked.
 
 use std::cell::Cell;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
-    RenewResult, Row, State, Step, Tenure, Term, TransferResult,
+    RenewResult, Row, Term, TransferResult,
 };
 
-use crate::judge::Verdict;
 use crate::sqlite::{Connection, Value, code};
-use crate::statements::{Judged, Statements};
-use crate::transaction::Boundary;
-use crate::{Error, Failure};
+use crate::statements::{Statements, stored_row};
+use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
 ///
@@ -23,31 +20,19 @@ pub struct Store {
     pub(crate) statements: Statements,
     /// Whether the file has a table that keeps the token floor, as of the last look at its schema.
     pub(crate) keeps_floor: Cell<bool>,
-}
-
-/// The time that a verb decides at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
-    /// The system clock, read once the write lock is held.
-    Now,
-    /// This Unix time in milliseconds.
-    At(i64),
-}
-
-/// What came of asking the rule about a row.
-enum Heard<'q, T> {
-    /// The rule decided, and what it wants stored is stored.
-    Decided(Step<'q, T>),
-    /// There is no such row (or there is one already, for an insertion).
-    NoSuchRow,
-    /// The schema may have changed: what was loaded does not count before it was looked at.
-    Stale,
+    /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
+    pub(crate) in_transaction: Cell<bool>,
 }
 
 impl Store {
     /// The leases in the main database of `connection`.
     pub fn new(connection: Connection) -> Self {
-        Store { connection, statements: Statements::new(), keeps_floor: Cell::new(false) }
+        Store {
+            connection,
+            statements: Statements::new(),
+            keeps_floor: Cell::new(false),
+            in_transaction: Cell::new(false),
+        }
     }
 
     /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.
@@ -60,8 +45,8 @@ impl Store {
         min_token: i64,
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("claim", name, || {
-            if self.boundary().may_look_first() {
+        self.naming("claim", Some(name), || {
+            if self.boundary()?.may_look_first() {
                 let busy = self.look(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
@@ -87,7 +72,7 @@ impl Store {
         when: When,
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("renew", name, || {
+        self.naming("renew", Some(name), || {
             self.change(name, when, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
@@ -102,7 +87,7 @@ impl Store {
         when: When,
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("release", name, || {
+        self.naming("release", Some(name), || {
             self.change(name, when, |row, _, now_ms| Ok(rule::release(row, who, now_ms).map(&keep)))
         })
     }
@@ -117,7 +102,7 @@ impl Store {
         when: When,
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("transfer", name, || {
+        self.naming("transfer", Some(name), || {
             self.change(name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
@@ -132,7 +117,7 @@ impl Store {
         when: When,
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("break", name, || {
+        self.naming("break", Some(name), || {
             self.change(name, when, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
@@ -146,14 +131,14 @@ impl Store {
         when: When,
         keep: impl Fn(LeaseInfo<&str>) -> T,
     ) -> Result<Option<T>, Error> {
-        self.naming("inspect", name, || {
+        self.naming("inspect", Some(name), || {
             self.look(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
         })
     }
 
     /// The newest token of `name`, live or not. Needs no write lock.
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
-        self.naming("look up", name, || self.look(name, |row| Ok(row.token())))
+        self.naming("read the token of", Some(name), || self.look(name, |row| Ok(row.token())))
     }
 
     /// Reads a row and changes nothing.
@@ -171,112 +156,13 @@ impl Store {
                 self.verify()?;
                 run.mark_verified();
             }
-            let state = match has_row {
-                true => Some(stored([run.column(0), run.column(1), run.column(2)])),
-                false => None,
+            let row = match has_row {
+                true => stored_row(name, [run.column(0), run.column(1), run.column(2)])?,
+                false => Row::new(name, None),
             };
-            let row = row(name, state)?;
-            answer(row).map_err(|refusal| refused(name, refusal))
+            answer(row).map_err(|refusal| Error::refused(name, refusal))
         });
         looked.or_else(|error| self.explain(error))
-    }
-
-    /// Lets the rule decide about the row and stores what it says, in one statement under the write lock.
-    fn change<'q, T>(
-        &self,
-        name: &str,
-        when: When,
-        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
-    ) -> Result<T, Error> {
-        let mut insertions = 0;
-        let step = loop {
-            match self.hear(&self.statements.update, name, when, &mut decide)? {
-                Heard::Decided(step) => break step,
-                Heard::Stale => continue,
-                Heard::NoSuchRow => {}
-            }
-            // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
-            let step = decide(Row::new(name, None), 0, when.now_ms());
-            let step = step.map_err(|refusal| refused(name, refusal))?;
-            if step.write.is_none() {
-                break step;
-            }
-            let insert = || self.hear(&self.statements.insert, name, when, &mut decide);
-            match self.connection.keeping_last_insert_rowid(insert)? {
-                Heard::Decided(step) => break step,
-                // Somebody else was faster, and then the row is there.
-                Heard::NoSuchRow if insertions < 2 => insertions += 1,
-                Heard::NoSuchRow => {
-                    return Err(Error::UnexpectedChange { name: name.into(), changed: 0 });
-                }
-                Heard::Stale => {}
-            }
-        };
-        match step.write {
-            Some(state) if when == When::Now => arrived(name, state)?,
-            _ => {}
-        }
-        Ok(step.answer)
-    }
-
-    /// Runs one of the statements that ask the rule.
-    fn hear<'q, T>(
-        &self,
-        judged: &Judged,
-        name: &str,
-        when: When,
-        decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
-    ) -> Result<Heard<'q, T>, Error> {
-        let keeps_floor = self.keeps_floor.get();
-        let boundary = self.boundary();
-        let is_insertion = std::ptr::eq(judged, &self.statements.insert);
-        let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
-            let mut heard = Ok(Heard::NoSuchRow);
-            let ran = statement.judge(name, &mut |evidence| {
-                let floor = match evidence.floor {
-                    Some(floor) if keeps_floor => integer(floor).filter(|floor| *floor >= 0),
-                    _ => (!keeps_floor).then_some(0),
-                };
-                let Some(floor) = floor.filter(|_| !evidence.is_unverified) else {
-                    heard = Ok(Heard::Stale);
-                    return None;
-                };
-                // Read the clock here, under the write lock: waiting for the lock takes time too.
-                let now_ms = when.now_ms();
-                let state = (!is_insertion).then(|| stored(evidence.row));
-                let step = row(name, state).and_then(|row| {
-                    decide(row, floor, now_ms).map_err(|refusal| refused(name, refusal))
-                });
-                let verdict = step.as_ref().ok().and_then(|step| step.write);
-                heard = step.map(Heard::Decided);
-                verdict.map(|state| Verdict { state, now_ms })
-            });
-            if matches!(heard, Ok(Heard::Stale)) {
-                ran?;
-                self.verify()?;
-                statement.mark_verified();
-                return heard;
-            }
-            let Ok(Heard::Decided(Step { write: Some(_), .. })) = &heard else {
-                ran?;
-                return heard;
-            };
-            ran.map_err(|failure| match boundary {
-                // The statement was its own transaction, so this may have been its commit.
-                Boundary::Own if !failure.means_nothing_stored() => Error::CommitUnknown(failure),
-                _ => Error::Sqlite(failure),
-            })?;
-            match self.connection.changes() {
-                1 => heard,
-                0 if is_insertion => Ok(Heard::NoSuchRow),
-                changed => Err(Error::UnexpectedChange { name: name.into(), changed }),
-            }
-        });
-        heard.or_else(|error| {
-            let explained = self.explain(error);
-            // Unless the table of the floor came or went: then ask the other way.
-            if self.keeps_floor.get() == keeps_floor { explained } else { Ok(Heard::Stale) }
-        })
     }
 
     /// Looks behind an error that may be about our tables: if they are missing or not ours, that is the
@@ -293,86 +179,9 @@ impl Store {
     pub(crate) fn naming<T>(
         &self,
         verb: &str,
-        name: &str,
+        name: Option<&str>,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        work().map_err(|error| {
-            error.map_sqlite(|Failure { code, message }| {
-                let file = match self.connection.filename() {
-                    path if path.is_empty() => "a database in memory".into(),
-                    path => path,
-                };
-                let what = if name.is_empty() { verb.into() } else { format!("{verb} {name:?}") };
-                Failure { code, message: format!("cannot {what} in {file}: {message}") }
-            })
-        })
+        work().map_err(|error| error.naming(verb, name, self.connection.filename()))
     }
-}
-
-impl When {
-    /// This time, or the system clock's.
-    pub fn now_ms(self) -> i64 {
-        match self {
-            When::At(now_ms) => now_ms,
-            When::Now => match SystemTime::now().duration_since(UNIX_EPOCH) {
-                Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
-                Err(before) => {
-                    i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms)
-                }
-            },
-        }
-    }
-}
-
-/// The row called `name`, whose state is a valid one if it is there.
-fn row<'a>(name: &'a str, state: Option<Option<State<'a>>>) -> Result<Row<'a>, Error> {
-    match state {
-        Some(None) => Err(Error::InvalidLeaseRow(name.into())),
-        state => Ok(Row::new(name, state.flatten())),
-    }
-}
-
-/// The state that owner, token and expiry mean, if they are valid.
-pub(crate) fn stored([owner, token, expires]: [Option<Value<'_>>; 3]) -> Option<State<'_>> {
-    State::stored(integer(token?)?, optional(owner?, text)?, optional(expires?, integer)?)
-}
-
-/// NULL is nothing; anything else must be of the right type.
-fn optional<'a, T>(value: Value<'a>, read: fn(Value<'a>) -> Option<T>) -> Option<Option<T>> {
-    match value {
-        Value::Null => Some(None),
-        value => read(value).map(Some),
-    }
-}
-
-pub(crate) fn integer(value: Value<'_>) -> Option<i64> {
-    match value {
-        Value::Integer(number) => Some(number),
-        _ => None,
-    }
-}
-
-pub(crate) fn text(value: Value<'_>) -> Option<&str> {
-    match value {
-        Value::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
-/// Makes sure that a lease which was just stored is not over already: committing takes time too.
-fn arrived(name: &str, state: State<'_>) -> Result<(), Error> {
-    let Some(Tenure { owner, expires_at_ms }) = state.tenure() else { return Ok(()) };
-    if When::Now.now_ms() < expires_at_ms {
-        return Ok(());
-    }
-    Err(Error::ExpiredOnArrival(LeaseInfo {
-        name: name.into(),
-        owner: owner.into(),
-        token: state.token(),
-        lease_expires_at_ms: expires_at_ms,
-    }))
-}
-
-fn refused(name: &str, refusal: Refusal) -> Error {
-    Error::Refused { name: name.into(), refusal }
 }

@@ -26,7 +26,11 @@ impl Boundary {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.statements.begin.execute(self.connection)
+        self.naming("begin a transaction", None, || {
+            self.statements.begin.execute(self.connection)
+        })?;
+        self.in_transaction.set(true);
+        Ok(())
     }
 
     /// Commits. Whatever happens, no transaction is open afterwards.
@@ -34,52 +38,78 @@ impl Store {
     /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
     /// means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
+        self.naming("commit", None, || {
+            self.boundary()?;
+            self.in_transaction.set(false);
+            self.end()
+        })
+    }
+
+    /// Rolls the open transaction back. That SQLite has already done so by itself is fine.
+    pub fn rollback(&self) -> Result<(), Error> {
+        self.in_transaction.set(false);
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        self.naming("roll back", None, || self.statements.rollback.execute(self.connection))
+    }
+
+    /// Opens a savepoint inside the open transaction.
+    pub fn savepoint(&self) -> Result<(), Error> {
+        self.boundary()?;
+        self.at_savepoint("SAVEPOINT")
+    }
+
+    /// Keeps what was done since the innermost [`savepoint`](Store::savepoint), as part of what encloses it.
+    pub fn release_savepoint(&self) -> Result<(), Error> {
+        self.boundary()?;
+        self.at_savepoint("RELEASE")
+    }
+
+    /// Undoes what was done since the innermost [`savepoint`](Store::savepoint), and closes it. That SQLite has
+    /// already rolled everything back by itself is fine.
+    pub fn rollback_savepoint(&self) -> Result<(), Error> {
+        if self.connection.is_autocommit() {
+            return Ok(());
+        }
+        self.at_savepoint("ROLLBACK TO")?;
+        self.at_savepoint("RELEASE")
+    }
+
+    fn at_savepoint(&self, verb: &str) -> Result<(), Error> {
+        let sql = format!("{verb} litelease_savepoint");
+        self.naming(&sql, None, || Ok(execute_once(self.connection, &sql, &[])?))
+    }
+
+    fn end(&self) -> Result<(), Error> {
         match self.statements.commit.execute(self.connection) {
             Err(Error::Sqlite(failure)) => {
                 // SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
                 let still_open = !self.connection.is_autocommit();
                 self.rollback()?;
-                if still_open || failure.means_nothing_stored() {
-                    Err(Error::Sqlite(failure))
-                } else {
-                    Err(Error::CommitUnknown(failure))
+                match still_open || failure.means_nothing_stored() {
+                    true => Err(Error::Sqlite(failure)),
+                    false => Err(Error::CommitUnknown(failure)),
                 }
             }
             done => done,
         }
     }
 
-    /// Rolls the open transaction back. That SQLite has already done so by itself is fine.
-    pub fn rollback(&self) -> Result<(), Error> {
-        if self.connection.is_autocommit() {
-            return Ok(());
-        }
-        self.statements.rollback.execute(self.connection)
-    }
-
-    /// Opens a savepoint inside the open transaction.
-    pub fn savepoint(&self) -> Result<(), Error> {
-        Ok(execute_once(self.connection, "SAVEPOINT litelease_savepoint", &[])?)
-    }
-
-    /// Keeps what was done since the innermost [`savepoint`](Store::savepoint), as part of what encloses it.
-    pub fn release_savepoint(&self) -> Result<(), Error> {
-        Ok(execute_once(self.connection, "RELEASE litelease_savepoint", &[])?)
-    }
-
-    /// Undoes what was done since the innermost [`savepoint`](Store::savepoint), and closes it.
-    pub fn rollback_savepoint(&self) -> Result<(), Error> {
-        execute_once(self.connection, "ROLLBACK TO litelease_savepoint", &[])?;
-        self.release_savepoint()
-    }
-
-    pub(crate) fn boundary(&self) -> Boundary {
+    /// Whose transaction a call is in.
+    ///
+    /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
+    /// own. What was meant for a transaction of ours must not be stored without it then.
+    pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
         let state = self.connection.txn_state();
+        if self.in_transaction.get() && self.connection.is_autocommit() {
+            return Err(Error::TransactionEnded);
+        }
         // Inside a writing statement of the caller's, autocommit is on but the transaction is the caller's.
         if self.connection.is_autocommit() && state != TxnState::Write {
-            Boundary::Own
+            Ok(Boundary::Own)
         } else {
-            Boundary::Joined(state)
+            Ok(Boundary::Joined(state))
         }
     }
 
@@ -91,9 +121,9 @@ impl Store {
     ) -> Result<T, Error> {
         match boundary {
             Boundary::Own => {
-                self.begin()?;
+                self.statements.begin.execute(self.connection)?;
                 match work() {
-                    Ok(done) => self.commit().map(|()| done),
+                    Ok(done) => self.end().map(|()| done),
                     Err(error) => {
                         self.rollback()?;
                         Err(error)

@@ -8,7 +8,7 @@ use rusqlite::ffi;
 ///
 /// ```
 /// use std::time::Duration;
-/// use litelease::{Error, Litelease, Refusal};
+/// use litelease::{Error, Litelease};
 ///
 /// # fn main() -> litelease::Result<()> {
 /// let db = Litelease::from_connection(litelease::rusqlite::Connection::open_in_memory()?);
@@ -17,7 +17,7 @@ use rusqlite::ffi;
 ///
 /// db.bootstrap()?;
 /// let no_time = db.claim("scheduler", "a", Duration::ZERO);
-/// assert!(matches!(no_time, Err(Error::Refused { refusal: Refusal::InvalidTtl { .. }, .. })));
+/// assert!(matches!(no_time, Err(Error::InvalidTtl { ttl_ms: 0, .. })));
 /// # Ok(())
 /// # }
 /// ```

@@ -36,8 +36,10 @@ pub struct Litelease {
 
 /// The verbs on a connection or transaction that belongs to the caller.
 ///
-/// It joins an open transaction and never ends it. Statements are compiled at first use and kept as long as
-/// this value: where many calls are made, keep it, or take it from a [`Litelease`], which keeps them for good.
+/// It joins an open transaction and never ends it; a token that was granted in it is the caller's only after
+/// COMMIT. Statements are compiled at first use and kept as long as this value. One that was made on a
+/// connection can be kept across transactions begun with `unchecked_transaction`; a [`Litelease`] keeps them
+/// for good.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,7 +51,7 @@ pub struct Litelease {
 /// LiteleaseRef::new(&conn).bootstrap()?;
 ///
 /// let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-/// LiteleaseRef::new(&tx).claim("scheduler", "a", Duration::from_secs(30))?;
+/// let lease = LiteleaseRef::new(&tx).claim("scheduler", "a", Duration::from_secs(30))?.acquired();
 /// tx.rollback()?;
 ///
 /// assert_eq!(LiteleaseRef::new(&conn).inspect("scheduler")?, None);
@@ -108,7 +110,7 @@ impl Litelease {
     /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// let tx = db.transaction()?;
-    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.conn().execute_batch("CREATE TABLE imported (id)")?;
     /// tx.commit()?;
     /// # assert!(db.inspect("import")?.is_some());

@@ -102,7 +102,8 @@ impl Leases {
 
     /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
     ///
-    /// For a file that may be older than what it protects, such as one restored from a backup.
+    /// For a file that may be older than what it protects, such as one restored from a backup. As with any
+    /// claim, inside a transaction the token is the caller's only after COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -165,7 +166,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(name, anyone(owner), ttl, When::Now)
+        self.renew_when(name, any_grant_of(owner), ttl, When::Now)
     }
 
     /// [`renew`](Leases::renew) at a given Unix time in milliseconds.
@@ -188,7 +189,7 @@ impl Leases {
         ttl: Duration,
         now_ms: i64,
     ) -> Result<RenewResult> {
-        self.renew_when(name, anyone(owner), ttl, When::At(now_ms))
+        self.renew_when(name, any_grant_of(owner), ttl, When::At(now_ms))
     }
 
     /// Prolongs exactly this grant: owner and token must both match.
@@ -199,7 +200,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// assert!(matches!(db.renew_exact(&lease, ttl)?, RenewResult::Renewed(_)));
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -215,7 +216,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_millis(50);
-    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
     /// db.claim_at("scheduler", "a", ttl, 150)?; // the same owner text, another grant
     /// let old = db.renew_exact_at(&lease, ttl, 160)?;
     /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
@@ -245,7 +246,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn release(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
-        self.release_when(name, anyone(owner), When::Now)
+        self.release_when(name, any_grant_of(owner), When::Now)
     }
 
     /// [`release`](Leases::release) at a given Unix time in milliseconds.
@@ -261,7 +262,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn release_at(&self, name: &str, owner: &str, now_ms: i64) -> Result<ReleaseResult> {
-        self.release_when(name, anyone(owner), When::At(now_ms))
+        self.release_when(name, any_grant_of(owner), When::At(now_ms))
     }
 
     /// Ends exactly this grant early: owner and token must both match.
@@ -272,7 +273,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// assert!(matches!(db.release_exact(&lease)?, ReleaseResult::Released { .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -288,7 +289,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_millis(50);
-    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
     /// let late = db.release_exact_at(&lease, 150)?;
     /// assert!(matches!(late, ReleaseResult::Rejected { reason: Reason::Expired, .. }));
     /// # Ok::<(), litelease::Error>(())
@@ -299,7 +300,8 @@ impl Leases {
 
     /// Hands a live lease of `owner` to `new_owner`, under a new token and for `ttl` from now.
     ///
-    /// Owner and token change in one step: from it on the old owner's token is superseded.
+    /// Owner and token change in one step: from it on the old owner's token is superseded. Inside a
+    /// transaction of the caller's, the new token may be used only after COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -319,7 +321,7 @@ impl Leases {
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(name, anyone(owner), new_owner, ttl, When::Now)
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::Now)
     }
 
     /// [`transfer`](Leases::transfer) at a given Unix time in milliseconds.
@@ -343,7 +345,7 @@ impl Leases {
         ttl: Duration,
         now_ms: i64,
     ) -> Result<TransferResult> {
-        self.transfer_when(name, anyone(owner), new_owner, ttl, When::At(now_ms))
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::At(now_ms))
     }
 
     /// Hands exactly this grant to `new_owner`: owner and token must both match.
@@ -354,7 +356,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// let ClaimResult::Acquired(lease) = db.claim("scheduler", "a", ttl)? else { unreachable!() };
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
     /// let handed = db.transfer_exact(&lease, "b", ttl)?;
     /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease::Error>(())
@@ -376,7 +378,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_millis(50);
-    /// let ClaimResult::Acquired(lease) = db.claim_at("scheduler", "a", ttl, 100)? else { unreachable!() };
+    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
     /// let handed = db.transfer_exact_at(&lease, "b", ttl, 120)?;
     /// assert!(matches!(handed, TransferResult::Transferred(_)));
     /// # Ok::<(), litelease::Error>(())
@@ -611,7 +613,7 @@ impl std::fmt::Debug for Leases {
     }
 }
 
-fn anyone(owner: &str) -> Claimant<'_> {
+fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 

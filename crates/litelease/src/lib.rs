@@ -11,7 +11,7 @@
 //! # fn main() -> litelease::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("app.sqlite3");
-//! let db = Litelease::open(path)?; // no pragma, no schema
+//! let db = Litelease::open(path)?; // sets no pragma, creates no table
 //! db.bootstrap()?;
 //! match db.claim("scheduler", "worker-a", Duration::from_secs(30))? {
 //!     ClaimResult::Acquired(lease) => println!("got token {}", lease.token),
@@ -35,8 +35,21 @@ pub use error::{Error, Result};
 pub use handle::{Litelease, LiteleaseRef};
 pub use leases::Leases;
 pub use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, Refusal, ReleaseResult, RenewResult,
-    TransferResult,
+    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use rusqlite;
 pub use transaction::{Savepoint, Transaction};
+
+/// The system clock as Litelease reads it: Unix time in milliseconds.
+///
+/// ```
+/// # use litelease::{Litelease, rusqlite::Connection};
+/// # let db = Litelease::from_connection(Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let thirty_days_ms = 30 * 24 * 60 * 60 * 1000;
+/// db.purge(litelease::now_ms() - thirty_days_ms)?;
+/// # Ok::<(), litelease::Error>(())
+/// ```
+pub fn now_ms() -> i64 {
+    litelease_store::When::Now.now_ms()
+}

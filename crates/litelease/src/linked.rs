@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem::transmute;
 
 use litelease_store::{
-    Api, Connection, Destructor, Library, SqlFunction, judge, sqlite3, sqlite3_context,
+    Api, Connection, Destructor, Library, SqlFunction, SqlLast, judge, sqlite3, sqlite3_context,
     sqlite3_stmt, sqlite3_value,
 };
 use rusqlite::ffi;
@@ -118,32 +118,25 @@ unsafe extern "C" fn create_function_v2(
     data: *mut c_void,
     function: Option<SqlFunction>,
     step: Option<SqlFunction>,
-    last: Option<unsafe extern "C" fn(*mut sqlite3_context)>,
+    last: Option<SqlLast>,
     destroy: Destructor,
 ) -> c_int {
-    // SAFETY: the functions differ from those that `rusqlite` names in the type that a pointer points to,
-    // and only in that. For the rest, the caller keeps to the contract of SQLite's function of this name.
+    type Function =
+        unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+    type Last = unsafe extern "C" fn(*mut ffi::sqlite3_context);
+    // SAFETY: the types of the functions differ only in what their pointers point to, which is opaque to
+    // both sides. For the rest, the caller keeps to the contract of SQLite's function of this name.
     unsafe {
-        let (function, step, last) =
-            (transmute_function(function), transmute_function(step), transmute(last));
         ffi::sqlite3_create_function_v2(
             db.cast(),
             name,
             arguments,
             flags,
             data,
-            function,
-            step,
-            last,
+            transmute::<Option<SqlFunction>, Option<Function>>(function),
+            transmute::<Option<SqlFunction>, Option<Function>>(step),
+            transmute::<Option<SqlLast>, Option<Last>>(last),
             destroy,
         )
     }
-}
-
-type LinkedFunction =
-    unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
-
-fn transmute_function(function: Option<SqlFunction>) -> Option<LinkedFunction> {
-    // SAFETY: the two types differ only in what their pointers point to, which nobody looks at.
-    function.map(|function| unsafe { transmute::<SqlFunction, LinkedFunction>(function) })
 }

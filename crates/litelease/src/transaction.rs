@@ -18,7 +18,7 @@ use crate::{Leases, Result};
 /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
 /// # db.bootstrap()?;
 /// let tx = db.transaction()?;
-/// tx.claim("import", "a", Duration::from_secs(30))?;
+/// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
 /// drop(tx); // rolled back, the claim with it
 /// assert_eq!(db.inspect("import")?, None);
 /// # Ok::<(), litelease::Error>(())
@@ -38,9 +38,9 @@ pub struct Transaction<'t> {
 /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
 /// # db.bootstrap()?;
 /// let mut tx = db.transaction()?;
-/// tx.claim("first", "a", Duration::from_secs(30))?;
+/// let first = tx.claim("first", "a", Duration::from_secs(30))?.acquired();
 /// let savepoint = tx.savepoint()?;
-/// savepoint.claim("second", "a", Duration::from_secs(30))?;
+/// let lease = savepoint.claim("second", "a", Duration::from_secs(30))?.acquired();
 /// savepoint.rollback()?;
 /// tx.commit()?;
 /// assert!(db.inspect("first")?.is_some());
@@ -96,7 +96,8 @@ impl<'t> Transaction<'t> {
     /// Makes everything done in this transaction last.
     ///
     /// [`Error::CommitUnknown`](crate::Error::CommitUnknown) means that it is not known whether it does. Any
-    /// other error means that everything was rolled back.
+    /// other error means that everything was rolled back. Where SQLite has already ended the transaction
+    /// by itself, that is [`Error::TransactionEnded`](crate::Error::TransactionEnded).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -104,7 +105,7 @@ impl<'t> Transaction<'t> {
     /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// let tx = db.transaction()?;
-    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.commit()?;
     /// assert!(db.inspect("import")?.is_some());
     /// # Ok::<(), litelease::Error>(())
@@ -122,7 +123,7 @@ impl<'t> Transaction<'t> {
     /// # let mut db = Litelease::from_connection(Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// let tx = db.transaction()?;
-    /// tx.claim("import", "a", Duration::from_secs(30))?;
+    /// let lease = tx.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// tx.rollback()?;
     /// assert!(db.inspect("import")?.is_none());
     /// # Ok::<(), litelease::Error>(())
@@ -182,7 +183,7 @@ impl<'s> Savepoint<'s> {
     /// # db.bootstrap()?;
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
-    /// savepoint.claim("import", "a", Duration::from_secs(30))?;
+    /// let lease = savepoint.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// savepoint.commit()?;
     /// tx.commit()?;
     /// assert!(db.inspect("import")?.is_some());
@@ -203,7 +204,7 @@ impl<'s> Savepoint<'s> {
     /// # db.bootstrap()?;
     /// let mut tx = db.transaction()?;
     /// let savepoint = tx.savepoint()?;
-    /// savepoint.claim("import", "a", Duration::from_secs(30))?;
+    /// let lease = savepoint.claim("import", "a", Duration::from_secs(30))?.acquired();
     /// savepoint.rollback()?;
     /// assert!(tx.inspect("import")?.is_none());
     /// # Ok::<(), litelease::Error>(())

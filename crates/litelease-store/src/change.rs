@@ -1,0 +1,135 @@
+//! Changing a row: the rule decides inside the statement that stores what it says.
+
+use litelease_core::{LeaseInfo, Refusal, Row, State, Step, Tenure};
+
+use crate::judge::Verdict;
+use crate::statements::{Judged, stored_row};
+use crate::transaction::Boundary;
+use crate::{Error, Store, When};
+
+/// What came of asking the rule about a row.
+enum Heard<'q, T> {
+    /// The rule decided, and what it wants stored is stored.
+    Decided(Step<'q, T>),
+    /// There is no such row; or, for an insertion, there is one already.
+    NoSuchRow,
+    /// The schema may have changed: what was read does not count before it was looked at. Ask again.
+    Stale,
+}
+
+impl Store {
+    /// Lets the rule decide about a row and stores what it says, in one statement under the write lock.
+    ///
+    /// `decide` gets the row, the file's token floor and the time.
+    pub(crate) fn change<'q, T>(
+        &self,
+        name: &str,
+        when: When,
+        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
+    ) -> Result<T, Error> {
+        let mut decide = |row: Row<'_>, floor, now_ms| {
+            decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
+        };
+        let mut insertions = 0;
+        let step = loop {
+            match self.hear(&self.statements.update, name, when, &mut decide)? {
+                Heard::Decided(step) => break step,
+                Heard::Stale => continue,
+                Heard::NoSuchRow => {}
+            }
+            // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
+            let step = decide(Row::new(name, None), 0, when.now_ms())?;
+            if step.write.is_none() {
+                break step;
+            }
+            let insert = || self.hear(&self.statements.insert, name, when, &mut decide);
+            match self.connection.keeping_last_insert_rowid(insert)? {
+                Heard::Decided(step) => break step,
+                // Somebody else was faster, and so the row is there now; unless something swallows it.
+                Heard::NoSuchRow if insertions < 2 => insertions += 1,
+                Heard::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
+                Heard::Stale => {}
+            }
+        };
+        match step.write {
+            Some(state) if when == When::Now => arrived(name, state)?,
+            _ => {}
+        }
+        Ok(step.answer)
+    }
+
+    /// Runs one of the statements that ask the rule.
+    fn hear<'q, T>(
+        &self,
+        judged: &Judged,
+        name: &str,
+        when: When,
+        decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
+    ) -> Result<Heard<'q, T>, Error> {
+        let boundary = self.boundary()?;
+        let keeps_floor = self.keeps_floor.get();
+        let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
+            let mut heard = None;
+            let mut is_stale = false;
+            let ran = statement.judge(name, &mut |evidence| {
+                // What was read counts only if the schema is known to be right.
+                let floor = evidence.floor(keeps_floor).filter(|_| !evidence.is_unverified);
+                let Some(floor) = floor else {
+                    is_stale = true;
+                    return None;
+                };
+                // Read the clock here, under the write lock: waiting for the lock takes time too.
+                let now_ms = when.now_ms();
+                let row = match judged.inserts {
+                    true => Ok(Row::new(name, None)),
+                    false => stored_row(name, evidence.row),
+                };
+                let step = heard.insert(row.and_then(|row| decide(row, floor, now_ms)));
+                let state = step.as_ref().ok()?.write?;
+                Some(Verdict { state, now_ms })
+            });
+            let Some(step) = heard.transpose()? else {
+                ran?;
+                if is_stale || statement.is_unverified() {
+                    self.verify()?;
+                    statement.mark_verified();
+                    return Ok(Heard::Stale);
+                }
+                return Ok(Heard::NoSuchRow);
+            };
+            if step.write.is_none() {
+                ran?;
+                return Ok(Heard::Decided(step));
+            }
+            ran.map_err(|failure| match boundary {
+                // The statement was a transaction of its own, so this may have been its commit.
+                Boundary::Own if !failure.means_nothing_stored() => Error::CommitUnknown(failure),
+                _ => Error::Sqlite(failure),
+            })?;
+            match self.connection.changes() {
+                1 => Ok(Heard::Decided(step)),
+                0 if judged.inserts => Ok(Heard::NoSuchRow),
+                changed => Err(Error::unexpected_change(name, changed)),
+            }
+        });
+        heard.or_else(|error| {
+            let explained = self.explain(error);
+            // Unless the table of the floor came or went: then ask the other way.
+            if self.keeps_floor.get() == keeps_floor { explained } else { Ok(Heard::Stale) }
+        })
+    }
+}
+
+/// Makes sure that a lease which was just stored is not over already: committing takes time too.
+fn arrived(name: &str, state: State<'_>) -> Result<(), Error> {
+    let Some(Tenure { owner, expires_at_ms }) = state.tenure() else { return Ok(()) };
+    if When::Now.now_ms() < expires_at_ms {
+        return Ok(());
+    }
+    Err(Error::ExpiredOnArrival(LeaseInfo {
+        name: name.into(),
+        owner: owner.into(),
+        token: state.token(),
+        lease_expires_at_ms: expires_at_ms,
+    }))
+}
