@@ -3,9 +3,11 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod crate_player;
 pub mod mutant;
 pub mod play;
 pub mod rig;
+pub mod rule_player;
 pub mod scenario;
 
 /// The Rust blocks of the documents, each run as a test.

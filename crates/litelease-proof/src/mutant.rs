@@ -170,3 +170,76 @@ impl Rules for BusyWrites {
         }
     }
 }
+
+/// A transfer hands over the old token with the lease.
+pub struct TransferKeepsToken;
+
+impl Rules for TransferKeepsToken {
+    fn transfer<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        new_owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        let right = rule::transfer(row, who, new_owner, term, floor)?;
+        match (right.answer, row.token()) {
+            (TransferResult::Transferred(mut lease), Some(token)) => {
+                lease.token = token;
+                let write = State::stored(token, Some(new_owner), Some(term.until_ms()));
+                Ok(Step { write, answer: TransferResult::Transferred(lease) })
+            }
+            _ => Ok(right),
+        }
+    }
+}
+
+/// A break frees the name and leaves the broken holder's token the newest.
+pub struct BreakKeepsToken;
+
+impl Rules for BreakKeepsToken {
+    fn break_lease<'a>(
+        &self,
+        row: Row<'a>,
+        now_ms: i64,
+        floor: i64,
+    ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
+        let right = rule::break_lease(row, now_ms, floor)?;
+        match (right.answer, row.token()) {
+            (BreakResult::Broken { .. }, Some(token)) => {
+                Ok(Step { write: State::stored(token, None, None), ..right })
+            }
+            _ => Ok(right),
+        }
+    }
+}
+
+/// The exact form of a renewal looks at the owner alone.
+pub struct ExactIgnored;
+
+impl Rules for ExactIgnored {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        rule::renew(row, Claimant { token: None, ..who }, term)
+    }
+}
+
+/// A grant exceeds the row's token only.
+pub struct FloorIgnored;
+
+impl Rules for FloorIgnored {
+    fn claim<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        _floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::claim(row, owner, term, 0)
+    }
+}

@@ -212,6 +212,26 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
 }
 
 impl Action {
+    /// The name that the step is about, if it is about one.
+    pub fn name(&self) -> Option<&str> {
+        use Action::*;
+        match self {
+            Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
+            Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
+            Owner { name } | Token { name } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The ttl that the step asks for, if it asks for one.
+    pub fn ttl_ms(&self) -> Option<i64> {
+        use Action::*;
+        match self {
+            Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
+            _ => None,
+        }
+    }
+
     /// Whether this is about transactions or connections: such a step needs no time, and its answer is
     /// `ok` where none is given.
     pub fn is_about_the_connection(&self) -> bool {

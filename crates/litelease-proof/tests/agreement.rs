@@ -1,8 +1,10 @@
 //! Random histories, longer and odder than the enumerated ones: the crate on a real file answers what the
 //! pure rule answers, in and out of transactions.
 
+use litelease_proof::crate_player::{CratePlayer, Mode};
 use litelease_proof::mutant::TheRule;
-use litelease_proof::play::{CratePlayer, Mode, Played, Player, RulePlayer};
+use litelease_proof::play::{Played, Player};
+use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::Action;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -439,3 +439,23 @@ fn a_release_by_the_wrong_owner_is_found() {
 fn a_busy_answer_that_writes_is_found() {
     check_finds(BusyWrites, NO_MEANS_NO);
 }
+
+#[test]
+fn a_transfer_that_keeps_the_token_is_found() {
+    check_finds(TransferKeepsToken, TOKENS_GROW);
+}
+
+#[test]
+fn a_break_that_keeps_the_token_is_found() {
+    check_finds(BreakKeepsToken, TOKENS_GROW);
+}
+
+#[test]
+fn an_exact_form_that_ignores_the_token_is_found() {
+    check_finds(ExactIgnored, ONLY_THE_HOLDER);
+}
+
+#[test]
+fn a_floor_that_is_ignored_is_found() {
+    check_finds(FloorIgnored, TOKENS_GROW);
+}

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{LiteleaseRef, rusqlite::Connection};
-use litelease_proof::play::{self, perform};
+use litelease_proof::crate_player::perform;
+use litelease_proof::play;
 use litelease_proof::rig::{LONG, Place, acquired, tell};
 use litelease_proof::scenario::Action;
 

@@ -1,8 +1,10 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
+use litelease_proof::crate_player::{CratePlayer, Mode};
 use litelease_proof::mutant::*;
-use litelease_proof::play::{CratePlayer, Mode, Player, RulePlayer, Tally, play};
+use litelease_proof::play::{Player, Tally, play};
 use litelease_proof::rig::tell;
+use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::{self, Scenario};
 
 /// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
@@ -61,6 +63,10 @@ fn the_scenarios_notice_every_planted_bug() {
         ("renew revives", noticed_by(|| RenewRevives)),
         ("release by anyone", noticed_by(|| ReleaseByAnyone)),
         ("busy writes", noticed_by(|| BusyWrites)),
+        ("transfer keeps the token", noticed_by(|| TransferKeepsToken)),
+        ("break keeps the token", noticed_by(|| BreakKeepsToken)),
+        ("an exact form ignores the token", noticed_by(|| ExactIgnored)),
+        ("the floor is ignored", noticed_by(|| FloorIgnored)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -1,0 +1,173 @@
+//! The player for the Rust crate, which works on a real file.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use litelease::rusqlite::Connection;
+use litelease::{LeaseInfo, Leases, Litelease, LiteleaseRef};
+use tempfile::TempDir;
+
+use crate::play::{Played, Player, ToText, error, held, number, owner};
+use crate::scenario::Action;
+
+/// The Rust crate on a real file in WAL mode, with no busy timeout.
+pub struct CratePlayer {
+    mode: Mode,
+    connections: HashMap<String, Litelease>,
+    current: String,
+    abandoned: bool,
+    folder: TempDir,
+}
+
+/// What the verbs are called on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// The handle itself.
+    Autocommit,
+    /// A transaction of its own around each verb.
+    Transaction,
+    /// A savepoint inside a savepoint inside a transaction around each verb.
+    Savepoint,
+    /// A borrowed handle, made anew for each verb.
+    Borrowed,
+}
+
+impl CratePlayer {
+    /// A player with a new file.
+    pub fn new(mode: Mode) -> Result<Self, Box<dyn std::error::Error>> {
+        let folder = tempfile::tempdir()?;
+        let current = "main".to_owned();
+        let mut player =
+            CratePlayer { mode, connections: HashMap::new(), current, abandoned: false, folder };
+        player.connect("main")?;
+        player.db().bootstrap()?;
+        Ok(player)
+    }
+
+    fn connect(&mut self, name: &str) -> litelease::Result<()> {
+        if !self.connections.contains_key(name) {
+            let connection = Connection::open(self.folder.path().join("scenario.sqlite3"))?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            connection.busy_timeout(Duration::ZERO)?;
+            self.connections.insert(name.to_owned(), Litelease::from_connection(connection));
+        }
+        self.current = name.to_owned();
+        Ok(())
+    }
+
+    fn db(&mut self) -> &mut Litelease {
+        self.connections.get_mut(&self.current).expect("the current connection is open")
+    }
+
+    fn lease_step(&mut self, now_ms: i64, action: &Action) -> litelease::Result<String> {
+        let mode = self.mode;
+        let db = self.db();
+        // Inside a transaction of the scenario's own the verbs join that one.
+        if !db.conn().is_autocommit() {
+            return perform(db, now_ms, action);
+        }
+        match mode {
+            Mode::Autocommit => perform(db, now_ms, action),
+            Mode::Borrowed => perform(&LiteleaseRef::new(db.conn()), now_ms, action),
+            Mode::Transaction => {
+                let tx = db.transaction()?;
+                let answer = perform(&tx, now_ms, action)?;
+                tx.commit().map(|()| answer)
+            }
+            Mode::Savepoint => {
+                let mut tx = db.transaction()?;
+                let mut outer = tx.savepoint()?;
+                let inner = outer.savepoint()?;
+                let answer = perform(&inner, now_ms, action)?;
+                inner.commit()?;
+                outer.commit()?;
+                tx.commit().map(|()| answer)
+            }
+        }
+    }
+}
+
+impl Player for CratePlayer {
+    fn step(&mut self, now_ms: i64, action: &Action) -> Played {
+        // A claim on a live name is busy without the write lock, but a transaction of our own asks for it.
+        let owns_boundary = matches!(self.mode, Mode::Transaction | Mode::Savepoint);
+        self.abandoned |= owns_boundary && matches!(action, Action::Conn { .. });
+        if self.abandoned {
+            return Played::Skipped(
+                "a transaction around each verb would wait for the other connection",
+            );
+        }
+        if action.ttl_ms().is_some_and(|ttl_ms| ttl_ms < 0) {
+            return Played::Skipped("a Duration cannot be negative");
+        }
+        let done = match action {
+            Action::Conn { name } => self.connect(name).map(|()| "ok".into()),
+            action => match transaction_sql(action) {
+                Some(sql) => {
+                    self.db().conn().execute_batch(&sql).map(|()| "ok".into()).map_err(Into::into)
+                }
+                None => self.lease_step(now_ms, action),
+            },
+        };
+        Played::Answer(done.unwrap_or_else(|failed| error(&failed)))
+    }
+}
+
+/// Calls the verb of an action on any handle of the crate.
+pub fn perform(leases: &Leases, now_ms: i64, action: &Action) -> litelease::Result<String> {
+    let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
+    // An exact form means one grant; its expiry plays no part.
+    let grant = |name: &str, owner: &str, token: i64| LeaseInfo {
+        name: name.to_owned(),
+        owner: owner.to_owned(),
+        token,
+        lease_expires_at_ms: 0,
+    };
+    Ok(match action {
+        Action::Claim { name, owner, above: None, .. } => {
+            leases.claim_at(name, owner, ttl, now_ms)?.to_text()
+        }
+        Action::Claim { name, owner, above: Some(above), .. } => {
+            leases.claim_above_at(name, owner, ttl, now_ms, *above)?.to_text()
+        }
+        Action::Renew { name, owner, token: None, .. } => {
+            leases.renew_at(name, owner, ttl, now_ms)?.to_text()
+        }
+        Action::Renew { name, owner, token: Some(token), .. } => {
+            leases.renew_exact_at(&grant(name, owner, *token), ttl, now_ms)?.to_text()
+        }
+        Action::Release { name, owner, token: None } => {
+            leases.release_at(name, owner, now_ms)?.to_text()
+        }
+        Action::Release { name, owner, token: Some(token) } => {
+            leases.release_exact_at(&grant(name, owner, *token), now_ms)?.to_text()
+        }
+        Action::Transfer { name, owner, new_owner, token: None, .. } => {
+            leases.transfer_at(name, owner, new_owner, ttl, now_ms)?.to_text()
+        }
+        Action::Transfer { name, owner, new_owner, token: Some(token), .. } => {
+            let lease = grant(name, owner, *token);
+            leases.transfer_exact_at(&lease, new_owner, ttl, now_ms)?.to_text()
+        }
+        Action::Break { name } => leases.break_lease_at(name, now_ms)?.to_text(),
+        Action::Purge { before_ms } => leases.purge_at(*before_ms, now_ms)?.to_string(),
+        Action::Inspect { name } => held(leases.inspect_at(name, now_ms)?),
+        Action::Owner { name } => owner(leases.owner_at(name, now_ms)?),
+        Action::Token { name } => number(leases.token(name)?),
+        _ => "error not a verb on leases".into(),
+    })
+}
+
+fn transaction_sql(action: &Action) -> Option<String> {
+    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
+    Some(match action {
+        Action::Begin { immediate: false } => "BEGIN".into(),
+        Action::Begin { immediate: true } => "BEGIN IMMEDIATE".into(),
+        Action::Commit => "COMMIT".into(),
+        Action::Rollback => "ROLLBACK".into(),
+        Action::Savepoint { name } => format!("SAVEPOINT {}", quoted(name)),
+        Action::RollbackTo { name } => format!("ROLLBACK TO {}", quoted(name)),
+        Action::ReleaseSavepoint { name } => format!("RELEASE {}", quoted(name)),
+        _ => return None,
+    })
+}
