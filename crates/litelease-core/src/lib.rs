@@ -29,5 +29,5 @@ mod rule;
 pub use answer::{
     BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
 };
-pub use row::{Claimant, Refusal, Row, State, Tenure, Term};
+pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{Step, break_lease, busy, claim, inspect, purge_limit, release, renew, transfer};

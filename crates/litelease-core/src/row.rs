@@ -48,6 +48,39 @@ pub struct Tenure<'a> {
     pub expires_at_ms: i64,
 }
 
+/// How a name stands.
+///
+/// ```
+/// # use litelease_core::Status;
+/// assert_eq!(Status::Live.to_string(), "live");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// Somebody has it.
+    Live,
+    /// Its last lease ran out.
+    Expired,
+    /// Its last lease was released or broken.
+    Released,
+}
+
+impl Status {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Status::Live => "live",
+            Status::Expired => "expired",
+            Status::Released => "released",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
 /// Who asks to renew, release or transfer: an owner, or exactly one of its grants.
 ///
 /// ```
@@ -119,6 +152,27 @@ impl<'a> Row<'a> {
         let state = self.state?;
         let tenure = state.tenure.filter(|tenure| tenure.expires_at_ms > now_ms)?;
         Some(self.lease(state.token, tenure))
+    }
+
+    /// How the row stands at `now_ms`; `None` if the name was never claimed.
+    ///
+    /// ```
+    /// # use litelease_core::{Row, State, Status};
+    /// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
+    /// assert_eq!(row.status(149), Some(Status::Live));
+    /// assert_eq!(row.status(150), Some(Status::Expired));
+    /// ```
+    pub fn status(&self, now_ms: i64) -> Option<Status> {
+        Some(match self.state?.tenure {
+            None => Status::Released,
+            Some(tenure) if tenure.expires_at_ms > now_ms => Status::Live,
+            Some(_) => Status::Expired,
+        })
+    }
+
+    /// What is stored, if the name was ever claimed.
+    pub fn state(&self) -> Option<State<'a>> {
+        self.state
     }
 
     /// The newest token ever issued for this name, live or not.

@@ -460,3 +460,117 @@ fn the_private_function_is_private() {
     let view = format!("CREATE TEMP VIEW v AS SELECT {name}(NULL, 0); SELECT * FROM v");
     assert!(db.conn().execute_batch(&view).is_err());
 }
+
+#[test]
+fn an_interrupt_at_any_moment_leaves_no_transaction_open_and_grants_nothing_twice() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    type Call = fn(&mut Litelease) -> litelease::Result<()>;
+    let calls: [(&str, Call); 4] = [
+        ("claim", |db| db.claim("x", "a", LONG).map(drop)),
+        ("purge", |db| db.purge_at(900, 900).map(drop)),
+        ("purge in a transaction", |db| {
+            let tx = db.transaction()?;
+            let purged = tx.purge_at(900, 900).map(drop);
+            // The caller commits whatever came of it.
+            tx.commit()?;
+            purged
+        }),
+        ("claim in a transaction", |db| {
+            let tx = db.transaction()?;
+            let claimed = tx.claim("x", "a", LONG).map(drop);
+            tx.rollback()?;
+            claimed
+        }),
+    ];
+    for (what, call) in calls {
+        let mut stopped = 0;
+        for budget in 0..400 {
+            let place = Place::new("WAL");
+            let mut conn = place.connect(Duration::ZERO);
+            let left = Arc::new(AtomicI64::new(i64::MAX));
+            let counter = Arc::clone(&left);
+            // Once the budget is used up, everything is interrupted, a rollback too.
+            conn.progress_handler(1, Some(move || counter.fetch_sub(1, Ordering::Relaxed) <= 0))
+                .unwrap();
+            let mut db = Litelease::from_connection(conn);
+            db.bootstrap().unwrap();
+            acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+            left.store(budget, Ordering::Relaxed);
+            let outcome = call(&mut db);
+            stopped += i64::from(outcome.is_err());
+            left.store(i64::MAX, Ordering::Relaxed);
+
+            let after = db.claim("after", "b", LONG);
+            assert!(after.is_ok(), "{what} after {budget}: {after:?}");
+            assert!(db.conn().is_autocommit(), "{what} after {budget}: a transaction is left open");
+            let other = place.open(Duration::ZERO);
+            assert_eq!(
+                other.owner("after").unwrap().as_deref(),
+                Some("b"),
+                "{what} after {budget}"
+            );
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        assert!(stopped > 10, "{what}: interrupted only {stopped} times");
+    }
+}
+
+#[test]
+fn an_error_from_a_hook_after_the_commit_is_not_taken_for_a_failed_commit() {
+    use litelease::rusqlite::hooks::Wal;
+    fn fail(_: &mut Wal, _: i32) -> litelease::rusqlite::Result<()> {
+        let code = litelease::rusqlite::ffi::Error::new(ffi::SQLITE_BUSY);
+        Err(litelease::rusqlite::Error::SqliteFailure(code, None))
+    }
+    let place = Place::new("WAL");
+    acquired(place.open(Duration::ZERO).claim("x", "a", LONG));
+    let mut conn = place.connect(Duration::ZERO);
+    conn.wal_hook(Some(fail)).unwrap();
+    let mut db = Litelease::from_connection(conn);
+    let claimed = db.claim("y", "a", LONG);
+    assert!(matches!(claimed, Err(Error::CommitUnknown(_))), "{claimed:?}");
+    let tx = db.transaction().unwrap();
+    acquired(tx.claim("z", "a", LONG));
+    let committed = tx.commit();
+    assert!(matches!(committed, Err(Error::CommitUnknown(_))), "{committed:?}");
+    let other = place.open(Duration::ZERO);
+    assert_eq!(other.token("y").unwrap(), Some(1), "it was stored all the same");
+    assert_eq!(other.token("z").unwrap(), Some(1), "it was stored all the same");
+}
+
+#[test]
+fn a_forgotten_savepoint_is_not_taken_for_the_one_around_it() {
+    let mut db = memory();
+    let mut tx = db.transaction().unwrap();
+    let mut outer = tx.savepoint().unwrap();
+    acquired(outer.claim("x", "a", LONG));
+    std::mem::forget(outer.savepoint().unwrap());
+    outer.rollback().unwrap();
+    tx.commit().unwrap();
+    assert_eq!(db.token("x").unwrap(), None);
+}
+
+#[test]
+fn a_statement_that_is_writing_elsewhere_is_left_alone() {
+    for table in ["temp.mine", "other.mine", "main.mine"] {
+        let db = memory();
+        db.conn().execute_batch("ATTACH ':memory:' AS other").unwrap();
+        db.conn().execute_batch(&format!("CREATE TABLE {table} (id)")).unwrap();
+        let sql = format!("INSERT INTO {table} VALUES (1), (2) RETURNING id");
+        let mut insert = db.conn().prepare(&sql).unwrap();
+        let mut rows = insert.query([]).unwrap();
+        assert!(rows.next().unwrap().is_some());
+        assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1, "{table}");
+        assert!(rows.next().unwrap().is_some());
+        drop(rows);
+        let count: i64 = db
+            .conn()
+            .query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))
+            .unwrap();
+        assert_eq!(count, 2, "{table}");
+        assert_eq!(db.owner("x").unwrap().as_deref(), Some("a"), "{table}");
+    }
+}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use litelease::{LiteleaseRef, rusqlite::Connection};
 use litelease_proof::crate_player::perform;
 use litelease_proof::play;
-use litelease_proof::rig::{LONG, Place, acquired, tell};
+use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
 use litelease_proof::scenario::Action;
 
 /// The transaction that the caller has open when it calls a verb.
@@ -187,6 +187,38 @@ fn bootstrap_inside_a_deferred_transaction_waits_for_the_lock_and_keeps_it() {
         conn.execute_batch("COMMIT").unwrap();
     }
     assert_eq!(acquired(leases.claim("x", "a", LONG)).token, 1);
+}
+
+#[test]
+fn bootstrap_tells_a_lock_from_a_missing_table() {
+    for journal in ["WAL", "DELETE"] {
+        for boundary in [Boundary::Autocommit, Boundary::Deferred, Boundary::Savepoint] {
+            let place = Place::new(journal);
+            let writer = place.connect(Duration::ZERO);
+            writer.execute_batch("CREATE TABLE mine (id); BEGIN IMMEDIATE").unwrap();
+            let conn = place.connect(Duration::ZERO);
+            open_boundary(&conn, boundary).unwrap();
+            let outcome = LiteleaseRef::new(&conn).bootstrap();
+            assert_eq!(sqlite_code(outcome), 5, "{journal} {boundary:?}");
+        }
+    }
+}
+
+#[test]
+fn a_table_that_somebody_else_made_while_bootstrap_waited_is_fine() {
+    let place = Place::new("WAL");
+    place.connect(Duration::ZERO).execute_batch("CREATE TABLE mine (id)").unwrap();
+    let other = place.connect(Duration::ZERO);
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    LiteleaseRef::new(&other).bootstrap().unwrap();
+    let conn = place.connect(Duration::from_secs(60));
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            other.execute_batch("COMMIT").unwrap();
+        });
+        LiteleaseRef::new(&conn).bootstrap().unwrap();
+    });
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn a_wrong_schema_is_refused_and_the_reason_names_the_first_difference() {
             "expected `name TEXT PRIMARY KEY`, found `owner TEXT`",
         ),
         (with("owner TEXT,", "owner VARCHAR,"), "found `owner VARCHAR`"),
+        (with("owner TEXT,", "owner TEXT\u{a0},"), "found `owner TEXT"),
         (with("owner TEXT,", "owner TEXT NOT NULL,"), "found `owner TEXT NOT NULL`"),
         (with("name TEXT PRIMARY KEY", "name TEXT UNIQUE"), "found `name TEXT UNIQUE`"),
         (with("name TEXT PRIMARY KEY", "name TEXT COLLATE NOCASE PRIMARY KEY"), "COLLATE NOCASE"),
@@ -274,6 +275,9 @@ fn a_newer_format_is_refused_by_name() {
     for upgrade in [
         "UPDATE litelease_meta SET format = 7",
         "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta ADD COLUMN more",
+        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta DROP COLUMN token_floor",
+        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_resources ADD COLUMN more",
+        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_resources RENAME TO elsewhere",
     ] {
         let db = with_floor();
         db.conn().execute_batch(upgrade).unwrap();
@@ -294,7 +298,12 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         "UPDATE litelease_meta SET token_floor = 'many'",
         "UPDATE litelease_meta SET token_floor = 1.5",
         "PRAGMA ignore_check_constraints = 1; UPDATE litelease_meta SET token_floor = -1",
+        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 0, 0)",
+        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 1, 0)",
+        "PRAGMA ignore_check_constraints = 1; UPDATE litelease_meta SET id = 2",
         "ALTER TABLE litelease_meta ADD COLUMN more",
+        "ALTER TABLE litelease_meta DROP COLUMN token_floor",
+        "ALTER TABLE litelease_meta RENAME COLUMN format TO version",
         "DROP TABLE litelease_meta; CREATE VIEW litelease_meta AS SELECT 1 AS id, 1 AS format, 0 AS token_floor",
         "CREATE TRIGGER t BEFORE UPDATE ON litelease_meta BEGIN SELECT RAISE(IGNORE); END",
     ] {
@@ -309,5 +318,40 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         ] {
             assert!(reason.starts_with("litelease_meta: "), "{damage}: {reason}");
         }
+    }
+}
+
+#[test]
+fn statements_are_compiled_once_and_not_for_every_name() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static COMPILED: AtomicUsize = AtomicUsize::new(0);
+    use litelease::rusqlite::hooks::{AuthContext, Authorization};
+    for purges in [false, true] {
+        let mut conn = Connection::open_in_memory().unwrap();
+        conn.authorizer(Some(|_: AuthContext<'_>| {
+            COMPILED.fetch_add(1, Ordering::Relaxed);
+            Authorization::Allow
+        }))
+        .unwrap();
+        let db = Litelease::from_connection(conn);
+        db.bootstrap().unwrap();
+        if purges {
+            acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+            db.purge_at(200, 200).unwrap();
+        }
+        let cycle = |name: &str| {
+            let lease = acquired(db.claim(name, "a", LONG));
+            let _ = db.renew_exact(&lease, LONG).unwrap();
+            let _ = db.claim(name, "b", LONG).unwrap();
+            db.release_exact(&lease).unwrap();
+            acquired(db.claim(name, "a", LONG));
+            let _ = db.break_lease(name).unwrap();
+        };
+        cycle("warm");
+        COMPILED.store(0, Ordering::Relaxed);
+        for name in ["x", "y", "z"] {
+            cycle(name);
+        }
+        assert_eq!(COMPILED.load(Ordering::Relaxed), 0, "with a floor: {purges}");
     }
 }

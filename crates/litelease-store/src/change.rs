@@ -3,6 +3,7 @@
 use litelease_core::{LeaseInfo, Refusal, Row, State, Step, Tenure};
 
 use crate::judge::Verdict;
+use crate::schema::damaged_floor;
 use crate::statements::{Judged, stored_row};
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
@@ -90,23 +91,31 @@ impl Store {
             });
             let Some(step) = heard.transpose()? else {
                 ran?;
-                if is_stale || statement.is_unverified() {
+                if statement.is_unverified() {
                     self.verify()?;
                     statement.mark_verified();
                     return Ok(Heard::Stale);
                 }
-                return Ok(Heard::NoSuchRow);
+                return match is_stale {
+                    true => Err(self.verify().err().unwrap_or_else(damaged_floor)),
+                    false => Ok(Heard::NoSuchRow),
+                };
             };
             if step.write.is_none() {
                 ran?;
                 return Ok(Heard::Decided(step));
             }
-            ran.map_err(|failure| match boundary {
-                // The statement was a transaction of its own, so this may have been its commit.
-                Boundary::Own if !failure.means_nothing_stored() => Error::CommitUnknown(failure),
-                _ => Error::Sqlite(failure),
+            let changed = self.connection.changes();
+            ran.map_err(|failure| {
+                // The statement was a transaction of its own, so this may have been its commit. If it counts
+                // a change, the error even came after the commit, from a hook.
+                let is_known = failure.means_nothing_stored() && changed == 0;
+                match boundary {
+                    Boundary::Own if !is_known => Error::CommitUnknown(failure),
+                    _ => Error::Sqlite(failure),
+                }
             })?;
-            match self.connection.changes() {
+            match changed {
                 1 => Ok(Heard::Decided(step)),
                 0 if judged.inserts => Ok(Heard::NoSuchRow),
                 changed => Err(Error::unexpected_change(name, changed)),

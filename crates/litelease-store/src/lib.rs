@@ -8,6 +8,7 @@ mod change;
 mod clock;
 mod error;
 mod judge;
+mod list;
 mod purge;
 mod schema;
 mod sqlite;
@@ -18,8 +19,9 @@ mod transaction;
 pub use clock::When;
 pub use error::{Error, Failure};
 pub use judge::{Library, judge};
+pub use list::Rows;
 pub use sqlite::{
-    Api, Connection, Destructor, SqlFunction, SqlLast, code, sqlite3, sqlite3_context,
-    sqlite3_stmt, sqlite3_value,
+    Api, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, code, sqlite3,
+    sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

@@ -33,24 +33,26 @@ impl Store {
             self.within(self.boundary()?, || {
                 self.verify()?;
                 let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
-                let ended = self.ended(limit)?;
-                if ended.rows == 0 {
-                    return Ok(0);
-                }
-                // The floor first: inside a caller's transaction a floor without its deletion does no
-                // harm, a deletion without its floor would.
-                self.raise_floor(ended.largest_token)?;
-                execute_once(self.connection, &format!("DELETE {ENDED}"), &[limit])?;
-                match self.connection.changes() {
-                    rows if rows == ended.rows => Ok(rows.unsigned_abs()),
-                    changed => Err(Error::UnexpectedChange {
-                        what: "the rows to purge".into(),
-                        expected: ended.rows,
-                        changed,
-                    }),
-                }
+                self.all_or_nothing(|| self.delete_ended(limit))
             })
         })
+    }
+
+    fn delete_ended(&self, limit: Value<'_>) -> Result<u64, Error> {
+        let ended = self.ended(limit)?;
+        if ended.rows == 0 {
+            return Ok(0);
+        }
+        self.raise_floor(ended.largest_token)?;
+        execute_once(self.connection, &format!("DELETE {ENDED}"), &[limit])?;
+        match self.connection.changes() {
+            rows if rows == ended.rows => Ok(rows.unsigned_abs()),
+            changed => Err(Error::UnexpectedChange {
+                what: "the rows to purge".into(),
+                expected: ended.rows,
+                changed,
+            }),
+        }
     }
 
     /// Reads what would be deleted. A row that is not valid is reported, never quietly swept away.
@@ -60,7 +62,8 @@ impl Store {
         let mut run = statement.run(&[limit])?;
         let mut ended = Ended::default();
         while run.step()? {
-            let name = run.column(0).and_then(Value::text).unwrap_or_default();
+            let name = run.column(0).and_then(Value::text);
+            let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
             let columns = [run.column(1), run.column(2), run.column(3)];
             let state = stored_state(columns).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
             ended.rows += 1;

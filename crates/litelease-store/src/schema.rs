@@ -47,14 +47,20 @@ const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
 /// What others have put on a table that could change what a write means: triggers, temporary ones too, for
-/// they fire on this connection all the same, and unique indexes. Other indexes change no answer.
+/// they fire on this connection all the same, and unique indexes. Other indexes change no answer. (SQLite does
+/// not tell whether a temporary trigger is on our table or on another of its name, so both count.)
 const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE
 AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
 UNION ALL SELECT type, name FROM temp.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE AND type = 'trigger'";
 
-const META_ROW: &str = "SELECT format, token_floor FROM main.litelease_meta WHERE id = 1";
+/// The newest format that a file has, whatever else it has.
+const FORMAT_OF_FILE: &str = "SELECT max(format) FROM main.litelease_meta";
+
+/// 1 if the row of the file is as it must be.
+const META_IS_RIGHT: &str = "SELECT count(*) = 1 AND max(id) = 1 AND max(format) = 1
+AND typeof(max(token_floor)) = 'integer' AND max(token_floor) >= 0 FROM main.litelease_meta";
 
 impl Store {
     /// Creates the lease table if it is missing, and checks it if it is there.
@@ -88,7 +94,11 @@ impl Store {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
                 // No such table, as far as this connection knows: creating it takes the write lock too.
                 let created = create(self.connection, &RESOURCES);
-                self.verify().and(created)
+                match self.verify() {
+                    Err(Error::NotBootstrapped) => created,
+                    // Somebody else was faster, or what is there is not ours.
+                    verified => verified,
+                }
             }
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => self.verify(),
             Err(error) => Err(error),
@@ -97,14 +107,40 @@ impl Store {
     }
 
     /// Makes sure that the tables are ours, and finds out whether the file keeps a token floor.
+    ///
+    /// A newer format is told before anything else is looked at: it may have changed any of the tables.
     pub(crate) fn verify(&self) -> Result<(), Error> {
+        let format = format_of_file(self.connection)?;
+        if let Some(found) = format.filter(|found| *found > FORMAT) {
+            return Err(Error::NewerFormat { found, known: FORMAT });
+        }
         if !is_there(self.connection, &RESOURCES)? {
             return Err(Error::NotBootstrapped);
         }
-        let keeps_floor = verify_meta(self.connection)?;
+        let keeps_floor = is_there(self.connection, &META)?;
+        if keeps_floor && !self.connection.answers_one(META_IS_RIGHT) {
+            return Err(damaged_floor());
+        }
         self.keeps_floor.set(keeps_floor);
         Ok(())
     }
+}
+
+pub(crate) fn damaged_floor() -> Error {
+    mismatch(&META, format!("its row is missing or is not one of format {FORMAT}"))
+}
+
+/// The format number of the file, if it has one.
+fn format_of_file(connection: Connection) -> Result<Option<i64>, Error> {
+    let mut statement = match connection.prepare(FORMAT_OF_FILE) {
+        Ok(statement) => statement,
+        // There is no such table, or it has no format.
+        Err(failure) if failure.code & 0xff == code::ERROR => return Ok(None),
+        Err(failure) => return Err(failure.into()),
+    };
+    let mut run = statement.run(&[])?;
+    run.step()?;
+    Ok(run.column(0).and_then(Value::integer))
 }
 
 pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error> {
@@ -146,38 +182,12 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
     }
 }
 
-/// Whether the file has a row of its own. A newer format is told as such before anything else is looked
-/// at, because it may well have changed the table too.
-fn verify_meta(connection: Connection) -> Result<bool, Error> {
-    let (format, floor) = match meta_row(connection) {
-        Ok(row) => row,
-        // There is no such table, or it is not ours.
-        Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-            return is_there(connection, &META);
-        }
-        Err(error) => return Err(error),
-    };
-    match format {
-        Some(found) if found > FORMAT => Err(Error::NewerFormat { found, known: FORMAT }),
-        _ if !is_there(connection, &META)? => Ok(false),
-        Some(FORMAT) if floor.is_some_and(|floor| floor >= 0) => Ok(true),
-        _ => Err(mismatch(&META, format!("its row is missing or is not one of format {FORMAT}"))),
-    }
-}
-
-fn meta_row(connection: Connection) -> Result<(Option<i64>, Option<i64>), Error> {
-    let mut statement = connection.prepare(META_ROW)?;
-    let mut run = statement.run(&[])?;
-    if !run.step()? {
-        return Ok((None, None));
-    }
-    let read = |index| run.column(index).and_then(Value::integer);
-    Ok((read(0), read(1)))
-}
-
 fn mismatch(table: &Table, reason: String) -> Error {
     Error::SchemaMismatch { table: table.name, reason }
 }
+
+/// What SQLite takes for white space. Unicode has more, which to SQLite is part of a word.
+const WHITE: [char; 5] = [' ', '\t', '\n', '\r', '\x0c'];
 
 /// The first difference between a stored definition and the right one. White space is the only one that
 /// does not count.
@@ -215,11 +225,11 @@ fn parts(sql: &str) -> Vec<&str> {
         }
         if ends_a_part {
             let at = word.as_ptr() as usize - sql.as_ptr() as usize;
-            parts.push(sql[start..at].trim());
+            parts.push(sql[start..at].trim_matches(WHITE));
             start = at + word.len();
         }
     }
-    parts.push(sql[start..].trim());
+    parts.push(sql[start..].trim_matches(WHITE));
     parts
 }
 
@@ -227,7 +237,7 @@ fn parts(sql: &str) -> Vec<&str> {
 fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
     let mut rest = sql;
     std::iter::from_fn(move || {
-        rest = rest.trim_start_matches([' ', '\t', '\n', '\r', '\x0c']);
+        rest = rest.trim_start_matches(WHITE);
         let first = rest.chars().next()?;
         let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
         let end = match first {

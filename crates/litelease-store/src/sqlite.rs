@@ -86,12 +86,21 @@ pub struct Api {
         Option<SqlLast>,
         Destructor,
     ) -> c_int,
+    pub create_module_v2: unsafe extern "C" fn(
+        *mut sqlite3,
+        *const c_char,
+        *const c_void,
+        *mut c_void,
+        Destructor,
+    ) -> c_int,
     pub db_filename: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> *const c_char,
+    pub declare_vtab: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub errmsg: unsafe extern "C" fn(*mut sqlite3) -> *const c_char,
     pub extended_errcode: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub finalize: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
+    pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
     pub prepare_v3: unsafe extern "C" fn(
         *mut sqlite3,
         *const c_char,
@@ -102,6 +111,7 @@ pub struct Api {
     ) -> c_int,
     pub reset: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub result_error: unsafe extern "C" fn(*mut sqlite3_context, *const c_char, c_int),
+    pub result_error_code: unsafe extern "C" fn(*mut sqlite3_context, c_int),
     pub result_int64: unsafe extern "C" fn(*mut sqlite3_context, i64),
     pub result_null: unsafe extern "C" fn(*mut sqlite3_context),
     pub result_text64:
@@ -110,11 +120,13 @@ pub struct Api {
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
+    pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
     pub value_bytes: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
     pub value_int64: unsafe extern "C" fn(*mut sqlite3_value) -> i64,
     pub value_pointer: unsafe extern "C" fn(*mut sqlite3_value, *const c_char) -> *mut c_void,
     pub value_text: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_uchar,
     pub value_type: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
+    pub vtab_config: unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int,
     /// Not SQLite's: [`judge`](crate::judge) for this library.
     pub judge: SqlFunction,
 }
@@ -175,22 +187,33 @@ pub(crate) enum TxnState {
 }
 
 /// A value that is bound or read.
+///
+/// ```
+/// # use litelease_store::Value;
+/// assert_eq!(Value::Integer(7).integer(), Some(7));
+/// assert_eq!(Value::Text("a").integer(), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Value<'a> {
+pub enum Value<'a> {
+    /// NULL.
     Null,
+    /// An INTEGER.
     Integer(i64),
+    /// A TEXT.
     Text(&'a str),
 }
 
 impl<'a> Value<'a> {
-    pub(crate) fn integer(self) -> Option<i64> {
+    /// The number, if it is one.
+    pub fn integer(self) -> Option<i64> {
         match self {
             Value::Integer(number) => Some(number),
             _ => None,
         }
     }
 
-    pub(crate) fn text(self) -> Option<&'a str> {
+    /// The text, if it is one.
+    pub fn text(self) -> Option<&'a str> {
         match self {
             Value::Text(text) => Some(text),
             _ => None,
@@ -198,8 +221,8 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A statement kept for the life of its holder, compiled once.
-pub(crate) struct Statement {
+/// A compiled statement.
+pub struct Statement {
     raw: *mut sqlite3_stmt,
     connection: Connection,
     /// How often SQLite had recompiled this statement when the schema was last found right.
@@ -224,15 +247,30 @@ impl Connection {
         Connection { db, api }
     }
 
+    /// The pointer and the table that it was made from.
+    pub fn as_raw(self) -> (*mut sqlite3, &'static Api) {
+        (self.db, self.api)
+    }
+
     /// Whether no transaction is open.
     pub(crate) fn is_autocommit(self) -> bool {
         // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
         unsafe { (self.api.get_autocommit)(self.db) != 0 }
     }
 
+    /// How far the transaction on the main database has come.
     pub(crate) fn txn_state(self) -> TxnState {
-        // SAFETY: `db` is open and the name is a C string.
-        match unsafe { (self.api.txn_state)(self.db, MAIN.as_ptr()) } {
+        self.txn_state_of(MAIN.as_ptr())
+    }
+
+    /// How far the transaction has come on whichever database it has come farthest.
+    pub(crate) fn txn_state_anywhere(self) -> TxnState {
+        self.txn_state_of(ptr::null())
+    }
+
+    fn txn_state_of(self, schema: *const c_char) -> TxnState {
+        // SAFETY: `db` is open and the name is a C string, or null for all databases.
+        match unsafe { (self.api.txn_state)(self.db, schema) } {
             2 => TxnState::Write,
             1 => TxnState::Read,
             _ => TxnState::None,
@@ -262,7 +300,8 @@ impl Connection {
         self.copy_text(path)
     }
 
-    pub(crate) fn prepare(self, sql: &str) -> Result<Statement, Failure> {
+    /// Compiles a statement.
+    pub fn prepare(self, sql: &str) -> Result<Statement, Failure> {
         let Ok(length) = c_int::try_from(sql.len()) else {
             return Err(Failure { code: code::ERROR, message: "statement too long".into() });
         };
@@ -282,6 +321,12 @@ impl Connection {
             code::OK => Ok(Statement { raw, connection: self, verified: Cell::new(None) }),
             _ => Err(self.failure(rc)),
         }
+    }
+
+    /// Whether a query can be run and answers 1.
+    pub fn answers_one(self, sql: &str) -> bool {
+        let Ok(statement) = self.prepare(sql) else { return false };
+        statement.advance() == Ok(true) && statement.column(0) == Some(Value::Integer(1))
     }
 
     /// Compiles a statement that asks the rule.
@@ -353,6 +398,35 @@ impl Statement {
     /// Remembers that the schema this statement is now compiled against was found right.
     pub(crate) fn mark_verified(&self) {
         self.verified.set(Some(self.compilations()));
+    }
+
+    /// Goes on to the next row, if there is one. Nobody may look at a column of the row before meanwhile.
+    pub(crate) fn advance(&self) -> Result<bool, Failure> {
+        // SAFETY: `raw` is alive.
+        match unsafe { (self.api().step)(self.raw) } {
+            code::ROW => Ok(true),
+            code::DONE => Ok(false),
+            rc => Err(self.connection.failure(rc)),
+        }
+    }
+
+    /// A column of the present row; `None` for a REAL, a BLOB or text that is not UTF-8.
+    pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
+        let (api, raw) = (self.api(), self.raw);
+        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. `column_text` comes
+        // before `column_bytes`, as SQLite asks, and the bytes stay where they are until the next step or the
+        // reset.
+        unsafe {
+            match (api.column_type)(raw, index) {
+                SQLITE_NULL => Some(Value::Null),
+                SQLITE_INTEGER => Some(Value::Integer((api.column_int64)(raw, index))),
+                SQLITE_TEXT => {
+                    let start = (api.column_text)(raw, index);
+                    as_text(start, (api.column_bytes)(raw, index)).map(Value::Text)
+                }
+                _ => None,
+            }
+        }
     }
 
     fn compilations(&self) -> c_int {
@@ -429,12 +503,7 @@ impl<'s, 'v> Run<'s, 'v> {
 
     /// Goes on to the next row, if there is one.
     pub(crate) fn step(&mut self) -> Result<bool, Failure> {
-        // SAFETY: `raw` is alive.
-        match unsafe { (self.statement.api().step)(self.statement.raw) } {
-            code::ROW => Ok(true),
-            code::DONE => Ok(false),
-            rc => Err(self.statement.connection.failure(rc)),
-        }
+        self.statement.advance()
     }
 
     /// As for the statement.
@@ -447,27 +516,9 @@ impl<'s, 'v> Run<'s, 'v> {
         self.statement.mark_verified();
     }
 
-    /// A column of the present row; `None` for a REAL, a BLOB or text that is not UTF-8.
+    /// As for the statement.
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
-        let (api, raw) = (self.statement.api(), self.statement.raw);
-        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there.
-        match unsafe { (api.column_type)(raw, index) } {
-            SQLITE_NULL => Some(Value::Null),
-            // SAFETY: as above.
-            SQLITE_INTEGER => Some(Value::Integer(unsafe { (api.column_int64)(raw, index) })),
-            SQLITE_TEXT => self.text(index).map(Value::Text),
-            _ => None,
-        }
-    }
-
-    fn text(&self, index: c_int) -> Option<&str> {
-        let (api, raw) = (self.statement.api(), self.statement.raw);
-        // SAFETY: `column_text` comes before `column_bytes`, as SQLite asks. The bytes stay where they are
-        // until the next step or the reset, and both need more than this shared borrow.
-        unsafe {
-            let start = (api.column_text)(raw, index);
-            as_text(start, (api.column_bytes)(raw, index))
-        }
+        self.statement.column(index)
     }
 }
 
@@ -476,7 +527,7 @@ impl Api {
     ///
     /// # Safety
     /// The value must be one of this library's and live for `'a`.
-    pub(crate) unsafe fn value<'a>(&self, value: *mut sqlite3_value) -> Option<Value<'a>> {
+    pub unsafe fn value<'a>(&self, value: *mut sqlite3_value) -> Option<Value<'a>> {
         // SAFETY: as promised; `value_text` comes before `value_bytes`, as SQLite asks.
         unsafe {
             match (self.value_type)(value) {
@@ -495,7 +546,7 @@ impl Api {
     ///
     /// # Safety
     /// The context must be that of a call by this library, and text must live until its statement ends.
-    pub(crate) unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
+    pub unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
         // SAFETY: as promised.
         unsafe {
             match value {
@@ -507,6 +558,20 @@ impl Api {
                 }
             }
         }
+    }
+}
+
+impl Api {
+    /// Answers a call of a function with text that SQLite copies.
+    ///
+    /// # Safety
+    /// The context must be that of a call by this library.
+    pub unsafe fn result_copied(&self, context: *mut sqlite3_context, text: &str) {
+        // SAFETY: SQLITE_TRANSIENT, which is the address -1, is no function but a mark that SQLite looks for.
+        let transient = unsafe { std::mem::transmute::<isize, Destructor>(-1) };
+        let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+        // SAFETY: as promised.
+        unsafe { (self.result_text64)(context, start, length, transient, SQLITE_UTF8) };
     }
 }
 

@@ -48,7 +48,10 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
 /// format.
 macro_rules! with_floor {
     ($statement:ident) => {
-        $statement!(", (SELECT CASE format WHEN 1 THEN token_floor END FROM main.litelease_meta)")
+        $statement!(
+            ", (SELECT CASE WHEN count(*) = 1 AND max(id) = 1 AND max(format) = 1
+THEN max(token_floor) END FROM main.litelease_meta)"
+        )
     };
 }
 

@@ -22,6 +22,19 @@ pub struct Store {
     pub(crate) keeps_floor: Cell<bool>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     pub(crate) in_transaction: Cell<bool>,
+    /// Whether a transaction of ours is still open because its rollback failed.
+    pub(crate) owes_rollback: Cell<bool>,
+    /// How many savepoints of ours are open.
+    pub(crate) savepoints: Cell<u32>,
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.owes_rollback.get() {
+            // The last chance; after it, whoever has the connection has an open transaction.
+            let _ = self.rollback();
+        }
+    }
 }
 
 impl Store {
@@ -32,6 +45,8 @@ impl Store {
             statements: Statements::new(),
             keeps_floor: Cell::new(false),
             in_transaction: Cell::new(false),
+            owes_rollback: Cell::new(false),
+            savepoints: Cell::new(0),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
 
-use crate::sqlite::TxnState;
+use crate::sqlite::{TxnState, code};
 use crate::statements::execute_once;
 use crate::{Error, Store};
 
@@ -26,9 +26,7 @@ impl Boundary {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.naming("begin a transaction", None, || {
-            self.statements.begin.execute(self.connection)
-        })?;
+        self.naming("begin a transaction", None, || self.open())?;
         self.in_transaction.set(true);
         Ok(())
     }
@@ -39,8 +37,9 @@ impl Store {
     /// means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
         self.naming("commit", None, || {
-            self.boundary()?;
+            let boundary = self.boundary();
             self.in_transaction.set(false);
+            boundary?;
             self.end()
         })
     }
@@ -51,34 +50,54 @@ impl Store {
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        self.naming("roll back", None, || self.statements.rollback.execute(self.connection))
+        // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
+        self.owes_rollback.set(true);
+        self.naming("roll back", None, || self.statements.rollback.execute(self.connection))?;
+        self.owes_rollback.set(false);
+        Ok(())
     }
 
-    /// Opens a savepoint inside the open transaction.
-    pub fn savepoint(&self) -> Result<(), Error> {
+    /// Opens a savepoint inside the open transaction, and answers its number.
+    pub fn savepoint(&self) -> Result<u32, Error> {
         self.boundary()?;
-        self.at_savepoint("SAVEPOINT")
+        let number = self.savepoints.get() + 1;
+        self.at_savepoint("SAVEPOINT", number)?;
+        self.savepoints.set(number);
+        Ok(number)
     }
 
-    /// Keeps what was done since the innermost [`savepoint`](Store::savepoint), as part of what encloses it.
-    pub fn release_savepoint(&self) -> Result<(), Error> {
+    /// Keeps what was done since a savepoint, as part of what encloses it.
+    pub fn release_savepoint(&self, number: u32) -> Result<(), Error> {
         self.boundary()?;
-        self.at_savepoint("RELEASE")
+        self.at_savepoint("RELEASE", number)?;
+        self.savepoints.set(number - 1);
+        Ok(())
     }
 
-    /// Undoes what was done since the innermost [`savepoint`](Store::savepoint), and closes it. That SQLite has
-    /// already rolled everything back by itself is fine.
-    pub fn rollback_savepoint(&self) -> Result<(), Error> {
+    /// Undoes what was done since a savepoint, and closes it. That SQLite has already rolled everything back by
+    /// itself is fine.
+    pub fn rollback_savepoint(&self, number: u32) -> Result<(), Error> {
         if self.connection.is_autocommit() {
             return Ok(());
         }
-        self.at_savepoint("ROLLBACK TO")?;
-        self.at_savepoint("RELEASE")
+        self.at_savepoint("ROLLBACK TO", number)?;
+        self.release_savepoint(number)
     }
 
-    fn at_savepoint(&self, verb: &str) -> Result<(), Error> {
-        let sql = format!("{verb} litelease_savepoint");
+    /// The number is part of the name: one that was forgotten must not be taken for the one that encloses it.
+    fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
+        let sql = format!("{verb} litelease_savepoint_{number}");
         self.naming(&sql, None, || Ok(execute_once(self.connection, &sql, &[])?))
+    }
+
+    fn open(&self) -> Result<(), Error> {
+        self.savepoints.set(0);
+        // What may be needed in haste is compiled before: an interrupt can stop that, too.
+        self.statements.rollback.with(self.connection, |_| Ok(()))?;
+        self.statements.begin.execute(self.connection).inspect_err(|_| {
+            // One that was interrupted may have begun all the same.
+            let _ = self.rollback();
+        })
     }
 
     fn end(&self) -> Result<(), Error> {
@@ -86,9 +105,10 @@ impl Store {
             Err(Error::Sqlite(failure)) => {
                 // SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
                 let still_open = !self.connection.is_autocommit();
-                self.rollback()?;
-                match still_open || failure.means_nothing_stored() {
+                let _ = self.rollback();
+                match still_open || failure.code == code::CONSTRAINT_COMMITHOOK {
                     true => Err(Error::Sqlite(failure)),
+                    // Any other error may even come from a hook that runs after the commit.
                     false => Err(Error::CommitUnknown(failure)),
                 }
             }
@@ -101,16 +121,19 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        let state = self.connection.txn_state();
-        if self.in_transaction.get() && self.connection.is_autocommit() {
+        if self.owes_rollback.get() {
+            self.rollback()?;
+        }
+        let is_autocommit = self.connection.is_autocommit();
+        if self.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
         }
-        // Inside a writing statement of the caller's, autocommit is on but the transaction is the caller's.
-        if self.connection.is_autocommit() && state != TxnState::Write {
-            Ok(Boundary::Own)
-        } else {
-            Ok(Boundary::Joined(state))
+        // Inside a writing statement of the caller's, on any database, autocommit is on but the transaction is
+        // the caller's.
+        if is_autocommit && self.connection.txn_state_anywhere() != TxnState::Write {
+            return Ok(Boundary::Own);
         }
+        Ok(Boundary::Joined(self.connection.txn_state()))
     }
 
     /// Does `work` with the write lock held, and commits it if the transaction is ours.
@@ -121,11 +144,11 @@ impl Store {
     ) -> Result<T, Error> {
         match boundary {
             Boundary::Own => {
-                self.statements.begin.execute(self.connection)?;
+                self.open()?;
                 match work() {
                     Ok(done) => self.end().map(|()| done),
                     Err(error) => {
-                        self.rollback()?;
+                        let _ = self.rollback();
                         Err(error)
                     }
                 }
@@ -134,6 +157,25 @@ impl Store {
             Boundary::Joined(_) => {
                 self.lock()?;
                 work()
+            }
+        }
+    }
+
+    /// Does all of `work` or, as far as it can be undone, nothing of it, inside a transaction that is open.
+    pub(crate) fn all_or_nothing<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.connection.is_autocommit() {
+            // A statement of the caller's is writing, and SQLite opens no savepoint meanwhile.
+            return work();
+        }
+        let number = self.savepoint()?;
+        match work() {
+            Ok(done) => self.release_savepoint(number).map(|()| done),
+            Err(error) => {
+                let _ = self.rollback_savepoint(number);
+                Err(error)
             }
         }
     }

@@ -32,11 +32,18 @@ macro_rules! linked {
         static LINKED: Api = Api {
             $($field,)*
             create_function_v2,
+            create_module_v2,
+            malloc: ffi::sqlite3_malloc,
+            // SAFETY: the two types differ only in what the pointer points to, which is opaque to both.
+            vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
             prepare_v3,
             judge: judge::<Linked>,
         };
     };
 }
+
+type LinkedConfig = unsafe extern "C" fn(*mut ffi::sqlite3, c_int, ...) -> c_int;
+type VtabConfig = unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int;
 
 /// The library itself.
 struct Linked;
@@ -70,6 +77,7 @@ linked! {
     column_int64 = sqlite3_column_int64(sqlite3_stmt, index: c_int) -> i64;
     column_text = sqlite3_column_text(sqlite3_stmt, index: c_int) -> *const c_uchar;
     column_type = sqlite3_column_type(sqlite3_stmt, index: c_int) -> c_int;
+    declare_vtab = sqlite3_declare_vtab(sqlite3, definition: *const c_char) -> c_int;
     db_filename = sqlite3_db_filename(sqlite3, schema: *const c_char) -> *const c_char;
     errmsg = sqlite3_errmsg(sqlite3) -> *const c_char;
     extended_errcode = sqlite3_extended_errcode(sqlite3) -> c_int;
@@ -78,6 +86,7 @@ linked! {
     last_insert_rowid = sqlite3_last_insert_rowid(sqlite3) -> i64;
     reset = sqlite3_reset(sqlite3_stmt) -> c_int;
     result_error = sqlite3_result_error(sqlite3_context, message: *const c_char, length: c_int);
+    result_error_code = sqlite3_result_error_code(sqlite3_context, code: c_int);
     result_int64 = sqlite3_result_int64(sqlite3_context, number: i64);
     result_null = sqlite3_result_null(sqlite3_context);
     result_text64 = sqlite3_result_text64(
@@ -91,6 +100,7 @@ linked! {
     step = sqlite3_step(sqlite3_stmt) -> c_int;
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
+    user_data = sqlite3_user_data(sqlite3_context) -> *mut c_void;
     value_bytes = sqlite3_value_bytes(sqlite3_value) -> c_int;
     value_int64 = sqlite3_value_int64(sqlite3_value) -> i64;
     value_pointer = sqlite3_value_pointer(sqlite3_value, kind: *const c_char) -> *mut c_void;
@@ -139,4 +149,15 @@ unsafe extern "C" fn create_function_v2(
             destroy,
         )
     }
+}
+
+unsafe extern "C" fn create_module_v2(
+    db: *mut sqlite3,
+    name: *const c_char,
+    module: *const c_void,
+    data: *mut c_void,
+    destroy: Destructor,
+) -> c_int {
+    // SAFETY: the caller keeps to the contract of SQLite's function of this name.
+    unsafe { ffi::sqlite3_create_module_v2(db.cast(), name, module.cast(), data, destroy) }
 }

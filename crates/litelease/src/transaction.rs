@@ -51,6 +51,7 @@ pub struct Transaction<'t> {
 pub struct Savepoint<'s> {
     leases: &'s Leases,
     connection: &'s Connection,
+    number: u32,
     open: bool,
 }
 
@@ -136,8 +137,8 @@ impl<'t> Transaction<'t> {
 
 impl<'s> Savepoint<'s> {
     fn begin(leases: &'s Leases, connection: &'s Connection) -> Result<Self> {
-        lift(leases.store().savepoint())?;
-        Ok(Savepoint { leases, connection, open: true })
+        let number = lift(leases.store().savepoint())?;
+        Ok(Savepoint { leases, connection, number, open: true })
     }
 
     /// The connection, for the caller's own statements in this savepoint.
@@ -190,7 +191,7 @@ impl<'s> Savepoint<'s> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn commit(mut self) -> Result<()> {
-        lift(self.leases.store().release_savepoint())?;
+        lift(self.leases.store().release_savepoint(self.number))?;
         self.open = false;
         Ok(())
     }
@@ -211,7 +212,7 @@ impl<'s> Savepoint<'s> {
     /// ```
     pub fn rollback(mut self) -> Result<()> {
         self.open = false;
-        lift(self.leases.store().rollback_savepoint())
+        lift(self.leases.store().rollback_savepoint(self.number))
     }
 }
 
@@ -228,7 +229,7 @@ impl Drop for Savepoint<'_> {
     fn drop(&mut self) {
         if self.open {
             // It fails only where the whole transaction was already rolled back.
-            let _ = self.leases.store().rollback_savepoint();
+            let _ = self.leases.store().rollback_savepoint(self.number);
         }
     }
 }
