@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust lint stress bench-quick clean
+.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel stress bench-quick clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -13,11 +13,18 @@ run: ## tell a short story in the terminal: two workers, one dies, takeover, the
 	@scripts/setup cc
 	cargo run -q -p litelease --example takeover
 
-test: lint test-rust ## set up and run all checks and tests
+test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace
+	@scripts/setup cc strace sqlite3
+	@scripts/setup-node
+	@scripts/setup-python
 	cargo test -q --workspace
+
+test-python: ## the Python package: types and tests, on two Pythons
+	@scripts/setup cc
+	@scripts/setup-python
+	@scripts/test-python
 
 lint: ## formatting, clippy and documentation, without a warning
 	@scripts/setup cc
@@ -25,13 +32,29 @@ lint: ## formatting, clippy and documentation, without a warning
 	cargo clippy -q --workspace --all-targets -- -D warnings
 	cargo doc -q --workspace --no-deps
 
+build-ext: ## build the loadable extension, target/release/liblitelease_ext.so
+	@scripts/setup cc
+	cargo build -q --release -p litelease-extension
+
+smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python3 of the system
+	@scripts/setup cc sqlite3 valgrind
+	@scripts/smoke-ext
+
+dist-ext: build-ext ## put it into dist/, named after the platform, with its checksum
+	@scripts/dist-ext
+
+python-wheel: ## build the wheel of the Python package into dist/
+	@scripts/setup cc
+	@scripts/setup-python
+	target/python/system/bin/python -m pip wheel -q --no-build-isolation --no-deps -w dist ./python
+
 stress: ## repeat the acceptance journeys for FOR=120 seconds, several at a time on one file
 	@scripts/setup cc
 	LITELEASE_STRESS_SECONDS=$(or $(FOR),120) cargo test -q -p litelease-proof --test journeys stress
 
 bench-quick: ## what it costs, as counts next to the bare SQLite statement
 	@scripts/setup cc valgrind strace
-	cargo build -q --release -p litelease-bench
+	cargo build -q --release -p litelease-bench -p litelease-extension
 	target/release/litelease-bench quick
 
 clean: ## remove everything that was built

@@ -35,6 +35,21 @@ pub(crate) fn then<T>(
 fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
     match what {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
+        "sql-cycle" => {
+            litelease::functions::register(db.conn())?;
+            let mut claim = db.conn().prepare("SELECT litelease_claim(?1, ?2, ?3)")?;
+            let exact = "SELECT litelease_renew(?1, ?2, ?3, NULL, ?4)";
+            let mut renew = db.conn().prepare(exact)?;
+            let mut release = db.conn().prepare("SELECT litelease_release(?1, ?2, NULL, ?3)")?;
+            let ttl_ms = TTL.as_millis() as i64;
+            (0..rounds).try_for_each(|_| {
+                let number = |row: &litelease::rusqlite::Row<'_>| row.get::<_, i64>(0);
+                let token = claim.query_row((NAME, OWNER, ttl_ms), number)?;
+                renew.query_row((NAME, OWNER, 2 * ttl_ms, token), number)?;
+                release.query_row((NAME, OWNER, token), number)?;
+                Ok(())
+            })
+        }
         "busy" => claimed(db, |db| {
             (0..rounds).try_for_each(|_| match db.claim(NAME, "worker-b", TTL)? {
                 ClaimResult::Busy(_) => Ok(()),

@@ -158,7 +158,7 @@ pub fn perform(leases: &Leases, now_ms: i64, action: &Action) -> litelease::Resu
     })
 }
 
-fn transaction_sql(action: &Action) -> Option<String> {
+pub(crate) fn transaction_sql(action: &Action) -> Option<String> {
     let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     Some(match action {
         Action::Begin { immediate: false } => "BEGIN".into(),

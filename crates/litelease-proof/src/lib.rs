@@ -9,6 +9,7 @@ pub mod play;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
+pub mod sql_player;
 
 /// The Rust blocks of the documents, each run as a test.
 #[cfg(doctest)]

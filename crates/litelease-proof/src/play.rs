@@ -19,6 +19,8 @@ pub trait Player {
 pub enum Played {
     /// The answer, in canonical form.
     Answer(String),
+    /// A no without its reason, from a surface that does not tell it.
+    No,
     /// The surface cannot do this, and why.
     Skipped(&'static str),
 }
@@ -38,6 +40,11 @@ pub fn play(scenario: &Scenario, player: &mut dyn Player, tally: &mut Tally) -> 
         match player.step(step.now_ms, &step.action) {
             Played::Skipped(why) => *tally.skipped.entry(why).or_default() += 1,
             Played::Answer(answer) if answer == step.answer => tally.played += 1,
+            Played::No if step.answer.starts_with("rejected ") => tally.played += 1,
+            Played::No => {
+                let (path, line) = (scenario.path.display(), step.line);
+                return Err(format!("{path}:{line}: {}\n  but got -> rejected", step.text));
+            }
             Played::Answer(answer) => {
                 let (path, line) = (scenario.path.display(), step.line);
                 return Err(format!("{path}:{line}: {}\n  but got -> {answer}", step.text));

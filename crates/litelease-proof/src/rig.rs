@@ -77,6 +77,33 @@ pub fn worker(program: &str, words: &[&str], file: &Path) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the worker starts")
 }
 
+/// The loadable extension, built now if it is not there yet.
+pub fn extension() -> PathBuf {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "-q", "-p", "litelease-extension", "--target-dir"]).arg(&target);
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(built.success(), "the extension does not build");
+    let folder = target.join("debug").canonicalize().expect("the target folder");
+    folder.join(format!(
+        "{}litelease_ext{}",
+        std::env::consts::DLL_PREFIX,
+        std::env::consts::DLL_SUFFIX
+    ))
+}
+
+/// Loads the extension into a connection.
+pub fn load_extension(connection: &Connection, path: &Path) {
+    // SAFETY: it is our own extension, and nothing else is loaded while loading is allowed.
+    let loaded = unsafe {
+        connection.load_extension_enable().expect("extensions can be allowed");
+        connection.load_extension(path, None::<&str>)
+    };
+    connection.load_extension_disable().expect("extensions can be forbidden");
+    loaded.expect("the extension loads");
+}
+
 /// Random numbers from a seed that is printed, so that a failure can be seen again.
 pub struct Dice(u64);
 

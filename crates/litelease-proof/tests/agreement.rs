@@ -94,6 +94,7 @@ impl Open {
 fn answer(played: Played) -> String {
     match played {
         Played::Answer(answer) => answer,
+        Played::No => "rejected".into(),
         Played::Skipped(why) => format!("skipped: {why}"),
     }
 }

@@ -127,7 +127,9 @@ fn dependencies_point_inward() {
     for (krate, may_know) in [
         ("litelease-core", &[][..]),
         ("litelease-store", &["litelease-core"]),
-        ("litelease", &["litelease-core", "litelease-store", "rusqlite"]),
+        ("litelease-sql", &["litelease-core", "litelease-store"]),
+        ("litelease-extension", &["litelease-core", "litelease-sql", "litelease-store"]),
+        ("litelease", &["litelease-core", "litelease-sql", "litelease-store", "rusqlite"]),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));

@@ -3,9 +3,10 @@
 use litelease_proof::crate_player::{CratePlayer, Mode};
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{extension, tell};
 use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::{self, Scenario};
+use litelease_proof::sql_player::SqlPlayer;
 
 /// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
 fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) {
@@ -44,6 +45,17 @@ fn the_crate_plays_all_scenarios_in_nested_savepoints() {
 #[test]
 fn the_crate_plays_all_scenarios_on_a_borrowed_connection() {
     check("crate, borrowed", || CratePlayer::new(Mode::Borrowed).unwrap());
+}
+
+#[test]
+fn the_sql_functions_play_all_scenarios() {
+    check("SQL functions, registered", || SqlPlayer::new(None));
+}
+
+#[test]
+fn the_loadable_extension_plays_all_scenarios() {
+    let extension = extension();
+    check("SQL functions, loaded", || SqlPlayer::new(Some(extension.clone())));
 }
 
 /// How many scenario files notice a bug.

@@ -6,6 +6,7 @@
 
 mod change;
 mod clock;
+pub mod door;
 mod error;
 mod judge;
 mod list;

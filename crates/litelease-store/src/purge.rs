@@ -8,11 +8,10 @@ use crate::statements::{execute_once, stored_state};
 use crate::{Error, Store, When};
 
 /// The rows whose last lease ended at `?1` or earlier: it expired then, or was released then.
-const ENDED: &str = "FROM main.litelease_resources
-WHERE coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
+pub(crate) const ENDED: &str = "coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
 
 /// Raises the file's token floor, never lowers it.
-const RAISE_FLOOR: &str =
+pub(crate) const RAISE_FLOOR: &str =
     "INSERT INTO main.litelease_meta (id, format, token_floor) VALUES (1, ?1, ?2)
 ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor)";
 
@@ -44,7 +43,11 @@ impl Store {
             return Ok(0);
         }
         self.raise_floor(ended.largest_token)?;
-        execute_once(self.connection, &format!("DELETE {ENDED}"), &[limit])?;
+        execute_once(
+            self.connection,
+            &format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
+            &[limit],
+        )?;
         match self.connection.changes() {
             rows if rows == ended.rows => Ok(rows.unsigned_abs()),
             changed => Err(Error::UnexpectedChange {
@@ -57,7 +60,10 @@ impl Store {
 
     /// Reads what would be deleted. A row that is not valid is reported, never quietly swept away.
     fn ended(&self, limit: Value<'_>) -> Result<Ended, Error> {
-        let sql = format!("SELECT name, owner, token, lease_expires_at_ms {ENDED}");
+        let sql = format!(
+            "SELECT name, owner, token, lease_expires_at_ms
+             FROM main.litelease_resources WHERE {ENDED}"
+        );
         let mut statement = self.connection.prepare(&sql)?;
         let mut run = statement.run(&[limit])?;
         let mut ended = Ended::default();

@@ -7,8 +7,18 @@ use crate::{Error, Store};
 
 /// A table of ours: what it is called and how it is defined, word for word.
 pub(crate) struct Table {
-    name: &'static str,
-    definition: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) definition: &'static str,
+}
+
+impl Table {
+    /// The first difference between an entry in the schema and the right one.
+    pub(crate) fn difference(&self, kind: &str, sql: &str) -> Option<String> {
+        match kind {
+            "table" => difference(sql, self),
+            _ => Some("it is a view".into()),
+        }
+    }
 }
 
 /// The leases. This is also the file format.
@@ -43,23 +53,23 @@ pub(crate) const META: Table = Table {
 pub(crate) const FORMAT: i64 = 1;
 
 /// A table's entry in the schema.
-const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
+pub(crate) const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
 /// What others have put on a table that could change what a write means: triggers, temporary ones too, for
 /// they fire on this connection all the same, and unique indexes. Other indexes change no answer. (SQLite does
 /// not tell whether a temporary trigger is on our table or on another of its name, so both count.)
-const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
+pub(crate) const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE
 AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
 UNION ALL SELECT type, name FROM temp.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE AND type = 'trigger'";
 
 /// The newest format that a file has, whatever else it has.
-const FORMAT_OF_FILE: &str = "SELECT max(format) FROM main.litelease_meta";
+pub(crate) const FORMAT_OF_FILE: &str = "SELECT max(format) FROM main.litelease_meta";
 
 /// 1 if the row of the file is as it must be.
-const META_IS_RIGHT: &str = "SELECT count(*) = 1 AND max(id) = 1 AND max(format) = 1
+pub(crate) const META_IS_RIGHT: &str = "SELECT count(*) = 1 AND max(id) = 1 AND max(format) = 1
 AND typeof(max(token_floor)) = 'integer' AND max(token_floor) >= 0 FROM main.litelease_meta";
 
 impl Store {
@@ -172,11 +182,9 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
     if !run.step()? {
         return Ok(false);
     }
-    if run.column(0).and_then(Value::text) != Some("table") {
-        return Err(mismatch(table, "it is a view".into()));
-    }
+    let kind = run.column(0).and_then(Value::text).unwrap_or_default();
     let sql = run.column(1).and_then(Value::text).unwrap_or_default();
-    match difference(sql, table) {
+    match table.difference(kind, sql) {
         Some(reason) => Err(mismatch(table, reason)),
         None => Ok(true),
     }

@@ -56,7 +56,7 @@ THEN max(token_floor) END FROM main.litelease_meta)"
 }
 
 /// Takes the write lock in a transaction that somebody else began, and changes nothing.
-const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
+pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
 
 /// The statements of one connection.
 pub(crate) struct Statements {

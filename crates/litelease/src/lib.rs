@@ -26,6 +26,7 @@
 //! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
 
 mod error;
+pub mod functions;
 mod handle;
 mod leases;
 mod linked;

@@ -46,7 +46,7 @@ type LinkedConfig = unsafe extern "C" fn(*mut ffi::sqlite3, c_int, ...) -> c_int
 type VtabConfig = unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int;
 
 /// The library itself.
-struct Linked;
+pub(crate) struct Linked;
 
 impl Library for Linked {
     fn api() -> &'static Api {

@@ -1,0 +1,200 @@
+//! The second door of the library: the rule and the statements for hosts that cannot load an extension, such
+//! as a Python whose `sqlite3` was built without that. They call these functions and run the statements on
+//! their own connection.
+//!
+//! Texts are pointers to UTF-8 with a length; a null pointer is no text.
+
+use std::ffi::{c_char, c_int, c_uchar};
+use std::panic::catch_unwind;
+use std::{ptr, slice, str};
+
+use litelease_store::door::{Outcome, Question, Verb, decide, difference, statement};
+
+use litelease_core::{Claimant, Reason, Refusal, State};
+
+/// A text of the host's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Text {
+    start: *const c_uchar,
+    length: usize,
+}
+
+/// What the rule is asked. Numbers that do not apply are 0.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CQuestion {
+    /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect.
+    verb: c_int,
+    has_row: c_int,
+    has_expiry: c_int,
+    has_token: c_int,
+    stored_token: i64,
+    stored_expires_at_ms: i64,
+    ttl_ms: i64,
+    now_ms: i64,
+    token: i64,
+    floor: i64,
+    stored_owner: Text,
+    owner: Text,
+    new_owner: Text,
+}
+
+/// What the rule answers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CDecision {
+    /// 0 done, 1 busy, 2 rejected.
+    outcome: c_int,
+    /// 0 never claimed, 1 held by, 2 superseded, 3 unknown token, 4 released, 5 expired.
+    reason: c_int,
+    writes: c_int,
+    /// Whether the state to store has an owner: the one who asked, or the new one of a transfer.
+    has_owner: c_int,
+    token: i64,
+    expires_at_ms: i64,
+}
+
+/// Asks the rule. Answers 0, or why it refuses: 1 the ttl, 2 the time, 3 the token, 4 the stored row is not
+/// valid, 5 the question is not.
+///
+/// # Safety
+/// The pointers must be valid, and the texts UTF-8 of their length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_decide(
+    question: *const CQuestion,
+    decision: *mut CDecision,
+) -> c_int {
+    // SAFETY: as promised.
+    let answered = catch_unwind(|| unsafe { answer(&*question) });
+    match answered.unwrap_or(Err(5)) {
+        Ok(answer) => {
+            // SAFETY: as promised.
+            unsafe { *decision = answer };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// A statement by its name, copied to `out` as far as it fits. Answers its length, or 0 if there is none.
+///
+/// # Safety
+/// The pointers must be valid for their lengths, and the name UTF-8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_statement(
+    name: Text,
+    out: *mut c_char,
+    size: usize,
+) -> usize {
+    // SAFETY: as promised.
+    let found = catch_unwind(|| unsafe { text(name) }.and_then(statement));
+    // SAFETY: as promised.
+    unsafe { give(found.unwrap_or(None), out, size) }
+}
+
+/// The first difference between a table as it is stored and as it should be, copied to `out` as far as it
+/// fits. Answers its length, or 0 if there is none.
+///
+/// # Safety
+/// The pointers must be valid for their lengths, and the texts UTF-8.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_difference(
+    table: Text,
+    kind: Text,
+    sql: Text,
+    out: *mut c_char,
+    size: usize,
+) -> usize {
+    let found = catch_unwind(|| {
+        // SAFETY: as promised.
+        let [table, kind, sql] =
+            [table, kind, sql].map(|given| unsafe { text(given) }.unwrap_or(""));
+        difference(table, kind, sql)
+    });
+    // SAFETY: as promised.
+    unsafe { give(found.unwrap_or_else(|_| Some("internal error".into())), out, size) }
+}
+
+/// The version of the library, as a C string.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_door_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// # Safety
+/// The texts must be valid.
+unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
+    // SAFETY: as promised.
+    let (stored_owner, owner, new_owner) =
+        unsafe { (text(asked.stored_owner), text(asked.owner), text(asked.new_owner)) };
+    let expiry = (asked.has_expiry != 0).then_some(asked.stored_expires_at_ms);
+    let state = match asked.has_row {
+        0 => None,
+        _ => Some(State::stored(asked.stored_token, stored_owner, expiry).ok_or(4)?),
+    };
+    let token = (asked.has_token != 0).then_some(asked.token);
+    let who = Claimant { owner: owner.unwrap_or(""), token };
+    let ttl_ms = asked.ttl_ms;
+    let verb = match asked.verb {
+        0 => Verb::Claim { owner: owner.ok_or(5)?, ttl_ms },
+        1 => Verb::Renew { who, ttl_ms },
+        2 => Verb::Release { who },
+        3 => Verb::Transfer { who, new_owner: new_owner.ok_or(5)?, ttl_ms },
+        4 => Verb::Break,
+        5 => Verb::Inspect,
+        _ => return Err(5),
+    };
+    let question = Question { verb, state, now_ms: asked.now_ms, floor: asked.floor };
+    let (outcome, write) = decide(question).map_err(|refusal| match refusal {
+        Refusal::InvalidTtl { .. } => 1,
+        Refusal::TimeOverflow { .. } => 2,
+        Refusal::TokenExhausted => 3,
+    })?;
+    let (outcome, reason) = match outcome {
+        Outcome::Done => (0, 0),
+        Outcome::Busy => (1, 0),
+        Outcome::Rejected(reason) => (2, number(reason)),
+    };
+    let tenure = write.and_then(|state| state.tenure());
+    Ok(CDecision {
+        outcome,
+        reason,
+        writes: c_int::from(write.is_some()),
+        has_owner: c_int::from(tenure.is_some()),
+        token: write.map_or(0, |state| state.token()),
+        expires_at_ms: tenure.map_or(0, |tenure| tenure.expires_at_ms),
+    })
+}
+
+fn number(reason: Reason) -> c_int {
+    match reason {
+        Reason::NeverClaimed => 0,
+        Reason::HeldBy => 1,
+        Reason::Superseded { .. } => 2,
+        Reason::UnknownToken => 3,
+        Reason::Released => 4,
+        Reason::Expired => 5,
+    }
+}
+
+/// # Safety
+/// The pointer must be null or valid for the length.
+unsafe fn text<'a>(given: Text) -> Option<&'a str> {
+    if given.start.is_null() {
+        return None;
+    }
+    // SAFETY: as promised.
+    str::from_utf8(unsafe { slice::from_raw_parts(given.start, given.length) }).ok()
+}
+
+/// # Safety
+/// `out` must be valid for `size` bytes.
+unsafe fn give(text: Option<String>, out: *mut c_char, size: usize) -> usize {
+    let Some(text) = text else { return 0 };
+    if !out.is_null() {
+        // SAFETY: as promised, and no more than `size` bytes are written.
+        unsafe { ptr::copy_nonoverlapping(text.as_ptr(), out.cast(), text.len().min(size)) };
+    }
+    text.len()
+}

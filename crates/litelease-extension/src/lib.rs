@@ -1,0 +1,179 @@
+//! The loadable extension: the SQL functions of `litelease-sql`, for whichever SQLite loads it.
+//!
+//! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the store is made.
+//! A process may have more than one SQLite library, so each gets a place of its own here.
+
+mod door;
+mod routines;
+
+use std::ffi::{c_char, c_int};
+use std::panic::catch_unwind;
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use litelease_store::{Api, Connection, Library, code, judge, sqlite3};
+
+use crate::routines::Routines;
+
+/// The oldest SQLite whose table has all that is needed, in SQLite's way of counting.
+const OLDEST: c_int = 3_034_001;
+
+/// How many SQLite libraries one process may have. Python's own and one more are two.
+const PLACES: usize = 4;
+
+/// The libraries that have loaded the extension, by the address of their table.
+static LIBRARIES: [OnceLock<(usize, Api)>; PLACES] = [const { OnceLock::new() }; PLACES];
+
+/// Held while a library takes its place.
+static TAKING: Mutex<()> = Mutex::new(());
+
+/// The library in the n-th place.
+struct Place<const N: usize>;
+
+impl<const N: usize> Library for Place<N> {
+    fn api() -> &'static Api {
+        match LIBRARIES[N].get() {
+            Some((_, api)) => api,
+            // Only a function that was registered through this table asks for it.
+            None => std::process::abort(),
+        }
+    }
+}
+
+/// The entry point that SQLite looks for first.
+///
+/// # Safety
+/// Only SQLite may call it, to load an extension.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_extension_init(
+    db: *mut sqlite3,
+    error: *mut *mut c_char,
+    routines: *const Routines,
+) -> c_int {
+    // SAFETY: SQLite's table begins with functions that every version has.
+    let table = unsafe { &*routines };
+    let version = table.version();
+    let loaded = if version < OLDEST {
+        Err(format!(
+            "litelease needs SQLite 3.34.1 or newer, and this is {}.{}.{}",
+            version / 1_000_000,
+            version / 1_000 % 1_000,
+            version % 1_000
+        ))
+    } else {
+        // A panic must not unwind into SQLite.
+        // SAFETY: SQLite keeps the connection open as long as its functions are registered.
+        let loaded = catch_unwind(|| unsafe { load(db, table) });
+        loaded.unwrap_or_else(|_| Err("litelease: internal error".into()))
+    };
+    match loaded {
+        Ok(()) => code::OK,
+        Err(message) => {
+            if !error.is_null() {
+                // SAFETY: SQLite wants the message in `error`, in memory that it can free.
+                unsafe { *error = copy(table, &message) };
+            }
+            code::ERROR
+        }
+    }
+}
+
+/// The entry point that SQLite derives from the name of the file.
+///
+/// # Safety
+/// As for [`sqlite3_extension_init`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sqlite3_liteleaseext_init(
+    db: *mut sqlite3,
+    error: *mut *mut c_char,
+    routines: *const Routines,
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { sqlite3_extension_init(db, error, routines) }
+}
+
+/// # Safety
+/// `db` must be an open connection of the library that the table belongs to, and stay so while its functions
+/// are registered.
+unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String> {
+    // SAFETY: as promised; each arm names the place that it looks at.
+    unsafe {
+        match place_of(table)? {
+            0 => register::<Place<0>>(db),
+            1 => register::<Place<1>>(db),
+            2 => register::<Place<2>>(db),
+            _ => register::<Place<3>>(db),
+        }
+    }
+}
+
+/// # Safety
+/// As for [`load`], with the library in the place.
+unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
+    // SAFETY: as promised.
+    let registered = unsafe { litelease_sql::register::<L>(Connection::from_raw(db, L::api())) };
+    registered.map_err(|error| format!("litelease: {error}"))
+}
+
+/// The place of the library that a table belongs to. One that is new takes the next.
+fn place_of(table: &'static Routines) -> Result<usize, String> {
+    let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let address = ptr::from_ref(table) as usize;
+    for (place, library) in LIBRARIES.iter().enumerate() {
+        let judge = match place {
+            0 => judge::<Place<0>>,
+            1 => judge::<Place<1>>,
+            2 => judge::<Place<2>>,
+            _ => judge::<Place<3>>,
+        };
+        if library.get_or_init(|| (address, table.api(judge))).0 == address {
+            return Ok(place);
+        }
+    }
+    Err(format!("litelease: more than {PLACES} SQLite libraries in one process"))
+}
+
+/// A C string in memory that SQLite can free.
+///
+/// # Safety
+/// The table must be that of an initialised library.
+unsafe fn copy(table: &Routines, text: &str) -> *mut c_char {
+    let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
+    let memory = table.malloc(size).cast::<u8>();
+    if !memory.is_null() {
+        // SAFETY: the memory has room for the text and a NUL.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
+            *memory.add(text.len()) = 0;
+        }
+    }
+    memory.cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::{CStr, c_void};
+
+    unsafe extern "C" fn old_version() -> c_int {
+        3_034_000
+    }
+
+    unsafe extern "C" fn leaking_malloc(size: c_int) -> *mut c_void {
+        vec![0u8; usize::try_from(size).unwrap_or(0)].leak().as_mut_ptr().cast()
+    }
+
+    #[test]
+    fn a_host_that_is_too_old_gets_an_error_and_lives() {
+        // A table with the two functions that may be called there, and nothing else.
+        let table = Routines::for_test(old_version, leaking_malloc);
+        let mut error = ptr::null_mut();
+        // SAFETY: the connection is not touched on an old host.
+        let rc =
+            unsafe { sqlite3_extension_init(ptr::null_mut(), &raw mut error, &raw const table) };
+        assert_eq!(rc, code::ERROR);
+        // SAFETY: the message was just written, and ends with a NUL.
+        let message = unsafe { CStr::from_ptr(error) }.to_string_lossy();
+        assert_eq!(message, "litelease needs SQLite 3.34.1 or newer, and this is 3.34.0");
+    }
+}

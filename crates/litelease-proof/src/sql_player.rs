@@ -1,0 +1,174 @@
+//! The player for the SQL functions, registered in Rust or loaded as an extension, on a real file.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use litelease::rusqlite::types::ToSql;
+use litelease::rusqlite::{self, Connection, OptionalExtension};
+use tempfile::TempDir;
+
+use crate::crate_player::transaction_sql;
+use crate::play::{Played, Player, error};
+use crate::rig::load_extension;
+use crate::scenario::{Action, shown};
+
+/// Plays on the SQL functions alone: what a verb does not tell is read from `litelease_leases`.
+pub struct SqlPlayer {
+    /// The library to load, or none to register the functions in Rust.
+    extension: Option<PathBuf>,
+    connections: HashMap<String, Connection>,
+    current: String,
+    folder: TempDir,
+}
+
+impl SqlPlayer {
+    /// A player with a new file.
+    pub fn new(extension: Option<PathBuf>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let current = "main".to_owned();
+        let mut player = SqlPlayer { extension, connections: HashMap::new(), current, folder };
+        player.connect("main").expect("the file opens");
+        player.call("bootstrap", &[]).expect("bootstrap");
+        player
+    }
+
+    fn connect(&mut self, name: &str) -> litelease::Result<()> {
+        if !self.connections.contains_key(name) {
+            let connection = Connection::open(self.folder.path().join("scenario.sqlite3"))?;
+            connection.pragma_update(None, "journal_mode", "WAL")?;
+            connection.busy_timeout(Duration::ZERO)?;
+            match &self.extension {
+                Some(library) => load_extension(&connection, library),
+                None => litelease::functions::register(&connection)?,
+            }
+            self.connections.insert(name.to_owned(), connection);
+        }
+        self.current = name.to_owned();
+        Ok(())
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.connections[&self.current]
+    }
+
+    /// Calls a function whose answer is a number or NULL.
+    fn call(&self, verb: &str, arguments: &[&dyn ToSql]) -> rusqlite::Result<Option<i64>> {
+        let places = vec!["?"; arguments.len()].join(", ");
+        let sql = format!("SELECT litelease_{verb}({places})");
+        self.connection().query_row(&sql, arguments, |row| row.get(0))
+    }
+
+    /// The lease on a name as `litelease_leases` shows it: owner, token, expiry.
+    fn lease(&self, name: &str, now_ms: i64) -> rusqlite::Result<Option<(String, i64, i64)>> {
+        let sql = "SELECT owner, token, expires_at_ms FROM litelease_leases(?2)
+                   WHERE name = ?1 AND state = 'live'";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        self.connection().query_row(sql, (name, now_ms), row).optional()
+    }
+
+    /// Calls the function of an action. `None` is a rejection, whose reason SQL does not tell.
+    fn perform(&self, now_ms: i64, action: &Action) -> rusqlite::Result<Option<String>> {
+        // An option that was not given must not be given to the function either.
+        let with =
+            |options: &[Option<i64>]| options.iter().flatten().copied().collect::<Vec<i64>>();
+        let call = |verb: &str, given: &[&dyn ToSql], options: Vec<i64>| {
+            let mut all = given.to_vec();
+            all.extend(options.iter().map(|option| option as &dyn ToSql));
+            self.call(verb, &all)
+        };
+        let until =
+            |name: &str| self.lease(name, now_ms).map(|lease| lease.map_or(0, |lease| lease.2));
+        let now = Some(now_ms);
+        Ok(Some(match action {
+            Action::Claim { name, owner, ttl_ms, above } => {
+                match call("claim", &[name, owner, ttl_ms], with(&[now, *above]))? {
+                    Some(token) => format!("acquired {token} until {}", until(name)?),
+                    None => match self.lease(name, now_ms)? {
+                        Some((owner, token, until)) => {
+                            format!("busy {} {token} until {until}", shown(&owner))
+                        }
+                        None => "busy nobody".into(),
+                    },
+                }
+            }
+            Action::Renew { name, owner, ttl_ms, token } => {
+                match call("renew", &[name, owner, ttl_ms], with(&[now, *token]))? {
+                    Some(token) => format!("renewed {token} until {}", until(name)?),
+                    None => return Ok(None),
+                }
+            }
+            Action::Release { name, owner, token } => {
+                match call("release", &[name, owner], with(&[now, *token]))? {
+                    Some(1) => format!("released {}", self.call("token", &[name])?.unwrap_or(0)),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Transfer { name, owner, new_owner, ttl_ms, token } => {
+                match call("transfer", &[name, owner, new_owner, ttl_ms], with(&[now, *token]))? {
+                    Some(token) => format!("transferred {token} until {}", until(name)?),
+                    None => return Ok(None),
+                }
+            }
+            Action::Break { name } => match call("break", &[name], with(&[now]))? {
+                Some(killed) => format!("broken {killed}"),
+                None => return Ok(None),
+            },
+            Action::Purge { before_ms } => number(call("purge", &[before_ms], with(&[now]))?),
+            Action::Inspect { name } => match self.lease(name, now_ms)? {
+                Some((owner, token, until)) => {
+                    format!("held {} {token} until {until}", shown(&owner))
+                }
+                None => "none".into(),
+            },
+            Action::Owner { name } => {
+                let sql = "SELECT litelease_owner(?1, ?2)";
+                let owner: Option<String> =
+                    self.connection().query_row(sql, (name, now_ms), |row| row.get(0))?;
+                owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
+            }
+            Action::Token { name } => number(self.call("token", &[name])?),
+            _ => "error not a function".into(),
+        }))
+    }
+}
+
+impl Player for SqlPlayer {
+    fn step(&mut self, now_ms: i64, action: &Action) -> Played {
+        let done = match action {
+            Action::Conn { name } => {
+                return Played::Answer(
+                    self.connect(name).map_or_else(|e| error(&e), |()| "ok".into()),
+                );
+            }
+            action => match transaction_sql(action) {
+                Some(sql) => self.connection().execute_batch(&sql).map(|()| Some("ok".into())),
+                None => self.perform(now_ms, action),
+            },
+        };
+        match done {
+            Ok(Some(answer)) => Played::Answer(answer),
+            Ok(None) => Played::No,
+            Err(failed) => Played::Answer(by_its_words(failed)),
+        }
+    }
+}
+
+fn number(number: Option<i64>) -> String {
+    number.map_or("none".into(), |number| number.to_string())
+}
+
+/// An error of ours is a plain one to SQLite; its words tell which.
+fn by_its_words(failed: rusqlite::Error) -> String {
+    let text = failed.to_string();
+    for (words, kind) in [
+        ("the ttl must be at least 1 ms", "InvalidTtl"),
+        ("ends after the last representable time", "TimeOverflow"),
+        ("no larger token exists", "TokenExhausted"),
+    ] {
+        if text.contains(words) {
+            return format!("error {kind}");
+        }
+    }
+    error(&litelease::Error::Sqlite(failed))
+}

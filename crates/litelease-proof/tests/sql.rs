@@ -1,0 +1,383 @@
+//! The SQL functions as guests of somebody else's connection: what they are, what they refuse, and how they
+//! come and go.
+
+use std::process::Command;
+use std::time::Duration;
+
+use litelease::rusqlite::{Connection, OpenFlags, ffi, types::Value};
+use litelease_proof::rig::{Place, extension, load_extension, tell};
+
+/// A connection with the functions registered and the lease table there.
+fn memory() -> Connection {
+    let conn = Connection::open_in_memory().unwrap();
+    litelease::functions::register(&conn).unwrap();
+    conn.query_row("SELECT litelease_bootstrap()", [], |_| Ok(())).unwrap();
+    conn
+}
+
+#[track_caller]
+fn one(conn: &Connection, sql: &str) -> Value {
+    conn.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+#[track_caller]
+fn refused(conn: &Connection, sql: &str) -> String {
+    match conn.query_row(sql, [], |row| row.get::<_, Value>(0)) {
+        Err(error) => error.to_string(),
+        Ok(value) => panic!("{sql} -> {value:?}"),
+    }
+}
+
+#[test]
+fn the_list_of_functions_is_pinned() {
+    let conn = memory();
+    let sql = "SELECT name || '/' || narg || ' ' || CASE
+        WHEN flags & 0x80000 AND NOT flags & 0x200000 THEN 'direct only'
+        WHEN flags & 0x200000 AND NOT flags & 0x80000 THEN 'innocuous' ELSE 'neither' END
+        FROM pragma_function_list WHERE name LIKE 'litelease_%' AND name NOT LIKE 'litelease_rule_%'
+        ORDER BY name, narg";
+    let mut list = conn.prepare(sql).unwrap();
+    let list: Vec<String> =
+        list.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(
+        list,
+        [
+            "litelease_bootstrap/0 direct only",
+            "litelease_break/1 direct only",
+            "litelease_break/2 direct only",
+            "litelease_claim/3 direct only",
+            "litelease_claim/4 direct only",
+            "litelease_claim/5 direct only",
+            "litelease_now/0 innocuous",
+            "litelease_owner/1 innocuous",
+            "litelease_owner/2 innocuous",
+            "litelease_purge/1 direct only",
+            "litelease_purge/2 direct only",
+            "litelease_release/2 direct only",
+            "litelease_release/3 direct only",
+            "litelease_release/4 direct only",
+            "litelease_renew/3 direct only",
+            "litelease_renew/4 direct only",
+            "litelease_renew/5 direct only",
+            "litelease_token/1 innocuous",
+            "litelease_transfer/4 direct only",
+            "litelease_transfer/5 direct only",
+            "litelease_transfer/6 direct only",
+            "litelease_version/0 innocuous",
+        ]
+    );
+    let modules: i64 = conn
+        .query_row(
+            "SELECT count(*) FROM pragma_module_list WHERE name = 'litelease_leases'",
+            [],
+            |row| row.get(0),
+        )
+        .unwrap();
+    assert_eq!(modules, 1);
+}
+
+#[test]
+fn wrong_arguments_are_named() {
+    let conn = memory();
+    for (sql, words) in [
+        ("SELECT litelease_claim(NULL, 'a', 5)", "litelease_claim: name must be TEXT, not NULL"),
+        ("SELECT litelease_claim(x'61', 'a', 5)", "litelease_claim: name must be TEXT, not a BLOB"),
+        (
+            "SELECT litelease_claim('x', 7, 5)",
+            "litelease_claim: owner must be TEXT, not an INTEGER",
+        ),
+        (
+            "SELECT litelease_claim('x', 'a', '5')",
+            "litelease_claim: ttl_ms must be an INTEGER, not TEXT",
+        ),
+        (
+            "SELECT litelease_claim('x', 'a', 5.0)",
+            "litelease_claim: ttl_ms must be an INTEGER, not a BLOB, a REAL",
+        ),
+        (
+            "SELECT litelease_claim('x', 'a', NULL)",
+            "litelease_claim: ttl_ms must be an INTEGER, not NULL",
+        ),
+        (
+            "SELECT litelease_claim('x', 'a', 5, 'now')",
+            "now_ms must be an INTEGER, or NULL for the system clock",
+        ),
+        ("SELECT litelease_claim('x', 'a', 5, 1, NULL)", "min_token must be an INTEGER, not NULL"),
+        (
+            "SELECT litelease_renew('x', 'a', 5, 1, NULL)",
+            "litelease_renew: token must be an INTEGER, not NULL",
+        ),
+        ("SELECT litelease_owner(NULL)", "litelease_owner: name must be TEXT, not NULL"),
+        ("SELECT litelease_purge(NULL)", "litelease_purge: before_ms must be an INTEGER, not NULL"),
+        ("SELECT litelease_claim('x')", "wrong number of arguments to function litelease_claim()"),
+        ("SELECT litelease_claim('x', 'a', 0)", "the ttl must be at least 1 ms, got 0 ms"),
+        ("SELECT * FROM litelease_leases('now')", "litelease_leases: now_ms must be an INTEGER"),
+    ] {
+        let error = refused(&conn, sql);
+        assert!(error.contains(words), "{sql}: {error}");
+    }
+    assert_eq!(one(&conn, "SELECT count(*) FROM litelease_resources"), Value::Integer(0));
+}
+
+#[test]
+fn a_missing_table_says_what_to_call() {
+    let conn = Connection::open_in_memory().unwrap();
+    litelease::functions::register(&conn).unwrap();
+    for sql in [
+        "SELECT litelease_claim('x', 'a', 5)",
+        "SELECT litelease_owner('x')",
+        "SELECT litelease_token('x')",
+        "SELECT litelease_purge(0)",
+        "SELECT * FROM litelease_leases",
+    ] {
+        let error = refused(&conn, sql);
+        assert!(error.contains("call litelease_bootstrap() once first"), "{sql}: {error}");
+    }
+}
+
+#[test]
+fn the_table_of_leases_tells_how_each_stands() {
+    let conn = memory();
+    for sql in [
+        "SELECT litelease_claim('live', 'a', 50, 100)",
+        "SELECT litelease_claim('expired', 'b', 10, 100)",
+        "SELECT litelease_claim('released', 'c', 50, 100), litelease_release('released', 'c', 110)",
+    ] {
+        one(&conn, sql);
+    }
+    let sql =
+        "SELECT name, owner, token, expires_at_ms, remaining_ms, state FROM litelease_leases(120)";
+    let mut leases = conn.prepare(sql).unwrap();
+    let mut shown = Vec::new();
+    let mut rows = leases.query([]).unwrap();
+    while let Some(row) = rows.next().unwrap() {
+        let columns: Vec<String> = (0..6)
+            .map(|index| match row.get::<_, Value>(index).unwrap() {
+                Value::Integer(number) => number.to_string(),
+                Value::Text(text) => text,
+                _ => "-".into(),
+            })
+            .collect();
+        shown.push(columns.join(" "));
+    }
+    assert_eq!(
+        shown,
+        ["expired b 1 110 0 expired", "live a 1 150 30 live", "released - 1 - - released"]
+    );
+    assert_eq!(
+        one(&conn, "SELECT count(*) FROM litelease_leases WHERE state = 'live'"),
+        Value::Integer(0)
+    );
+    assert_eq!(one(&conn, "SELECT count(*) FROM litelease_leases(NULL)"), Value::Integer(3));
+    // The time may come from another table of the query.
+    let joined = "SELECT group_concat(state) FROM (SELECT 149 AS t UNION ALL SELECT 150), litelease_leases(t)
+                  WHERE name = 'live'";
+    assert_eq!(one(&conn, joined), Value::Text("live,expired".into()));
+}
+
+#[test]
+fn odd_text_comes_back_as_it_was() {
+    let conn = memory();
+    for text in ["", " ", "a'b\"c", "nul\0byte", "🦀", "cafe\u{301}", &"x".repeat(1 << 20)] {
+        let sql = "SELECT litelease_claim(?1, ?1, 30000)";
+        assert_eq!(conn.query_row(sql, [text], |row| row.get::<_, i64>(0)).unwrap(), 1);
+        let owner: String =
+            conn.query_row("SELECT litelease_owner(?1)", [text], |row| row.get(0)).unwrap();
+        assert_eq!(owner, text);
+        let sql = "SELECT name FROM litelease_leases WHERE name = ?1";
+        assert_eq!(conn.query_row(sql, [text], |row| row.get::<_, String>(0)).unwrap(), text);
+    }
+}
+
+#[test]
+fn nothing_in_a_shared_file_can_call_a_function_that_writes() {
+    let conn = memory();
+    conn.execute_batch(
+        "CREATE TABLE t (id);
+         CREATE VIEW v AS SELECT litelease_claim('x', 'a', 5);
+         CREATE TRIGGER g AFTER INSERT ON t BEGIN SELECT litelease_break('x'); END",
+    )
+    .unwrap();
+    for sql in ["SELECT * FROM v", "INSERT INTO t VALUES (1) RETURNING id"] {
+        let error = refused(&conn, sql);
+        assert!(error.contains("unsafe use of"), "{sql}: {error}");
+    }
+    let generated = "CREATE TABLE u (a, b AS (litelease_purge(0)))";
+    assert!(conn.execute_batch(generated).is_err());
+    // Those that only read may be used there, even when the schema is not trusted.
+    conn.execute_batch("CREATE VIEW w AS SELECT litelease_owner('x'), litelease_now(); PRAGMA trusted_schema = OFF").unwrap();
+    one(&conn, "SELECT * FROM w");
+    conn.execute_batch("CREATE VIEW y AS SELECT * FROM litelease_leases").unwrap();
+    assert_eq!(one(&conn, "SELECT count(*) FROM y"), Value::Integer(0));
+}
+
+#[test]
+fn calls_inside_other_statements_do_what_they_say() {
+    let conn = memory();
+    conn.execute_batch(
+        "CREATE TABLE jobs (name); INSERT INTO jobs VALUES ('a'), ('b'), ('c'), ('a')",
+    )
+    .unwrap();
+    // One claim per row, while the statement reads.
+    assert_eq!(
+        one(&conn, "SELECT sum(litelease_claim(name, 'w', 30000)) FROM jobs"),
+        Value::Integer(3)
+    );
+    // Inside a statement that writes, the claim belongs to that statement's transaction.
+    conn.execute_batch("CREATE TABLE taken (name, token)").unwrap();
+    conn.execute_batch("INSERT INTO taken SELECT 'd', litelease_claim('d', 'w', 30000)").unwrap();
+    assert_eq!(one(&conn, "SELECT token FROM taken"), Value::Integer(1));
+    conn.execute_batch(
+        "BEGIN; INSERT INTO taken SELECT 'e', litelease_claim('e', 'w', 30000); ROLLBACK",
+    )
+    .unwrap();
+    assert_eq!(one(&conn, "SELECT litelease_token('e')"), Value::Null);
+    assert!(conn.is_autocommit());
+    conn.execute_batch("INSERT INTO taken VALUES (litelease_claim('f', 'w', 30000), 0)").unwrap();
+    assert_eq!(one(&conn, "SELECT litelease_owner('f')"), Value::Text("w".into()));
+    let returning = "INSERT INTO taken VALUES ('g', 0) RETURNING litelease_claim('g', 'w', 30000)";
+    assert_eq!(one(&conn, returning), Value::Integer(1));
+}
+
+#[test]
+fn sqlites_own_errors_keep_their_codes() {
+    let place = Place::new("WAL");
+    place.open(Duration::ZERO);
+    let extension = extension();
+    for load in [false, true] {
+        let conn = place.connect(Duration::ZERO);
+        match load {
+            true => load_extension(&conn, &extension),
+            false => litelease::functions::register(&conn).unwrap(),
+        }
+        let code = |sql: &str| {
+            let error = conn.query_row(sql, [], |_| Ok(())).unwrap_err();
+            assert!(
+                error.to_string().contains("litelease_claim: cannot claim \"x\" in /"),
+                "{error}"
+            );
+            error.sqlite_error().unwrap().extended_code
+        };
+        let claim = "SELECT litelease_claim('x', 'a', 30000)";
+        let writer = place.connect(Duration::ZERO);
+        writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert_eq!(code(claim), ffi::SQLITE_BUSY);
+        writer.execute_batch("ROLLBACK").unwrap();
+        conn.execute_batch("BEGIN; SELECT count(*) FROM litelease_resources").unwrap();
+        writer
+            .execute_batch("CREATE TABLE IF NOT EXISTS t (id); INSERT INTO t VALUES (1)")
+            .unwrap();
+        assert_eq!(code(claim), ffi::SQLITE_BUSY_SNAPSHOT);
+        conn.execute_batch("ROLLBACK; PRAGMA query_only = ON").unwrap();
+        assert_eq!(code(claim), ffi::SQLITE_READONLY);
+        let conn =
+            Connection::open_with_flags(&place.file, OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+        litelease::functions::register(&conn).unwrap();
+        let error = refused(&conn, claim);
+        assert!(error.ends_with("attempt to write a readonly database"), "{error}");
+        assert_eq!(one(&conn, "SELECT litelease_bootstrap()"), Value::Integer(1), "nothing to do");
+    }
+}
+
+#[test]
+fn a_plain_close_succeeds_whatever_was_called() {
+    let extension = extension();
+    for load in [false, true] {
+        let place = Place::new("WAL");
+        let conn = place.connect(Duration::ZERO);
+        match load {
+            true => load_extension(&conn, &extension),
+            false => litelease::functions::register(&conn).unwrap(),
+        }
+        for sql in [
+            "SELECT litelease_bootstrap()",
+            "SELECT litelease_claim('x', 'a', 30000)",
+            "SELECT litelease_renew('x', 'a', 60000)",
+            "SELECT count(*) FROM litelease_leases",
+            "SELECT litelease_purge(0)",
+            "SELECT litelease_release('x', 'a')",
+        ] {
+            one(&conn, sql);
+        }
+        conn.close().unwrap_or_else(|(_, error)| panic!("loaded: {load}: {error}"));
+    }
+}
+
+#[test]
+fn registering_or_loading_again_changes_nothing() {
+    let extension = extension();
+    let conn = Connection::open_in_memory().unwrap();
+    load_extension(&conn, &extension);
+    one(&conn, "SELECT litelease_bootstrap()");
+    let mut running =
+        conn.prepare("SELECT litelease_claim('x', 'a', 30000) UNION ALL SELECT 2").unwrap();
+    let mut rows = running.query([]).unwrap();
+    rows.next().unwrap();
+    load_extension(&conn, &extension);
+    litelease::functions::register(&conn).unwrap();
+    rows.next().unwrap();
+    drop(rows);
+    drop(running);
+    assert_eq!(one(&conn, "SELECT litelease_owner('x')"), Value::Text("a".into()));
+    conn.close().unwrap();
+}
+
+#[test]
+fn a_schema_change_under_kept_statements_is_noticed() {
+    let place = Place::new("WAL");
+    let conn = place.connect(Duration::ZERO);
+    litelease::functions::register(&conn).unwrap();
+    one(&conn, "SELECT litelease_bootstrap()");
+    one(&conn, "SELECT litelease_claim('x', 'a', 30000)");
+    let other = place.connect(Duration::ZERO);
+    other.execute_batch("CREATE TABLE mine (id)").unwrap();
+    assert_eq!(one(&conn, "SELECT litelease_renew('x', 'a', 60000)"), Value::Integer(1));
+    other.execute_batch("ALTER TABLE litelease_resources ADD COLUMN note").unwrap();
+    let error = refused(&conn, "SELECT litelease_renew('x', 'a', 60000)");
+    assert!(error.contains("found `note`"), "{error}");
+}
+
+#[test]
+fn connections_and_threads_do_not_disturb_each_other() {
+    let place = Place::new("WAL");
+    let extension = extension();
+    place.open(Duration::ZERO);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (place, extension) = (&place, &extension);
+            scope.spawn(move || {
+                let conn = place.connect(Duration::from_secs(60));
+                match thread % 2 {
+                    0 => load_extension(&conn, extension),
+                    _ => litelease::functions::register(&conn).unwrap(),
+                }
+                for round in 1..=25 {
+                    let name = format!("thread {thread}");
+                    let claim = "SELECT litelease_claim(?1, 'a', 30000)";
+                    let token: i64 = conn.query_row(claim, [&name], |row| row.get(0)).unwrap();
+                    assert_eq!(token, round);
+                    let release = "SELECT litelease_release(?1, 'a')";
+                    let done: i64 = conn.query_row(release, [&name], |row| row.get(0)).unwrap();
+                    assert_eq!(done, 1);
+                }
+                conn.close().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn the_extension_contains_no_sqlite() {
+    let Ok(output) = Command::new("nm").args(["-D"]).arg(extension()).output() else {
+        tell("SKIPPED: the symbols of the extension, because nm is missing");
+        return;
+    };
+    let symbols = String::from_utf8(output.stdout).unwrap();
+    let mut sqlite: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next())
+        .filter(|symbol| symbol.starts_with("sqlite3"))
+        .collect();
+    sqlite.sort_unstable();
+    assert_eq!(sqlite, ["sqlite3_extension_init", "sqlite3_liteleaseext_init"]);
+}

@@ -1,0 +1,81 @@
+//! The arguments of a call, checked: whatever is wrong with one is told with its name.
+
+use litelease_store::{Value, When};
+
+/// What an argument is called and what it must be.
+pub(crate) struct Argument {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// What an argument must be.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    Text,
+    Integer,
+    /// An integer, or NULL for the system clock.
+    Time,
+}
+
+/// The arguments of one call. What SQLite hands over as a REAL or a BLOB is `None`.
+pub(crate) struct Arguments<'a> {
+    pub(crate) function: &'static str,
+    pub(crate) wanted: &'static [Argument],
+    pub(crate) given: &'a [Option<Value<'a>>],
+}
+
+impl<'a> Arguments<'a> {
+    /// Makes sure that every argument is what it must be, so that nobody asks again.
+    pub(crate) fn check(self) -> Result<Self, String> {
+        for (argument, value) in self.wanted.iter().zip(self.given) {
+            let fits = matches!(
+                (argument.kind, value),
+                (Kind::Text, Some(Value::Text(_)))
+                    | (Kind::Integer | Kind::Time, Some(Value::Integer(_)))
+                    | (Kind::Time, Some(Value::Null))
+            );
+            if !fits {
+                return Err(self.complaint(argument, value));
+            }
+        }
+        Ok(self)
+    }
+
+    pub(crate) fn text(&self, at: usize) -> &'a str {
+        self.value(at).and_then(Value::text).unwrap_or_default()
+    }
+
+    pub(crate) fn integer(&self, at: usize) -> i64 {
+        self.optional(at).unwrap_or_default()
+    }
+
+    /// A number that may have been left out.
+    pub(crate) fn optional(&self, at: usize) -> Option<i64> {
+        self.value(at).and_then(Value::integer)
+    }
+
+    /// A time that may have been left out or be NULL: then it is the system clock's.
+    pub(crate) fn when(&self, at: usize) -> When {
+        self.optional(at).map_or(When::Now, When::At)
+    }
+
+    fn value(&self, at: usize) -> Option<Value<'a>> {
+        self.given.get(at).copied().flatten()
+    }
+
+    fn complaint(&self, argument: &Argument, value: &Option<Value<'_>>) -> String {
+        let wanted = match argument.kind {
+            Kind::Text => "TEXT",
+            Kind::Integer => "an INTEGER",
+            Kind::Time => "an INTEGER, or NULL for the system clock",
+        };
+        let given = match value {
+            Some(Value::Null) => "NULL",
+            Some(Value::Integer(_)) => "an INTEGER",
+            Some(Value::Text(_)) => "TEXT",
+            None => "a BLOB, a REAL or text that is not UTF-8",
+        };
+        let (function, name) = (self.function, argument.name);
+        format!("{function}: {name} must be {wanted}, not {given}")
+    }
+}

@@ -1,0 +1,184 @@
+//! Registering the functions, and answering SQLite's calls.
+
+use std::ffi::{CString, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::slice;
+
+use litelease_store::{
+    Api, Connection, Error, Failure, Library, Value, code, sqlite3_context, sqlite3_value,
+};
+
+use crate::arguments::Arguments;
+use crate::functions::{Answer, FUNCTIONS, Function, Writes};
+use crate::leases_table;
+use crate::shared::Shared;
+
+const SQLITE_UTF8: c_int = 1;
+const SQLITE_INNOCUOUS: c_int = 0x20_0000;
+const SQLITE_DIRECTONLY: c_int = 0x8_0000;
+
+/// What SQLite keeps with a registered function.
+struct Registered {
+    function: &'static Function,
+    shared: Rc<Shared>,
+}
+
+/// Puts the functions and the table `litelease_leases` on a connection. Doing it again changes nothing.
+///
+/// # Safety
+/// The functions use the connection until it is closed, so what [`Connection::from_raw`] asks for must hold
+/// until then. `L` must be the library of the connection.
+pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> {
+    // SQLite does not let a function be replaced while a statement runs, and there is no need to.
+    let sql = format!("SELECT litelease_version() = '{}'", env!("CARGO_PKG_VERSION"));
+    if connection.answers_one(&sql) {
+        return Ok(());
+    }
+    let shared = Shared::new(connection);
+    for function in FUNCTIONS {
+        for count in function.required..=function.arguments.len() {
+            let registered = Registered { function, shared: Rc::clone(&shared) };
+            // SAFETY: as this function asks.
+            unsafe { register_function::<L>(connection, registered, count) }?;
+        }
+    }
+    // SAFETY: as this function asks.
+    unsafe { leases_table::register::<L>(connection, shared) }
+}
+
+/// # Safety
+/// As for [`register`].
+unsafe fn register_function<L: Library>(
+    connection: Connection,
+    registered: Registered,
+    count: usize,
+) -> Result<(), Error> {
+    let function = registered.function;
+    let flags = match function.kind {
+        Writes::Yes => SQLITE_UTF8 | SQLITE_DIRECTONLY,
+        Writes::No => SQLITE_UTF8 | SQLITE_INNOCUOUS,
+    };
+    let (db, api) = connection.as_raw();
+    let name = CString::new(function.name).unwrap_or_default();
+    let data = Box::into_raw(Box::new(registered)).cast();
+    // SAFETY: the connection is open. SQLite frees the data with `destroy`, also when this call fails.
+    let rc = unsafe {
+        (api.create_function_v2)(
+            db,
+            name.as_ptr(),
+            c_int::try_from(count).unwrap_or(0),
+            flags,
+            data,
+            Some(call::<L>),
+            None,
+            None,
+            Some(destroy::<Registered>),
+        )
+    };
+    match rc {
+        code::OK => Ok(()),
+        rc => {
+            let message =
+                format!("cannot register {}: another statement is running", function.name);
+            Err(Error::Sqlite(Failure { code: rc, message }))
+        }
+    }
+}
+
+/// Frees what a function or module was registered with.
+///
+/// # Safety
+/// `data` must come from `Box::into_raw` of a `Box<T>`, and nobody may use it any more.
+pub(crate) unsafe extern "C" fn destroy<T>(data: *mut c_void) {
+    // SAFETY: as promised.
+    drop(unsafe { Box::from_raw(data.cast::<T>()) });
+}
+
+/// Answers a call of any of the functions.
+///
+/// # Safety
+/// Only SQLite may call it, for a function registered by `register_function`.
+unsafe extern "C" fn call<L: Library>(
+    context: *mut sqlite3_context,
+    count: c_int,
+    values: *mut *mut sqlite3_value,
+) {
+    let api = L::api();
+    // SAFETY: SQLite hands back the data that the function was registered with, and keeps it alive.
+    let registered = unsafe { &*(api.user_data)(context).cast::<Registered>() };
+    let values = match usize::try_from(count) {
+        // SAFETY: SQLite hands over `count` values that live for the duration of the call.
+        Ok(count) if count > 0 => unsafe { slice::from_raw_parts(values, count) },
+        _ => &[],
+    };
+    // A panic must not unwind into SQLite.
+    let answered = catch_unwind(AssertUnwindSafe(|| {
+        // SAFETY: as above.
+        unsafe { registered.answer(api, values) }
+    }));
+    let answer = answered.unwrap_or_else(|_| {
+        Err(complaint(format!("{}: internal error", registered.function.name)))
+    });
+    // SAFETY: the context is SQLite's own.
+    unsafe { give(api, context, answer) }
+}
+
+impl Registered {
+    /// # Safety
+    /// The values must be those of a call by the library of `api`.
+    unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
+        let mut given = [None; 6];
+        for (place, value) in given.iter_mut().zip(values) {
+            // SAFETY: as promised.
+            *place = unsafe { api.value(*value) };
+        }
+        let arguments = Arguments {
+            function: self.function.name,
+            wanted: self.function.arguments,
+            given: &given[..values.len().min(6)],
+        };
+        let arguments = arguments.check().map_err(complaint)?;
+        let store = self.shared.store();
+        (self.function.run)(&store, &arguments)
+            .map_err(|error| as_failure(self.function.name, error))
+    }
+}
+
+/// SQLite's own errors keep their code; all others are plain errors.
+fn as_failure(function: &str, error: Error) -> Failure {
+    let message = match &error {
+        Error::NotBootstrapped => {
+            "no lease table yet: call litelease_bootstrap() once first".into()
+        }
+        error => error.to_string(),
+    };
+    let message = format!("{function}: {message}");
+    match error {
+        Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
+        _ => complaint(message),
+    }
+}
+
+fn complaint(message: String) -> Failure {
+    Failure { code: code::ERROR, message }
+}
+
+/// # Safety
+/// The context must be that of a call by the library of `api`.
+unsafe fn give(api: &Api, context: *mut sqlite3_context, answer: Result<Answer, Failure>) {
+    // SAFETY: as promised. SQLite copies text whose destructor is `TRANSIENT`.
+    unsafe {
+        match answer {
+            Ok(Answer::Null) => api.result(context, Value::Null),
+            Ok(Answer::Integer(number)) => api.result(context, Value::Integer(number)),
+            Ok(Answer::Text(text)) => api.result_copied(context, &text),
+            Err(failure) => {
+                let length = c_int::try_from(failure.message.len()).unwrap_or(0);
+                (api.result_error)(context, failure.message.as_ptr().cast(), length);
+                // After the message, because that sets the code to the generic one.
+                (api.result_error_code)(context, failure.code);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The table-valued function `litelease_leases[(now_ms)]`: every row, with how it stands.
+//!
+//! It is an eponymous virtual table, and it is also what drops the statements of a connection before that
+//! closes.
+
+use std::ffi::{c_char, c_double, c_int, c_uchar, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::rc::Rc;
+use std::slice;
+
+use litelease_core::Row;
+use litelease_store::{
+    Api, Connection, Error, Failure, Library, Rows, Value, When, code, sqlite3, sqlite3_context,
+    sqlite3_value,
+};
+
+use crate::call::destroy;
+use crate::shared::Shared;
+
+const DEFINITION: &std::ffi::CStr = c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
+expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)";
+
+/// The place of the hidden column, by which the time is given.
+const NOW_MS: c_int = 6;
+
+const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;
+const SQLITE_CONSTRAINT: c_int = 19;
+const SQLITE_VTAB_INNOCUOUS: c_int = 2;
+
+/// SQLite's `sqlite3_module`, version 1.
+#[repr(C)]
+struct Module {
+    version: c_int,
+    create: Option<Connect>,
+    connect: Option<Connect>,
+    best_index: unsafe extern "C" fn(*mut Table, *mut IndexInfo) -> c_int,
+    disconnect: unsafe extern "C" fn(*mut Table) -> c_int,
+    destroy: unsafe extern "C" fn(*mut Table) -> c_int,
+    open: unsafe extern "C" fn(*mut Table, *mut *mut Cursor) -> c_int,
+    close: unsafe extern "C" fn(*mut Cursor) -> c_int,
+    filter: unsafe extern "C" fn(
+        *mut Cursor,
+        c_int,
+        *const c_char,
+        c_int,
+        *mut *mut sqlite3_value,
+    ) -> c_int,
+    next: unsafe extern "C" fn(*mut Cursor) -> c_int,
+    eof: unsafe extern "C" fn(*mut Cursor) -> c_int,
+    column: unsafe extern "C" fn(*mut Cursor, *mut sqlite3_context, c_int) -> c_int,
+    rowid: unsafe extern "C" fn(*mut Cursor, *mut i64) -> c_int,
+    /// Update, begin, sync, commit, rollback, find function, rename: none of them applies.
+    unused: [usize; 7],
+}
+
+type Connect = unsafe extern "C" fn(
+    *mut sqlite3,
+    *mut c_void,
+    c_int,
+    *const *const c_char,
+    *mut *mut Table,
+    *mut *mut c_char,
+) -> c_int;
+
+/// SQLite's `sqlite3_vtab`, and what is ours.
+#[repr(C)]
+struct Table {
+    module: *const c_void,
+    references: c_int,
+    error: *mut c_char,
+    shared: Rc<Shared>,
+}
+
+/// SQLite's `sqlite3_vtab_cursor`, and what is ours.
+#[repr(C)]
+struct Cursor {
+    table: *mut Table,
+    rows: Option<Rows>,
+    has_row: bool,
+    position: i64,
+    now_ms: i64,
+}
+
+/// The part of SQLite's `sqlite3_index_info` that is looked at.
+#[repr(C)]
+struct IndexInfo {
+    constraint_count: c_int,
+    constraints: *const Constraint,
+    order_count: c_int,
+    order: *const c_void,
+    usage: *mut Usage,
+    number: c_int,
+    text: *mut c_char,
+    text_needs_free: c_int,
+    order_consumed: c_int,
+    cost: c_double,
+    rows: i64,
+}
+
+#[repr(C)]
+struct Constraint {
+    column: c_int,
+    op: c_uchar,
+    usable: c_uchar,
+    offset: c_int,
+}
+
+#[repr(C)]
+struct Usage {
+    argument: c_int,
+    omit: c_uchar,
+}
+
+/// What the module is registered with: the module itself lives as long as the registration.
+struct Registered {
+    shared: Rc<Shared>,
+    module: Module,
+}
+
+/// # Safety
+/// As for [`register`](crate::register).
+pub(crate) unsafe fn register<L: Library>(
+    connection: Connection,
+    shared: Rc<Shared>,
+) -> Result<(), Error> {
+    let module = Module {
+        version: 1,
+        // A table that exists by its name alone is connected and never created.
+        create: None,
+        connect: Some(connect::<L>),
+        best_index,
+        disconnect,
+        destroy: disconnect,
+        open,
+        close,
+        filter: filter::<L>,
+        next: next::<L>,
+        eof,
+        column: column::<L>,
+        rowid,
+        unused: [0; 7],
+    };
+    let registered = Box::into_raw(Box::new(Registered { shared, module }));
+    let (db, api) = connection.as_raw();
+    // SAFETY: the connection is open; the module is freed with its data, also when this call fails.
+    let rc = unsafe {
+        let module = (&raw const (*registered).module).cast();
+        let data = registered.cast();
+        let name = c"litelease_leases".as_ptr();
+        (api.create_module_v2)(db, name, module, data, Some(destroy::<Registered>))
+    };
+    match rc {
+        code::OK => Ok(()),
+        rc => {
+            let message = "cannot register litelease_leases".to_owned();
+            Err(Error::Sqlite(Failure { code: rc, message }))
+        }
+    }
+}
+
+/// # Safety
+/// Only SQLite may call it; so it is for every function below.
+unsafe extern "C" fn connect<L: Library>(
+    db: *mut sqlite3,
+    data: *mut c_void,
+    _count: c_int,
+    _arguments: *const *const c_char,
+    table: *mut *mut Table,
+    _error: *mut *mut c_char,
+) -> c_int {
+    let api = L::api();
+    // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite wants the new
+    // table in `table`.
+    unsafe {
+        (api.vtab_config)(db, SQLITE_VTAB_INNOCUOUS);
+        match (api.declare_vtab)(db, DEFINITION.as_ptr()) {
+            code::OK => {}
+            rc => return rc,
+        }
+        let shared = Rc::clone(&(*data.cast::<Registered>()).shared);
+        shared.connect();
+        let new = Table { module: ptr::null(), references: 0, error: ptr::null_mut(), shared };
+        *table = Box::into_raw(Box::new(new));
+    }
+    code::OK
+}
+
+unsafe extern "C" fn disconnect(table: *mut Table) -> c_int {
+    // SAFETY: `connect` made it, and SQLite gives it up.
+    let table = unsafe { Box::from_raw(table) };
+    table.shared.disconnect();
+    code::OK
+}
+
+unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_int {
+    // SAFETY: SQLite hands over a valid description with that many constraints and usages.
+    unsafe {
+        let info = &mut *info;
+        let count = usize::try_from(info.constraint_count).unwrap_or(0);
+        for at in 0..count {
+            let constraint = &*info.constraints.add(at);
+            if constraint.column != NOW_MS || constraint.op != SQLITE_INDEX_CONSTRAINT_EQ {
+                continue;
+            }
+            if constraint.usable == 0 {
+                // The time depends on a table that comes later: this plan cannot work.
+                return SQLITE_CONSTRAINT;
+            }
+            let usage = &mut *info.usage.add(at);
+            (usage.argument, usage.omit) = (1, 1);
+            info.number = 1;
+        }
+        info.cost = 1e6;
+        info.rows = 1_000;
+    }
+    code::OK
+}
+
+unsafe extern "C" fn open(table: *mut Table, cursor: *mut *mut Cursor) -> c_int {
+    let new = Cursor { table, rows: None, has_row: false, position: 0, now_ms: 0 };
+    // SAFETY: SQLite wants the new cursor in `cursor`.
+    unsafe { *cursor = Box::into_raw(Box::new(new)) };
+    code::OK
+}
+
+unsafe extern "C" fn close(cursor: *mut Cursor) -> c_int {
+    // SAFETY: `open` made it, and SQLite gives it up.
+    drop(unsafe { Box::from_raw(cursor) });
+    code::OK
+}
+
+unsafe extern "C" fn filter<L: Library>(
+    cursor: *mut Cursor,
+    number: c_int,
+    _text: *const c_char,
+    count: c_int,
+    values: *mut *mut sqlite3_value,
+) -> c_int {
+    let api = L::api();
+    // SAFETY: the cursor is ours, and SQLite hands over `count` values.
+    let (cursor, values) = unsafe {
+        let values = match usize::try_from(count) {
+            Ok(count) if count > 0 => slice::from_raw_parts(values, count),
+            _ => &[],
+        };
+        (&mut *cursor, values)
+    };
+    // SAFETY: the values live for the duration of the call.
+    let given = values.first().filter(|_| number == 1).map(|value| unsafe { api.value(*value) });
+    // SAFETY: the cursor is ours and its table is alive.
+    unsafe { attempt(api, cursor, |cursor| cursor.start(given)) }
+}
+
+unsafe extern "C" fn next<L: Library>(cursor: *mut Cursor) -> c_int {
+    // SAFETY: the cursor is ours and its table is alive.
+    unsafe { attempt(L::api(), &mut *cursor, Cursor::advance) }
+}
+
+unsafe extern "C" fn eof(cursor: *mut Cursor) -> c_int {
+    // SAFETY: the cursor is ours.
+    unsafe { c_int::from(!(*cursor).has_row) }
+}
+
+unsafe extern "C" fn column<L: Library>(
+    cursor: *mut Cursor,
+    context: *mut sqlite3_context,
+    index: c_int,
+) -> c_int {
+    let api = L::api();
+    // SAFETY: the cursor is ours, its table is alive, and the context is that of this call.
+    unsafe {
+        attempt(api, &mut *cursor, |cursor| {
+            let row = match &cursor.rows {
+                Some(rows) => rows.row()?,
+                None => return Ok(()),
+            };
+            match part(&row, index, cursor.now_ms) {
+                Value::Text(text) => api.result_copied(context, text),
+                value => api.result(context, value),
+            }
+            Ok(())
+        })
+    }
+}
+
+unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
+    // SAFETY: the cursor is ours, and SQLite wants the number in `rowid`.
+    unsafe { *rowid = (*cursor).position };
+    code::OK
+}
+
+impl Cursor {
+    fn start(&mut self, now_ms: Option<Option<Value<'_>>>) -> Result<(), Error> {
+        self.now_ms = match now_ms {
+            None | Some(Some(Value::Null)) => When::Now.now_ms(),
+            Some(Some(Value::Integer(now_ms))) => now_ms,
+            Some(_) => {
+                let message = "now_ms must be an INTEGER, or NULL for the system clock".to_owned();
+                return Err(Error::Sqlite(Failure { code: code::ERROR, message }));
+            }
+        };
+        // SAFETY: SQLite keeps a table alive while it has cursors.
+        let shared = unsafe { &(*self.table).shared };
+        self.rows = Some(shared.store().rows()?);
+        self.position = 0;
+        self.advance()
+    }
+
+    fn advance(&mut self) -> Result<(), Error> {
+        self.has_row = match &mut self.rows {
+            Some(rows) => rows.advance()?,
+            None => false,
+        };
+        self.position += 1;
+        Ok(())
+    }
+}
+
+/// A column of a row.
+fn part<'a>(row: &Row<'a>, index: c_int, now_ms: i64) -> Value<'a> {
+    let tenure = row.state().and_then(|state| state.tenure());
+    let expiry = tenure.map(|tenure| tenure.expires_at_ms);
+    let number = |number: Option<i64>| number.map_or(Value::Null, Value::Integer);
+    match index {
+        0 => Value::Text(row.name()),
+        1 => tenure.map_or(Value::Null, |tenure| Value::Text(tenure.owner)),
+        2 => number(row.token()),
+        3 => number(expiry),
+        // A lease that is over has no time left; one without an owner has none to speak of.
+        4 => number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
+        5 => row.status(now_ms).map_or(Value::Null, |status| Value::Text(status.word())),
+        _ => Value::Integer(now_ms),
+    }
+}
+
+/// Does something with a cursor. An error is left in its table, where SQLite looks for it.
+///
+/// # Safety
+/// The table of the cursor must be alive.
+unsafe fn attempt(
+    api: &Api,
+    cursor: &mut Cursor,
+    work: impl FnOnce(&mut Cursor) -> Result<(), Error>,
+) -> c_int {
+    let table = cursor.table;
+    // A panic must not unwind into SQLite.
+    let (rc, message) = match catch_unwind(AssertUnwindSafe(|| work(cursor))) {
+        Ok(Ok(())) => return code::OK,
+        Ok(Err(Error::NotBootstrapped)) => {
+            (code::ERROR, "no lease table yet: call litelease_bootstrap() once first".to_owned())
+        }
+        Ok(Err(Error::Sqlite(failure))) => (failure.code, failure.message),
+        Ok(Err(error)) => (code::ERROR, error.to_string()),
+        Err(_) => (code::ERROR, "internal error".to_owned()),
+    };
+    // SAFETY: the table is alive, and SQLite frees the message.
+    unsafe { (*table).error = copy(api, &format!("litelease_leases: {message}")) };
+    rc
+}
+
+/// A C string in memory that SQLite can free.
+///
+/// # Safety
+/// `api` must hold the functions of an initialised library.
+unsafe fn copy(api: &Api, text: &str) -> *mut c_char {
+    let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
+    // SAFETY: as promised; the memory has room for the text and a NUL.
+    unsafe {
+        let memory = (api.malloc)(size).cast::<u8>();
+        if !memory.is_null() {
+            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
+            *memory.add(text.len()) = 0;
+        }
+        memory.cast()
+    }
+}

@@ -1,0 +1,13 @@
+//! The SQL functions: `litelease_claim`, `litelease_renew`, `litelease_leases` and the rest.
+//!
+//! They are the verbs of `litelease-store`, called from a statement. This crate contains no SQLite either; it
+//! registers its functions on whatever connection it is handed. Rust programs reach it as
+//! `litelease::functions`, others load the extension.
+
+mod arguments;
+mod call;
+mod functions;
+mod leases_table;
+mod shared;
+
+pub use call::register;

@@ -1,0 +1,166 @@
+//! The door for hosts that run statements by themselves: the same tables and the same rule, as text and as
+//! plain functions.
+//!
+//! Some hosts cannot load an extension, but can run SQL on their own connection and call a C function. They
+//! load a row, ask the rule, and save what it says, inside a transaction of their own.
+
+use litelease_core::{
+    self as rule, BreakResult, ClaimResult, Claimant, Reason, Refusal, ReleaseResult, RenewResult,
+    Row, State, Status, Step, Term, TransferResult,
+};
+
+use crate::purge::{ENDED, RAISE_FLOOR};
+use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES, Table};
+use crate::statements::LOCK;
+
+/// What a host asks the rule about a row that it has loaded.
+#[allow(missing_docs)]
+pub struct Question<'a> {
+    pub verb: Verb<'a>,
+    /// The stored state: `None` if there is no row.
+    pub state: Option<State<'a>>,
+    pub now_ms: i64,
+    /// A token that a new one must exceed.
+    pub floor: i64,
+}
+
+/// The verbs, as far as they need the rule.
+#[allow(missing_docs)]
+#[derive(Clone, Copy)]
+pub enum Verb<'a> {
+    Claim { owner: &'a str, ttl_ms: i64 },
+    Renew { who: Claimant<'a>, ttl_ms: i64 },
+    Release { who: Claimant<'a> },
+    Transfer { who: Claimant<'a>, new_owner: &'a str, ttl_ms: i64 },
+    Break,
+    Inspect,
+}
+
+/// What the rule answers, without its texts: the host knows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The verb did what it says.
+    Done,
+    /// A claim met a live lease.
+    Busy,
+    /// Nothing was changed, for this reason.
+    Rejected(Reason),
+}
+
+/// The outcome, and the state to store if any.
+pub type Decision<'a> = (Outcome, Option<State<'a>>);
+
+/// Asks the rule.
+///
+/// ```
+/// use litelease_store::door::{Outcome, Question, Verb, decide};
+///
+/// let verb = Verb::Claim { owner: "a", ttl_ms: 50 };
+/// let (outcome, write) = decide(Question { verb, state: None, now_ms: 100, floor: 0 })?;
+/// assert_eq!(outcome, Outcome::Done);
+/// assert_eq!(write.map(|state| state.token()), Some(1));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn decide(question: Question<'_>) -> Result<Decision<'_>, Refusal> {
+    let Question { verb, state, now_ms, floor } = question;
+    let row = Row::new("", state);
+    Ok(match verb {
+        Verb::Claim { owner, ttl_ms } => {
+            let step = rule::claim(row, owner, Term::new(ttl_ms, now_ms)?, floor)?;
+            short(step, |answer| match answer {
+                ClaimResult::Acquired(_) => Outcome::Done,
+                ClaimResult::Busy(_) => Outcome::Busy,
+            })
+        }
+        Verb::Renew { who, ttl_ms } => {
+            let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?);
+            short(step, |answer| match answer {
+                RenewResult::Renewed(_) => Outcome::Done,
+                RenewResult::Rejected { reason, .. } => Outcome::Rejected(reason),
+            })
+        }
+        Verb::Release { who } => short(rule::release(row, who, now_ms), |answer| match answer {
+            ReleaseResult::Released { .. } => Outcome::Done,
+            ReleaseResult::Rejected { reason, .. } => Outcome::Rejected(reason),
+        }),
+        Verb::Transfer { who, new_owner, ttl_ms } => {
+            let step = rule::transfer(row, who, new_owner, Term::new(ttl_ms, now_ms)?, floor)?;
+            short(step, |answer| match answer {
+                TransferResult::Transferred(_) => Outcome::Done,
+                TransferResult::Rejected { reason, .. } => Outcome::Rejected(reason),
+            })
+        }
+        Verb::Break => short(rule::break_lease(row, now_ms, floor)?, |answer| match answer {
+            BreakResult::Broken { .. } => Outcome::Done,
+            BreakResult::Rejected { reason, .. } => Outcome::Rejected(reason),
+        }),
+        Verb::Inspect => match row.status(now_ms) {
+            Some(Status::Live) => (Outcome::Done, None),
+            Some(Status::Expired) => (Outcome::Rejected(Reason::Expired), None),
+            Some(Status::Released) => (Outcome::Rejected(Reason::Released), None),
+            None => (Outcome::Rejected(Reason::NeverClaimed), None),
+        },
+    })
+}
+
+fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decision<'a> {
+    let Step { write, answer } = step;
+    (outcome(answer), write)
+}
+
+/// The first difference between a table as it is stored and as it should be. `None` means that it is ours.
+///
+/// ```
+/// use litelease_store::door::difference;
+///
+/// let reason = difference("litelease_resources", "table", "CREATE TABLE litelease_resources (name)");
+/// assert!(reason.unwrap().starts_with("expected `name TEXT PRIMARY KEY`"));
+/// ```
+pub fn difference(table: &str, kind: &str, sql: &str) -> Option<String> {
+    let table = if table == META.name { &META } else { &RESOURCES };
+    table.difference(kind, sql)
+}
+
+/// A statement by its name. Names and numbers are its parameters, in the order of the verbs' arguments.
+///
+/// ```
+/// use litelease_store::door::statement;
+///
+/// assert!(statement("load").unwrap().starts_with("SELECT rowid, owner, token"));
+/// assert_eq!(statement("no such statement"), None);
+/// ```
+pub fn statement(name: &str) -> Option<String> {
+    let sql = match name {
+        "create" => create(&RESOURCES),
+        "create_meta" => create(&META),
+        "entry" => ENTRY.into(),
+        "intruders" => INTRUDERS.into(),
+        "format" => FORMAT_OF_FILE.into(),
+        "meta_is_right" => META_IS_RIGHT.into(),
+        "lock" => LOCK.into(),
+        "load" => format!("{LOAD} WHERE name = ?1"),
+        "floor" => "SELECT token_floor FROM main.litelease_meta".into(),
+        "insert" => INSERT.into(),
+        "update" => UPDATE.into(),
+        "ended" => format!("{LOAD} WHERE {ENDED}"),
+        "raise_floor" => RAISE_FLOOR.into(),
+        "delete_ended" => format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
+        _ => return None,
+    };
+    Some(sql)
+}
+
+/// The types come along, because a host may not tell text from a blob.
+const LOAD: &str = "SELECT rowid, owner, token, lease_expires_at_ms,
+typeof(owner), typeof(token), typeof(lease_expires_at_ms), typeof(name)
+FROM main.litelease_resources";
+
+const INSERT: &str = "INSERT INTO main.litelease_resources
+(name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?5)";
+
+const UPDATE: &str = "UPDATE main.litelease_resources
+SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE rowid = ?1";
+
+fn create(table: &Table) -> String {
+    format!("CREATE TABLE main.{} {}", table.name, table.definition)
+}
