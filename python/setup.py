@@ -1,0 +1,64 @@
+"""Builds the native library with cargo and puts it into the package.
+
+The library is the SQLite extension, which contains no SQLite and no Python: one wheel serves every Python 3 of
+a platform.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+try:
+    from setuptools.command.bdist_wheel import bdist_wheel
+except ImportError:  # older setuptools
+    from wheel.bdist_wheel import bdist_wheel
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
+
+
+def library() -> Path:
+    """The release build of the extension, made now."""
+    if shutil.which("cargo") is None:
+        raise SystemExit("litelease is built with cargo: install Rust 1.89 or newer first")
+    command = ["cargo", "build", "--release", "-q", "-p", "litelease-extension"]
+    subprocess.run([*command, "--target-dir", str(ROOT / "target")], cwd=ROOT, check=True)
+    return ROOT / "target" / "release" / NAMES.get(sys.platform, "liblitelease_ext.so")
+
+
+class BuildWithLibrary(build_py):
+    def run(self) -> None:
+        super().run()
+        built = library()
+        places = [Path(self.build_lib)] if not self.editable_mode else [HERE / "src"]
+        for place in places:
+            folder = place / "litelease" / "_lib"
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(built, folder / built.name)
+
+
+class PlatformWheel(bdist_wheel):
+    """For this platform, and for every Python 3 on it."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self) -> "tuple[str, str, str]":
+        return "py3", "none", super().get_tag()[2]
+
+
+class WithLibrary(Distribution):
+    def has_ext_modules(self) -> bool:
+        return True
+
+
+setup(
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": PlatformWheel},
+    distclass=WithLibrary,
+)

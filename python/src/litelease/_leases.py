@@ -1,0 +1,420 @@
+"""The verbs on a connection of the caller's.
+
+Neither rules nor SQL are written here: the library has both. A verb loads the row, asks the rule and saves what
+it says, inside a transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
+
+from . import _library
+from ._types import (
+    Acquired,
+    Broken,
+    Busy,
+    CommitUnknown,
+    ExpiredOnArrival,
+    InvalidLeaseRow,
+    InvalidTtl,
+    LeaseInfo,
+    NewerFormat,
+    NotBootstrapped,
+    Reason,
+    Rejected,
+    Released,
+    Renewed,
+    SchemaMismatch,
+    TimeOverflow,
+    TokenExhausted,
+    Transferred,
+    UnexpectedChange,
+)
+
+if TYPE_CHECKING:
+    from ._hold import Held
+
+_RESOURCES, _META = "litelease_resources", "litelease_meta"
+_FORMAT = 1
+_CLAIM, _RENEW, _RELEASE, _TRANSFER, _BREAK, _INSPECT = range(6)
+_REASONS = list(Reason)
+_MAX = 2**63 - 1
+
+Row = tuple[Union[str, None], int, Union[int, None]]
+T = TypeVar("T")
+
+
+def now_ms() -> int:
+    """The system clock: Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Litelease:
+    """Leases in the main database of a ``sqlite3`` connection.
+
+    Each verb takes ``now_ms`` for tests and simulations; without it the system clock is read once the write lock
+    is held. ``ttl`` is in seconds, or in whole milliseconds as ``ttl_ms``.
+
+    >>> db = Litelease(sqlite3.connect(":memory:"))
+    >>> db.bootstrap()
+    >>> db.claim("scheduler", "a", ttl=30).lease.token
+    1
+    >>> type(db.claim("scheduler", "b", ttl=30)).__name__
+    'Busy'
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.conn = connection
+
+    def bootstrap(self) -> None:
+        """Creates the lease table if it is missing, and checks it strictly if it is there.
+
+        >>> Litelease(sqlite3.connect(":memory:")).bootstrap()
+        """
+        try:
+            self._check()
+        except NotBootstrapped:
+            self._write(self._create_if_missing, locks=False)
+
+    def claim(
+        self,
+        name: str,
+        owner: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+        min_token: int = 0,
+    ) -> Acquired | Busy:
+        """Grants ``name`` to ``owner`` if nobody has it, under a token larger than ``min_token``."""
+        ttl_ms = _in_ms(name, ttl, ttl_ms)
+
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Acquired | Busy]:
+            decision = _ask(
+                name, _CLAIM, row=row, owner=owner, ttl_ms=ttl_ms, now_ms=now, floor=max(floor, min_token)
+            )
+            if decision.outcome == 1:
+                return decision, Busy(_lease(name, row))
+            return decision, Acquired(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
+
+        if not self.conn.in_transaction:
+            # A live lease is busy without the write lock.
+            self._check()
+            row, _ = self._load(name)
+            now = now_ms if now_ms is not None else _now()
+            if _is_live(row, now):
+                return decide(row[1:] if row else None, 0, now)[1]
+        return self._change(name, owner, now_ms, decide)
+
+    def renew(
+        self,
+        name: str,
+        owner: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+        token: int | None = None,
+    ) -> Renewed | Rejected:
+        """Prolongs a live lease. It never shortens one and never revives one. With ``token``, exactly that grant
+        is meant: two processes may use one owner text."""
+        ttl_ms = _in_ms(name, ttl, ttl_ms)
+
+        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Renewed | Rejected]:
+            decision = _ask(name, _RENEW, row=row, owner=owner, ttl_ms=ttl_ms, now_ms=now, token=token)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Renewed(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
+
+        return self._change(name, owner, now_ms, decide)
+
+    def release(
+        self, name: str, owner: str, *, now_ms: int | None = None, token: int | None = None
+    ) -> Released | Rejected:
+        """Ends a live lease early. With ``token``, exactly that grant is meant."""
+
+        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Released | Rejected]:
+            decision = _ask(name, _RELEASE, row=row, owner=owner, now_ms=now, token=token)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Released(name, decision.token)
+
+        return self._change(name, None, now_ms, decide)
+
+    def transfer(
+        self,
+        name: str,
+        owner: str,
+        new_owner: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+        token: int | None = None,
+    ) -> Transferred | Rejected:
+        """Hands a live lease to a new owner under a new token, with no moment in between."""
+        ttl_ms = _in_ms(name, ttl, ttl_ms)
+
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Transferred | Rejected]:
+            decision = _ask(
+                name,
+                _TRANSFER,
+                row=row,
+                owner=owner,
+                new_owner=new_owner,
+                ttl_ms=ttl_ms,
+                now_ms=now,
+                token=token,
+                floor=floor,
+            )
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Transferred(LeaseInfo(name, new_owner, decision.token, decision.expires_at_ms))
+
+        return self._change(name, new_owner, now_ms, decide)
+
+    def break_lease(self, name: str, *, now_ms: int | None = None) -> Broken | Rejected:
+        """The operator's: ends anybody's live lease and raises the token."""
+
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Broken | Rejected]:
+            decision = _ask(name, _BREAK, row=row, now_ms=now, floor=floor)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            lease = _lease(name, row)
+            return decision, Broken(lease.owner, lease.token)
+
+        return self._change(name, None, now_ms, decide)
+
+    def inspect(self, name: str, *, now_ms: int | None = None) -> LeaseInfo | None:
+        """The live lease on ``name``, if there is one. Takes no write lock."""
+        self._check()
+        row, _ = self._load(name)
+        now = now_ms if now_ms is not None else _now()
+        return _lease(name, row[1:]) if row and _is_live(row, now) else None
+
+    def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
+        """Who has ``name`` right now. Takes no write lock."""
+        lease = self.inspect(name, now_ms=now_ms)
+        return lease.owner if lease else None
+
+    def token(self, name: str) -> int | None:
+        """The newest token of ``name``, live or not. Takes no write lock."""
+        self._check()
+        row, _ = self._load(name)
+        return row[2] if row else None
+
+    def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
+        """Deletes the rows of names that have not been live since then, and answers how many. No token of theirs
+        ever returns."""
+
+        def work() -> int:
+            keeps_floor = self._check()
+            limit = min(before_ms, now_ms if now_ms is not None else _now())
+            largest, count = 0, 0
+            for found in self._run("ended", limit):
+                largest, count = max(largest, _valid("?", found)[2]), count + 1
+            if count == 0:
+                return 0
+            if not keeps_floor:
+                self._run("create_meta")
+            self._run("raise_floor", _FORMAT, largest)
+            if (changed := self._cursor().execute(_library.statement("delete_ended"), (limit,)).rowcount) != count:
+                raise UnexpectedChange(f"purging changed {changed} rows instead of {count}")
+            return count
+
+        return self._write(lambda: self._whole(work))
+
+    def hold(
+        self, name: str, ttl: float = 60.0, *, wait: float = 0.0, owner: str | None = None
+    ) -> Held:
+        """Claims ``name`` and keeps it alive in the background until the block ends.
+
+        Waits up to ``wait`` seconds for it; ``TimeoutError`` if it is still somebody else's then.
+        """
+        from ._hold import Held
+
+        return Held(self.conn, name, ttl, wait, owner)
+
+    # How it is stored.
+
+    def _change(
+        self,
+        name: str,
+        owner: str | None,
+        at_ms: int | None,
+        decide: Callable[[Row | None, int, int], tuple[_library.Decision, T]],
+    ) -> T:
+        def work() -> tuple[_library.Decision, T]:
+            keeps_floor = self._check()
+            # Read the clock here, under the write lock: waiting for the lock takes time too.
+            now = at_ms if at_ms is not None else _now()
+            row, floor = self._load(name, keeps_floor)
+            decision, answer = decide(row[1:] if row else None, floor, now)
+            if decision.writes:
+                expiry = decision.expires_at_ms if decision.has_owner else None
+                values = (owner if decision.has_owner else None, decision.token, expiry, now)
+                which, key = ("update", row[0]) if row else ("insert", name)
+                changed = self._cursor().execute(_library.statement(which), (key, *values)).rowcount
+                if changed != 1:
+                    raise UnexpectedChange(f"writing {name!r} changed {changed} rows instead of 1")
+            return decision, answer
+
+        decision, answer = self._write(work)
+        if decision.writes and decision.has_owner and at_ms is None and _now() >= decision.expires_at_ms:
+            raise ExpiredOnArrival(LeaseInfo(name, owner or "", decision.token, decision.expires_at_ms))
+        return answer
+
+    def _write(self, work: Callable[[], T], locks: bool = True) -> T:
+        """Does ``work`` with the write lock held: in a transaction of its own, or in the caller's, whose busy
+        timeout applies because the lock comes before anything is read."""
+        if self.conn.in_transaction:
+            if locks:
+                try:
+                    self._run("lock")
+                except sqlite3.OperationalError:
+                    self._check()
+                    raise
+            return work()
+        self._cursor().execute("BEGIN IMMEDIATE")
+        try:
+            done = work()
+        except BaseException:
+            if self.conn.in_transaction:
+                self.conn.rollback()
+            raise
+        try:
+            self._cursor().execute("COMMIT")
+        except sqlite3.Error as error:
+            if not self.conn.in_transaction:
+                raise CommitUnknown(
+                    f"it is not known whether the change was stored; inspect before trying again: {error}"
+                ) from error
+            # SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
+            self.conn.rollback()
+            raise
+        return done
+
+    def _whole(self, work: Callable[[], T]) -> T:
+        """Does all of ``work`` or nothing of it, inside an open transaction."""
+        self._cursor().execute("SAVEPOINT litelease_python")
+        try:
+            done = work()
+        except BaseException:
+            self._cursor().execute("ROLLBACK TO litelease_python")
+            self._cursor().execute("RELEASE litelease_python")
+            raise
+        self._cursor().execute("RELEASE litelease_python")
+        return done
+
+    def _create_if_missing(self) -> None:
+        try:
+            self._check()
+        except NotBootstrapped:
+            self._run("create")
+
+    def _check(self) -> bool:
+        """Makes sure that the tables are ours. Answers whether the file keeps a token floor."""
+        try:
+            ((newest,),) = self._run("format")
+        except sqlite3.OperationalError as error:
+            if "no such" not in str(error):
+                raise
+            newest = None
+        if isinstance(newest, int) and newest > _FORMAT:
+            raise NewerFormat(f"the file has format {newest} and this version knows {_FORMAT}: use a newer Litelease")
+        if not self._is_there(_RESOURCES):
+            raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
+        keeps_floor = self._is_there(_META)
+        if keeps_floor and self._run("meta_is_right") != [(1,)]:
+            raise SchemaMismatch(f"{_META}: its row is missing or is not one of format {_FORMAT}")
+        return keeps_floor
+
+    def _is_there(self, table: str) -> bool:
+        found = self._run("entry", table)
+        if not found:
+            return False
+        kind, sql = (_as_text(value) for value in found[0])
+        if reason := _library.difference(table, kind, sql):
+            raise SchemaMismatch(f"the table {table} is not as Litelease makes it: {reason}")
+        if intruders := self._run("intruders", table):
+            kind, name = (_as_text(value) for value in intruders[0])
+            raise SchemaMismatch(f"the table {table} has a {kind} that is not ours, {name!r}")
+        return True
+
+    def _load(self, name: str, keeps_floor: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
+        rows = self._run("load", name)
+        floor = self._run("floor")[0][0] if keeps_floor else 0
+        return (_valid(name, rows[0]) if rows else None), floor
+
+    def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._cursor().execute(_library.statement(statement), values).fetchall()
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self.conn.cursor()
+        # Rows as plain tuples, whatever the caller's connection makes of them.
+        cursor.row_factory = None
+        return cursor
+
+
+def _now() -> int:
+    return now_ms()
+
+
+def _in_ms(name: str, ttl: float | None, ttl_ms: int | None) -> int:
+    """A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for."""
+    if (ttl is None) == (ttl_ms is None):
+        raise TypeError("give either ttl (seconds) or ttl_ms (milliseconds)")
+    if ttl_ms is None:
+        assert ttl is not None
+        if ttl != ttl or ttl in (float("inf"), float("-inf")):
+            raise InvalidTtl(f"{name!r}: the ttl must be a number of seconds, got {ttl}")
+        ttl_ms = -int(-ttl * 1000 // 1)
+    if ttl_ms <= 0:
+        raise InvalidTtl(f"{name!r}: the ttl must be at least 1 ms, got {ttl_ms} ms")
+    if ttl_ms > _MAX:
+        raise TimeOverflow(f"{name!r}: a ttl of {ttl_ms} ms ends after the last representable time")
+    return ttl_ms
+
+
+def _ask(name: str, verb: int, *, now_ms: int, **question: Any) -> _library.Decision:
+    code, decision = _library.decide(verb, now_ms=now_ms, **question)
+    if code == 0:
+        return decision
+    if code == 1:
+        raise InvalidTtl(f"{name!r}: the ttl must be at least 1 ms")
+    if code == 2:
+        raise TimeOverflow(f"{name!r}: the lease would end after the last representable time")
+    if code == 3:
+        raise TokenExhausted(f"{name!r}: no larger token exists: the newest one or the minimum is at its maximum")
+    raise InvalidLeaseRow(f"the stored row of {name!r} is invalid and was left alone")
+
+
+def _valid(name: str, found: tuple[Any, ...]) -> tuple[int, str | None, int, int | None]:
+    """A loaded row: its rowid, owner, token and expiry, if they are of the right types."""
+    rowid, owner, token, expiry, *types = found
+    owner_type, token_type, expiry_type, name_type = (_as_text(kind) for kind in types)
+    fits = token_type == "integer" and token >= 1 and name_type == "text"
+    if not fits or (owner_type, expiry_type) not in (("text", "integer"), ("null", "null")):
+        raise InvalidLeaseRow(f"the stored row of {name!r} is invalid and was left alone")
+    return rowid, None if owner is None else _as_text(owner), token, expiry
+
+
+def _as_text(value: Any) -> str:
+    """Text, also where the caller's connection makes bytes of it."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _is_live(row: tuple[int, str | None, int, int | None] | None, now: int) -> bool:
+    return row is not None and _ask("?", _INSPECT, row=row[1:], now_ms=now).outcome == 0
+
+
+def _lease(name: str, row: Row | None) -> LeaseInfo:
+    assert row is not None and row[0] is not None and row[2] is not None
+    return LeaseInfo(name, row[0], row[1], row[2])
+
+
+def _rejected(name: str, decision: _library.Decision, row: Row | None, now: int) -> Rejected:
+    live = row is not None and _is_live((0, *row), now)
+    return Rejected(_REASONS[decision.reason], _lease(name, row) if live else None, row[1] if row else None)

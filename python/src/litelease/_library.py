@@ -1,0 +1,160 @@
+"""The native library: the SQLite extension, and the door through which the rule is asked without loading it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sqlite3
+import sys
+from pathlib import Path
+
+_NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
+
+
+def loadable_path() -> str:
+    """The path of the loadable extension that comes with this package."""
+    path = Path(__file__).parent / "_lib" / _NAMES.get(sys.platform, "liblitelease_ext.so")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is missing: install the package with `pip install ./python`")
+    return str(path)
+
+
+def load(connection: sqlite3.Connection) -> None:
+    """Loads the extension into a connection, so that its statements can call ``litelease_claim`` and the rest.
+
+    Many Pythons are built without ``enable_load_extension``; there this is an error, while ``Litelease``,
+    ``hold`` and ``Tracker`` work all the same.
+    """
+    if not hasattr(connection, "enable_load_extension"):
+        raise sqlite3.NotSupportedError(
+            "this Python's sqlite3 cannot load extensions (it was built without enable_load_extension; "
+            "Debian's and python.org's can): use litelease.Litelease(conn), hold() or Tracker instead, which "
+            "work without it"
+        )
+    connection.enable_load_extension(True)
+    try:
+        connection.load_extension(loadable_path())
+    finally:
+        connection.enable_load_extension(False)
+
+
+class _Text(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+class _Question(ctypes.Structure):
+    _fields_ = [
+        ("verb", ctypes.c_int),
+        ("has_row", ctypes.c_int),
+        ("has_expiry", ctypes.c_int),
+        ("has_token", ctypes.c_int),
+        ("stored_token", ctypes.c_int64),
+        ("stored_expires_at_ms", ctypes.c_int64),
+        ("ttl_ms", ctypes.c_int64),
+        ("now_ms", ctypes.c_int64),
+        ("token", ctypes.c_int64),
+        ("floor", ctypes.c_int64),
+        ("stored_owner", _Text),
+        ("owner", _Text),
+        ("new_owner", _Text),
+    ]
+
+
+class Decision(ctypes.Structure):
+    """What the rule answers."""
+
+    _fields_ = [
+        ("outcome", ctypes.c_int),
+        ("reason", ctypes.c_int),
+        ("writes", ctypes.c_int),
+        ("has_owner", ctypes.c_int),
+        ("token", ctypes.c_int64),
+        ("expires_at_ms", ctypes.c_int64),
+    ]
+
+    outcome: int
+    reason: int
+    writes: int
+    has_owner: int
+    token: int
+    expires_at_ms: int
+
+
+@functools.lru_cache(maxsize=None)
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(loadable_path())
+    library.litelease_door_version.restype = ctypes.c_char_p
+    library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
+    library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_door_statement.restype = ctypes.c_size_t
+    library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_door_difference.restype = ctypes.c_size_t
+    return library
+
+
+def version() -> str:
+    """The version of the native library."""
+    text: bytes = _library().litelease_door_version()
+    return text.decode()
+
+
+@functools.lru_cache(maxsize=None)
+def statement(name: str) -> str:
+    """A statement by its name: the SQL is the library's, not Python's."""
+    out = ctypes.create_string_buffer(4096)
+    length: int = _library().litelease_door_statement(_text(name), out, len(out))
+    if not 0 < length <= len(out):
+        raise LookupError(f"the library has no statement {name!r}")
+    return out.raw[:length].decode()
+
+
+def difference(table: str, kind: str, sql: str) -> str | None:
+    """The first difference between a stored table and ours, if there is one."""
+    out = ctypes.create_string_buffer(4096)
+    length: int = _library().litelease_door_difference(_text(table), _text(kind), _text(sql), out, len(out))
+    return out.raw[: min(length, len(out))].decode(errors="replace") if length else None
+
+
+def decide(
+    verb: int,
+    *,
+    row: tuple[str | None, int, int | None] | None,
+    owner: str | None = None,
+    new_owner: str | None = None,
+    ttl_ms: int = 0,
+    now_ms: int,
+    token: int | None = None,
+    floor: int = 0,
+) -> tuple[int, Decision]:
+    """Asks the rule about a stored row (owner, token, expiry). Answers 0 and the decision, or why it refuses."""
+    for what, number in (("ttl_ms", ttl_ms), ("now_ms", now_ms), ("token", token or 0), ("min_token", floor)):
+        if not isinstance(number, int) or not -(2**63) <= number < 2**63:
+            raise OverflowError(f"{what} must be a whole number of at most 64 bits, got {number!r}")
+    stored_owner, stored_token, expiry = row if row is not None else (None, 0, None)
+    question = _Question(
+        verb=verb,
+        has_row=row is not None,
+        has_expiry=expiry is not None,
+        has_token=token is not None,
+        stored_token=stored_token,
+        stored_expires_at_ms=expiry or 0,
+        ttl_ms=ttl_ms,
+        now_ms=now_ms,
+        token=token or 0,
+        floor=floor,
+        stored_owner=_text(stored_owner),
+        owner=_text(owner),
+        new_owner=_text(new_owner),
+    )
+    decision = Decision()
+    code: int = _library().litelease_door_decide(ctypes.byref(question), ctypes.byref(decision))
+    return code, decision
+
+
+def _text(text: str | None) -> _Text:
+    if text is None:
+        return _Text(None, 0)
+    if not isinstance(text, str):
+        raise TypeError(f"names and owners are str, got {text!r}")
+    encoded = text.encode()
+    return _Text(encoded, len(encoded))

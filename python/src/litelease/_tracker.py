@@ -1,0 +1,83 @@
+"""Path in, lock out: a lock per dataset in a file that is made when it is first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+from typing import Iterator
+
+from ._leases import Litelease
+from ._types import Acquired, TrackerIsLockedError
+
+_BUSY_TIMEOUT = 10.0
+
+
+class Tracker:
+    """Locks by name in a file of their own. They are never renewed: each ends after its ``expire`` seconds.
+
+    Making a Tracker makes the parent folders; the first lock makes the file and the table.
+    """
+
+    def __init__(self, db_path: str | os.PathLike[str]) -> None:
+        self.db_path = Path(db_path)
+        self.db_path.parent.mkdir(parents=True, exist_ok=True)
+
+    def lock_it(self, name: str, expire: float = 60) -> str:
+        """Locks ``name`` and answers a token (32 hex digits) to unlock it with.
+
+        Raises ``TrackerIsLockedError`` if somebody else has it.
+        """
+        token = uuid.uuid4().hex
+        with self._open() as db:
+            answer = db.claim(name, token, expire)
+        if isinstance(answer, Acquired):
+            return token
+        current = answer.current
+        raise TrackerIsLockedError(name, current.owner, current.lease_expires_at_ms)
+
+    def unlock_it(self, name: str, token: str) -> None:
+        """Unlocks ``name``. With a token that is no longer current nothing happens: the lock is already somebody
+        else's."""
+        with self._open() as db:
+            db.release(name, token)
+
+    @contextlib.contextmanager
+    def lock(self, name: str, expire: float = 60) -> Iterator[str]:
+        """Locks ``name`` while the block runs."""
+        token = self.lock_it(name, expire)
+        try:
+            yield token
+        finally:
+            self.unlock_it(name, token)
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[Litelease]:
+        connection = sqlite3.connect(self.db_path, timeout=_BUSY_TIMEOUT, isolation_level=None)
+        try:
+            _set_up(connection)
+            db = Litelease(connection)
+            db.bootstrap()
+            yield db
+        finally:
+            connection.close()
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    """WAL, so that readers are never in the way, and FULL, so that a power cut loses no lock."""
+    deadline = time.monotonic() + _BUSY_TIMEOUT
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            break
+        except sqlite3.OperationalError:
+            # Several processes switch a new file at once, and SQLite does not wait for that.
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"the file cannot be put into WAL mode, it stays in {mode}")
+    connection.execute("PRAGMA synchronous = FULL")

@@ -1,0 +1,149 @@
+"""What the verbs answer, and what can go wrong. "No" is an answer; an error is a surprise."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LeaseInfo:
+    """One grant of a name: who has it, under which token, until when."""
+
+    name: str
+    owner: str
+    token: int
+    lease_expires_at_ms: int
+
+
+class Reason(enum.Enum):
+    """Why a verb was rejected: the first of these that fits."""
+
+    NEVER_CLAIMED = "never claimed"
+    HELD_BY = "held by another owner"
+    SUPERSEDED = "superseded by a newer token"
+    UNKNOWN_TOKEN = "unknown token"
+    RELEASED = "released"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """The name is the caller's until the lease expires."""
+
+    lease: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The name has a live owner. It may even be the same owner text."""
+
+    current: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """The same grant, with its new expiry."""
+
+    lease: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Released:
+    """The name is free; the next grant gets a larger token."""
+
+    name: str
+    token: int
+
+
+@dataclass(frozen=True)
+class Transferred:
+    """The new owner's grant; the old owner's token is superseded."""
+
+    lease: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The name is free, and the broken holder's token is superseded."""
+
+    owner: str
+    killed: int
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Nothing was changed. ``newest`` is the newest token of the name, if it was ever claimed."""
+
+    reason: Reason
+    current: LeaseInfo | None
+    newest: int | None
+
+
+class LiteleaseError(Exception):
+    """The base of all errors of this package. SQLite's own come as themselves."""
+
+
+class InvalidTtl(LiteleaseError):
+    """The ttl is zero or negative. Nothing was written."""
+
+
+class TimeOverflow(LiteleaseError):
+    """The lease would end beyond 64 bits of milliseconds. Nothing was written."""
+
+
+class TokenExhausted(LiteleaseError):
+    """No larger token exists. Nothing was written."""
+
+
+class NotBootstrapped(LiteleaseError):
+    """The database has no lease table yet: call ``bootstrap()``."""
+
+
+class SchemaMismatch(LiteleaseError):
+    """A table of ours is not as it should be; the text names the first difference."""
+
+
+class NewerFormat(LiteleaseError):
+    """A newer version of Litelease wrote this file."""
+
+
+class InvalidLeaseRow(LiteleaseError):
+    """The stored row of this name is not valid. It is never repaired or used."""
+
+
+class UnexpectedChange(LiteleaseError):
+    """A write changed another number of rows than it must: something interferes."""
+
+
+class CommitUnknown(LiteleaseError):
+    """COMMIT failed, so nobody knows whether the change was stored. It is not a grant."""
+
+
+class ExpiredOnArrival(LiteleaseError):
+    """The lease was stored, and over before it could be returned."""
+
+    def __init__(self, lease: LeaseInfo) -> None:
+        super().__init__(f"the lease on {lease.name!r} (token {lease.token}) was over before it could be returned")
+        self.lease = lease
+
+
+class Lost(LiteleaseError):
+    """A held lease can no longer be trusted."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the lease on {name!r} is lost: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class TrackerIsLockedError(LiteleaseError):
+    """Somebody else has the lock."""
+
+    def __init__(self, name: str, owner: str, until_ms: int) -> None:
+        until = datetime.datetime.fromtimestamp(until_ms / 1000, datetime.timezone.utc)
+        super().__init__(f"{name!r} is locked by {owner} until {until:%Y-%m-%d %H:%M:%S} UTC")
+        self.name = name
+        self.owner = owner
+        self.until = until

@@ -1,0 +1,176 @@
+"""Held leases and the Tracker, with real files, threads and processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from litelease import Acquired, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Litelease:
+    conn = sqlite3.connect(tmp_path / "app.sqlite3", timeout=10, isolation_level=None)
+    conn.execute("PRAGMA journal_mode = WAL")
+    opened = Litelease(conn)
+    opened.bootstrap()
+    return opened
+
+
+def test_a_hold_is_kept_alive_for_longer_than_its_ttl_and_released_at_the_end(db: Litelease) -> None:
+    with db.hold("books", ttl=0.6) as held:
+        assert held.token == 1
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            held.check()
+            assert db.owner("books") == held.owner
+            time.sleep(0.05)
+    assert db.owner("books") is None
+    assert db.token("books") == 1
+
+
+def test_a_hold_is_released_when_the_block_fails(db: Litelease) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with db.hold("books", ttl=30):
+            raise ZeroDivisionError
+    assert db.owner("books") is None
+
+
+def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:
+    with db.hold("books", ttl=30) as first:
+        with pytest.raises(TimeoutError, match=first.owner.split()[0]):
+            db.hold("books", ttl=30, wait=0.1)
+    with db.hold("books", ttl=30, wait=0.1) as second:
+        assert second.token == 2 and second.owner != first.owner
+
+
+def test_a_broken_hold_is_told_and_leaves_its_successor_alone(db: Litelease) -> None:
+    with db.hold("books", ttl=0.3) as held:
+        db.break_lease("books")
+        assert isinstance(db.claim("books", "successor", 30), Acquired)
+        assert held.lost.wait(5)
+        with pytest.raises(Lost, match="held by another owner"):
+            held.check()
+    assert db.owner("books") == "successor"
+
+
+def test_a_hold_that_cannot_renew_is_lost_before_it_expires(db: Litelease) -> None:
+    with db.hold("books", ttl=0.5) as held:
+        db.conn.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Lost, match="could not be renewed in time|cannot renew"):
+            while True:
+                held.check()
+                lease = db.inspect("books")
+                assert lease is not None, "lost too late: somebody else could have had it"
+                time.sleep(0.01)
+        db.conn.execute("ROLLBACK")
+
+
+def test_what_cannot_be_held_is_refused(db: Litelease) -> None:
+    memory = Litelease(sqlite3.connect(":memory:"))
+    memory.bootstrap()
+    with pytest.raises(LiteleaseError, match="in memory"):
+        memory.hold("books")
+    db.conn.execute("BEGIN")
+    with pytest.raises(LiteleaseError, match="inside a transaction"):
+        db.hold("books")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_is_refused_and_the_parent_unharmed(db: Litelease) -> None:
+    with db.hold("books", ttl=30) as held:
+        child = os.fork()
+        if child == 0:
+            try:
+                held.check()
+            except Lost:
+                held.release()  # does nothing here
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        held.check()
+        assert db.owner("books") == held.owner
+
+
+def test_a_tracker_makes_everything_when_it_is_first_needed(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "er" / "locks.sqlite3"
+    tracker = Tracker(path)
+    assert path.parent.is_dir() and not path.exists()
+    token = tracker.lock_it("books")
+    assert len(token) == 32 and set(token) <= set("0123456789abcdef")
+    with pytest.raises(TrackerIsLockedError) as locked:
+        tracker.lock_it("books")
+    assert (locked.value.name, locked.value.owner) == ("books", token)
+    tracker.unlock_it("books", "0" * 32)  # not current: a silent no-op
+    with pytest.raises(TrackerIsLockedError):
+        tracker.lock_it("books")
+    tracker.unlock_it("books", token)
+    assert tracker.lock_it("books") != token
+
+
+def test_a_tracker_lock_is_a_block_and_ends_after_its_time(tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path / "locks.sqlite3")
+    with tracker.lock("books", expire=60):
+        with pytest.raises(TrackerIsLockedError, match="'books' is locked by"):
+            with tracker.lock("books"):
+                pass
+    with pytest.raises(ZeroDivisionError):
+        with tracker.lock("books"):
+            raise ZeroDivisionError
+    old = tracker.lock_it("books", expire=0.05)
+    time.sleep(0.06)
+    new = tracker.lock_it("books")
+    tracker.unlock_it("books", old)
+    with pytest.raises(TrackerIsLockedError):
+        tracker.lock_it("books")
+    tracker.unlock_it("books", new)
+
+
+RACER = """
+import sys
+from litelease import Tracker, TrackerIsLockedError
+try:
+    print("won", Tracker(sys.argv[1]).lock_it("books"))
+except TrackerIsLockedError as locked:
+    print("lost", locked.owner)
+"""
+
+
+def test_processes_that_race_on_a_fresh_file_have_one_winner_and_know_it(tmp_path: Path) -> None:
+    for attempt in range(3):
+        path = str(tmp_path / str(attempt) / "locks.sqlite3")
+        racers = [
+            subprocess.Popen([sys.executable, "-c", RACER, path], stdout=subprocess.PIPE, text=True)
+            for _ in range(8)
+        ]
+        answers = sorted(racer.communicate()[0].split() for racer in racers)
+        assert [answer[0] for answer in answers] == ["lost"] * 7 + ["won"], answers
+        assert {answer[1] for answer in answers} == {answers[-1][1]}, "the rest are told who"
+
+
+HOLDER = """
+import sqlite3, sys, time
+from litelease import Litelease
+db = Litelease(sqlite3.connect(sys.argv[1], isolation_level=None))
+with db.hold("books", ttl=1.0):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_a_holder_that_is_killed_is_succeeded_when_its_lease_runs_out(db: Litelease, tmp_path: Path) -> None:
+    file = str(tmp_path / "app.sqlite3")
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, file], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.wait()
+    with db.hold("books", ttl=30, wait=20) as held:
+        assert held.token == 2

@@ -1,0 +1,233 @@
+"""Every scenario file, played on the verbs through the door and on the SQL functions where they can be loaded."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+import scenario
+from scenario import Step, shown
+
+import litelease
+from litelease import (
+    Acquired,
+    Broken,
+    Busy,
+    LeaseInfo,
+    Litelease,
+    LiteleaseError,
+    Reason,
+    Rejected,
+    Released,
+    Renewed,
+    Transferred,
+)
+
+CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
+
+
+class Player:
+    """Connections to one file in WAL mode, which do not wait for locks."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "scenario.sqlite3"
+        self.connections: dict[str, sqlite3.Connection] = {}
+        self.connect("main")
+        Litelease(self.current).bootstrap()
+
+    def connect(self, name: str) -> None:
+        if name not in self.connections:
+            conn = sqlite3.connect(self.file, timeout=0, isolation_level=None)
+            assert conn.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+            self.set_up(conn)
+            self.connections[name] = conn
+        self.current = self.connections[name]
+
+    def set_up(self, conn: sqlite3.Connection) -> None:
+        pass
+
+    def play(self, step: Step) -> str:
+        name = step.words.get("name", "")
+        quoted = '"' + name.replace('"', '""') + '"'
+        statements = {
+            "begin": "BEGIN IMMEDIATE" if step.words.get("immediate") else "BEGIN",
+            "commit": "COMMIT",
+            "rollback": "ROLLBACK",
+            "savepoint": f"SAVEPOINT {quoted}",
+            "rollback to": f"ROLLBACK TO {quoted}",
+            "release savepoint": f"RELEASE {quoted}",
+        }
+        try:
+            if step.verb == "conn":
+                self.connect(name)
+                return "ok"
+            if step.verb in statements:
+                self.current.execute(statements[step.verb])
+                return "ok"
+            return self.perform(step, name)
+        except sqlite3.Error as error:
+            return f"error {getattr(error, 'sqlite_errorname', None) or by_its_words(error)}"
+        except LiteleaseError as error:
+            return f"error {type(error).__name__}"
+
+    def perform(self, step: Step, name: str) -> str:
+        raise NotImplementedError
+
+
+class Verbs(Player):
+    """The verbs of the package: the rule and the statements through the door."""
+
+    def perform(self, step: Step, name: str) -> str:
+        db, now, words = Litelease(self.current), step.now_ms, step.words
+        owner, ttl, token = words.get("owner", ""), step.number("ttl"), step.number("token")
+        if step.verb == "claim":
+            return told(db.claim(name, owner, ttl_ms=ttl, now_ms=now, min_token=step.number("above") or 0))
+        if step.verb == "renew":
+            return told(db.renew(name, owner, ttl_ms=ttl, now_ms=now, token=token))
+        if step.verb == "release":
+            return told(db.release(name, owner, now_ms=now, token=token))
+        if step.verb == "transfer":
+            return told(db.transfer(name, owner, words["new_owner"], ttl_ms=ttl, now_ms=now, token=token))
+        if step.verb == "break":
+            return told(db.break_lease(name, now_ms=now))
+        if step.verb == "purge":
+            return str(db.purge(int(words["before"]), now_ms=now))
+        if step.verb == "inspect":
+            lease = db.inspect(name, now_ms=now)
+            return f"held {shown(lease.owner)} {grant(lease)}" if lease else "none"
+        if step.verb == "owner":
+            found = db.owner(name, now_ms=now)
+            return "none" if found is None else f"owner {shown(found)}"
+        assert step.verb == "token", step.verb
+        newest = db.token(name)
+        return "none" if newest is None else str(newest)
+
+
+class Functions(Player):
+    """The SQL functions. They do not tell why something was rejected."""
+
+    def set_up(self, conn: sqlite3.Connection) -> None:
+        litelease.load(conn)
+
+    def ask(self, sql: str, *values: object) -> tuple[object, ...] | None:
+        return self.current.execute(sql, values).fetchone()  # type: ignore[no-any-return]
+
+    def call(self, verb: str, *values: object) -> object:
+        row = self.ask(f"SELECT litelease_{verb}({', '.join('?' * len(values))})", *values)
+        assert row is not None
+        return row[0]
+
+    def lease(self, name: str, now: int) -> tuple[object, ...] | None:
+        sql = "SELECT owner, token, expires_at_ms FROM litelease_leases(?) WHERE name = ? AND state = 'live'"
+        return self.ask(sql, now, name)
+
+    def perform(self, step: Step, name: str) -> str:
+        now, words = step.now_ms, step.words
+        owner, ttl = words.get("owner", ""), step.number("ttl")
+        options = [value for key in ("above", "token") if (value := step.number(key)) is not None]
+        if step.verb == "claim":
+            token = self.call("claim", name, owner, ttl, now, *options)
+            lease = self.lease(name, now) or ("nobody", 0, 0)
+            if token is None:
+                return f"busy {shown(str(lease[0]))} {lease[1]} until {lease[2]}"
+            return f"acquired {token} until {lease[2]}"
+        if step.verb in ("renew", "transfer"):
+            new_owner = [words["new_owner"]] if step.verb == "transfer" else []
+            token = self.call(step.verb, name, owner, *new_owner, ttl, now, *options)
+            lease = self.lease(name, now) or ("nobody", 0, 0)
+            return "rejected" if token is None else f"{PAST[step.verb]} {token} until {lease[2]}"
+        if step.verb == "release":
+            done = self.call("release", name, owner, now, *options)
+            return f"released {self.call('token', name)}" if done else "rejected"
+        if step.verb == "break":
+            killed = self.call("break", name, now)
+            return "rejected" if killed is None else f"broken {killed}"
+        if step.verb == "purge":
+            return str(self.call("purge", int(words["before"]), now))
+        if step.verb == "inspect":
+            held = self.lease(name, now)
+            return f"held {shown(str(held[0]))} {held[1]} until {held[2]}" if held else "none"
+        found = self.call("owner", name, now) if step.verb == "owner" else self.call("token", name)
+        if found is None:
+            return "none"
+        return f"owner {shown(str(found))}" if step.verb == "owner" else str(found)
+
+
+PAST = {"renew": "renewed", "transfer": "transferred"}
+
+
+def told(answer: object) -> str:
+    if isinstance(answer, Acquired):
+        return f"acquired {grant(answer.lease)}"
+    if isinstance(answer, Busy):
+        return f"busy {shown(answer.current.owner)} {grant(answer.current)}"
+    if isinstance(answer, Renewed):
+        return f"renewed {grant(answer.lease)}"
+    if isinstance(answer, Released):
+        return f"released {answer.token}"
+    if isinstance(answer, Transferred):
+        return f"transferred {grant(answer.lease)}"
+    if isinstance(answer, Broken):
+        return f"broken {answer.killed}"
+    assert isinstance(answer, Rejected)
+    if answer.reason is Reason.HELD_BY:
+        assert answer.current is not None
+        return f"rejected held by {shown(answer.current.owner)} {answer.current.token}"
+    if answer.reason is Reason.SUPERSEDED:
+        return f"rejected superseded by {answer.newest}"
+    return f"rejected {answer.reason.value}"
+
+
+def grant(lease: LeaseInfo) -> str:
+    return f"{lease.token} until {lease.lease_expires_at_ms}"
+
+
+def by_its_words(error: sqlite3.Error) -> str:
+    """Python 3.10 and older do not name the code."""
+    return "SQLITE_BUSY" if "locked" in str(error) else str(error)
+
+
+def by_function_words(answer: str, error: str) -> bool:
+    words = {
+        "error InvalidTtl": "the ttl must be at least 1 ms",
+        "error TimeOverflow": "ends after the last representable time",
+        "error TokenExhausted": "no larger token exists",
+    }
+    return answer in words and words[answer] in error
+
+
+# Whether a transaction has read yet is not told by Python's sqlite3, so there the verbs ask for the lock first.
+LOCKS_FIRST = {"stale_snapshot.lease": 'at 110  claim live c ttl 50             -> busy a 1 until 1000'}
+
+
+@pytest.mark.parametrize("path", scenario.files(), ids=lambda path: path.stem)
+def test_the_verbs_play_every_scenario(path: Path, tmp_path: Path) -> None:
+    player = Verbs(tmp_path)
+    for step in scenario.read(path):
+        answer = player.play(step)
+        if LOCKS_FIRST.get(path.name) == step.text:
+            assert answer == "error SQLITE_BUSY_SNAPSHOT", step.place
+            continue
+        assert answer == step.answer, f"{step.place}: {step.text}"
+
+
+@pytest.mark.skipif(not CAN_LOAD, reason="this Python's sqlite3 cannot load extensions")
+@pytest.mark.parametrize("path", scenario.files(), ids=lambda path: path.stem)
+def test_the_sql_functions_play_every_scenario(path: Path, tmp_path: Path) -> None:
+    player = Functions(tmp_path)
+    for step in scenario.read(path):
+        try:
+            answer = player.play(step)
+        except sqlite3.Error as error:  # pragma: no cover
+            raise AssertionError(step.place) from error
+        if answer == "error SQLITE_ERROR":
+            # An error of ours is a plain one to SQLite; its words tell which.
+            with pytest.raises(sqlite3.OperationalError) as caught:
+                player.perform(step, step.words.get("name", ""))
+            assert by_function_words(step.answer, str(caught.value)), f"{step.place}: {caught.value}"
+            continue
+        if answer == "rejected":
+            assert step.answer.startswith("rejected "), f"{step.place}: {step.text}"
+            continue
+        assert answer == step.answer, f"{step.place}: {step.text}"
