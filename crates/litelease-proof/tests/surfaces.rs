@@ -13,14 +13,24 @@ const TTL_MS: i64 = 3_600_000;
 /// A way to reach the leases of a file, each time as a fresh process or connection.
 trait Surface {
     fn name(&self) -> &'static str;
-    /// The token, if the name was granted.
-    fn claim(&self, file: &Path, lease: &str, owner: &str) -> Option<i64>;
     /// The token, if exactly this grant was renewed.
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64>;
     /// Whether exactly this grant was released.
     fn release(&self, file: &Path, lease: &str, owner: &str, token: i64) -> bool;
     fn owner(&self, file: &Path, lease: &str) -> Option<String>;
+    /// The token of a claim for so many milliseconds, if the name was granted.
+    fn claim_for(&self, file: &Path, lease: &str, owner: &str, ttl_ms: i64) -> Option<i64>;
+    /// A claim and a row of work in one transaction, which is then committed or rolled back.
+    fn work_and_claim(&self, file: &Path, lease: &str, owner: &str, commits: bool);
+    /// The text of the error that a claim ends with.
+    fn refusal(&self, file: &Path) -> String;
+
+    fn claim(&self, file: &Path, lease: &str, owner: &str) -> Option<i64> {
+        self.claim_for(file, lease, owner, TTL_MS)
+    }
 }
+
+const WORK: &str = "INSERT INTO work VALUES (1)";
 
 /// The Rust crate.
 struct Crate;
@@ -43,9 +53,22 @@ impl Surface for Crate {
         "the Rust crate"
     }
 
-    fn claim(&self, file: &Path, lease: &str, owner: &str) -> Option<i64> {
-        let ttl = Duration::from_millis(TTL_MS.unsigned_abs());
+    fn claim_for(&self, file: &Path, lease: &str, owner: &str, ttl_ms: i64) -> Option<i64> {
+        let ttl = Duration::from_millis(ttl_ms.unsigned_abs());
         Crate::open(file).claim(lease, owner, ttl).unwrap().acquired().map(|lease| lease.token)
+    }
+
+    fn work_and_claim(&self, file: &Path, lease: &str, owner: &str, commits: bool) {
+        let mut db = Crate::open(file);
+        let tx = db.transaction().unwrap();
+        tx.conn().execute_batch(WORK).unwrap();
+        assert!(tx.claim(lease, owner, Duration::from_secs(3600)).unwrap().acquired().is_some());
+        if commits { tx.commit().unwrap() } else { tx.rollback().unwrap() }
+    }
+
+    fn refusal(&self, file: &Path) -> String {
+        let db = Litelease::open(file).unwrap();
+        db.claim("scheduler", "one", Duration::from_secs(1)).unwrap_err().to_string()
     }
 
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
@@ -77,8 +100,11 @@ struct Program {
 impl Program {
     fn ask(&self, file: &Path, query: &str) -> Option<String> {
         // Bootstrapping is part of the query, as for a program that has just been started.
-        let sql = format!("SELECT {query} FROM (SELECT litelease_bootstrap())");
-        let output = (self.command)(&self.extension, file, &sql).output().unwrap();
+        self.run(file, &format!("SELECT {query} FROM (SELECT litelease_bootstrap())"))
+    }
+
+    fn run(&self, file: &Path, sql: &str) -> Option<String> {
+        let output = (self.command)(&self.extension, file, sql).output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {sql}: {errors}", self.name);
         let answer = String::from_utf8(output.stdout).unwrap().trim().to_owned();
@@ -91,9 +117,22 @@ impl Surface for Program {
         self.name
     }
 
-    fn claim(&self, file: &Path, lease: &str, owner: &str) -> Option<i64> {
-        let query = format!("litelease_claim('{lease}', '{owner}', {TTL_MS})");
+    fn claim_for(&self, file: &Path, lease: &str, owner: &str, ttl_ms: i64) -> Option<i64> {
+        let query = format!("litelease_claim('{lease}', '{owner}', {ttl_ms})");
         self.ask(file, &query).map(|token| token.parse().unwrap())
+    }
+
+    fn work_and_claim(&self, file: &Path, lease: &str, owner: &str, commits: bool) {
+        let end = if commits { "COMMIT" } else { "ROLLBACK" };
+        let claim = format!("SELECT litelease_claim('{lease}', '{owner}', {TTL_MS})");
+        self.run(file, &format!("BEGIN IMMEDIATE; {WORK}; {claim}; {end}"));
+    }
+
+    fn refusal(&self, file: &Path) -> String {
+        let sql = "SELECT litelease_claim('scheduler', 'one', 1000)";
+        let output = (self.command)(&self.extension, file, sql).output().unwrap();
+        assert!(!output.status.success(), "{}", self.name);
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
@@ -119,20 +158,33 @@ struct Package {
 
 impl Package {
     fn ask(&self, file: &Path, call: &str) -> Option<String> {
-        let program = format!(
-            "import sqlite3, sys
-from litelease import Acquired, Litelease, Released, Renewed
-db = Litelease(sqlite3.connect(sys.argv[1]))
-db.bootstrap()
+        self.run(
+            file,
+            &format!(
+                "db.bootstrap()
 answer = db.{call}
 if isinstance(answer, (Acquired, Renewed)):
     print(answer.lease.token)
 elif isinstance(answer, (Released, str)):
     print(answer if isinstance(answer, str) else answer.token)"
+            ),
+        )
+    }
+
+    fn start(&self, file: &Path, program: &str) -> std::process::Output {
+        let program = format!(
+            "import sqlite3, sys
+from litelease import Acquired, Litelease, Released, Renewed
+db = Litelease(sqlite3.connect(sys.argv[1]))
+{program}"
         );
-        let output = Command::new(&self.python).args(["-c", &program]).arg(file).output().ok()?;
+        Command::new(&self.python).args(["-c", &program]).arg(file).output().unwrap()
+    }
+
+    fn run(&self, file: &Path, program: &str) -> Option<String> {
+        let output = self.start(file, program);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {call}: {errors}", self.name);
+        assert!(output.status.success(), "{}: {program}: {errors}", self.name);
         let answer = String::from_utf8(output.stdout).unwrap().trim().to_owned();
         (!answer.is_empty()).then_some(answer)
     }
@@ -143,9 +195,26 @@ impl Surface for Package {
         self.name
     }
 
-    fn claim(&self, file: &Path, lease: &str, owner: &str) -> Option<i64> {
-        let call = format!("claim({lease:?}, {owner:?}, ttl_ms={TTL_MS})");
+    fn claim_for(&self, file: &Path, lease: &str, owner: &str, ttl_ms: i64) -> Option<i64> {
+        let call = format!("claim({lease:?}, {owner:?}, ttl_ms={ttl_ms})");
         self.ask(file, &call).map(|token| token.parse().unwrap())
+    }
+
+    fn work_and_claim(&self, file: &Path, lease: &str, owner: &str, commits: bool) {
+        let end = if commits { "commit" } else { "rollback" };
+        let program = format!(
+            "db.conn.execute('BEGIN IMMEDIATE')
+db.conn.execute('{WORK}')
+assert isinstance(db.claim({lease:?}, {owner:?}, 3600), Acquired)
+db.conn.{end}()"
+        );
+        self.run(file, &program);
+    }
+
+    fn refusal(&self, file: &Path) -> String {
+        let output = self.start(file, "db.claim('scheduler', 'one', 1)");
+        assert!(!output.status.success(), "{}", self.name);
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
@@ -173,8 +242,9 @@ fn python(extension: &Path, file: &Path, sql: &str) -> Command {
 db = sqlite3.connect(sys.argv[2], isolation_level=None)
 db.enable_load_extension(True)
 db.load_extension(sys.argv[1])
-answer = db.execute(sys.argv[3]).fetchone()[0]
-print('' if answer is None else answer)";
+for sql in sys.argv[3].split(';'):
+    answer = db.execute(sql).fetchone()
+print('' if answer is None or answer[0] is None else answer[0])";
     // The python3 of the system can load extensions; others may not.
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", PROGRAM]).arg(extension).arg(file).arg(sql);
@@ -186,7 +256,12 @@ fn node(extension: &Path, file: &Path, sql: &str) -> Command {
 const [, extension, file, sql] = process.argv;
 const db = new Database(file);
 db.loadExtension(extension);
-console.log(db.prepare(sql).pluck().get() ?? '');";
+let answer;
+for (const one of sql.split(';')) {
+  const statement = db.prepare(one);
+  answer = statement.reader ? statement.pluck().get() : statement.run() && '';
+}
+console.log(answer ?? '');";
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/node/node_modules");
     let mut command = Command::new("node");
     command.env("NODE_PATH", modules).args(["-e", PROGRAM]).arg(extension).arg(file).arg(sql);
@@ -246,6 +321,34 @@ fn tell_the_story(one: &dyn Surface, other: &dyn Surface, file: &Path, before: i
     next
 }
 
+/// A lease that runs out is taken over, and its old grant can do nothing.
+fn expiry_and_takeover(one: &dyn Surface, other: &dyn Surface, file: &Path) {
+    let (name, who) = ("brief", format!("{} and {}", one.name(), other.name()));
+    let old = one.claim_for(file, name, "one", 300).unwrap_or_else(|| panic!("{who}: not granted"));
+    std::thread::sleep(Duration::from_millis(310));
+    assert_eq!(other.owner(file, name), None, "{who}: expired");
+    let new = other.claim(file, name, "other").unwrap_or_else(|| panic!("{who}: no takeover"));
+    assert_eq!(new, old + 1, "{who}: a larger token");
+    assert_eq!(one.renew(file, name, "one", old), None, "{who}: the old grant renews nothing");
+    assert!(!one.release(file, name, "one", old), "{who}: the old grant releases nothing");
+    assert!(other.release(file, name, "other", new), "{who}: released");
+}
+
+/// Work and claim are committed together and rolled back together.
+fn work_and_claim_together(one: &dyn Surface, file: &Path) {
+    let name = format!("job of {}", one.name().replace('\'', ""));
+    let work = || -> i64 {
+        let db = Crate::open(file);
+        db.conn().query_row("SELECT count(*) FROM work", [], |row| row.get(0)).unwrap()
+    };
+    let before = work();
+    one.work_and_claim(file, &name, "one", false);
+    assert_eq!((work(), Crate.owner(file, &name)), (before, None), "{name}: rolled back");
+    one.work_and_claim(file, &name, "one", true);
+    assert_eq!(work(), before + 1, "{name}: committed");
+    assert_eq!(Crate.owner(file, &name).as_deref(), Some("one"), "{name}: committed");
+}
+
 #[test]
 fn a_lease_of_any_surface_is_respected_by_every_other() {
     let folder = tempfile::tempdir().unwrap();
@@ -260,4 +363,28 @@ fn a_lease_of_any_surface_is_respected_by_every_other() {
     let names: Vec<&str> = surfaces.iter().map(|surface| surface.name()).collect();
     tell(&format!("one file, every surface: {} told the story to each other", names.join(", ")));
     assert_eq!(token, 2 * (surfaces.len() * surfaces.len()) as i64);
+}
+
+#[test]
+fn the_journeys_end_well_on_every_surface() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shared.sqlite3");
+    Crate::open(&file).conn().execute_batch("CREATE TABLE work (id)").unwrap();
+    for surface in &surfaces() {
+        expiry_and_takeover(surface.as_ref(), &Crate, &file);
+        expiry_and_takeover(&Crate, surface.as_ref(), &file);
+        work_and_claim_together(surface.as_ref(), &file);
+    }
+}
+
+#[test]
+fn a_drifted_schema_fails_loudly_on_every_surface() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shared.sqlite3");
+    let drift = "ALTER TABLE litelease_resources ADD COLUMN note TEXT";
+    Crate::open(&file).conn().execute_batch(drift).unwrap();
+    for surface in &surfaces() {
+        let error = surface.refusal(&file);
+        assert!(error.contains("found `note TEXT`"), "{}: {error}", surface.name());
+    }
 }
