@@ -260,3 +260,36 @@ def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     names: dict[str, object] = {}
     for block in blocks:
         exec(block, names)
+
+
+@pytest.mark.skipif(not hasattr(sqlite3.Connection, "enable_load_extension"), reason="cannot load extensions")
+def test_two_sqlite_libraries_in_one_process_do_not_disturb_each_other(tmp_path: Path) -> None:
+    apsw = pytest.importorskip("apsw")
+    for _ in range(3):
+        ours = sqlite3.connect(tmp_path / "ours.sqlite3", isolation_level=None)
+        litelease.load(ours)
+        other = apsw.Connection(str(tmp_path / "other.sqlite3"))
+        other.enable_load_extension(True)
+        other.load_extension(litelease.loadable_path())
+        for ask in (lambda sql: ours.execute(sql).fetchone(), lambda sql: next(other.execute(sql))):
+            assert ask("SELECT litelease_bootstrap()") == (1,)
+            token = ask("SELECT litelease_claim('x', 'a', 30000)")[0]
+            assert ask("SELECT litelease_owner('x')") == ("a",)
+            assert ask("SELECT owner, token FROM litelease_leases") == ("a", token)
+            assert ask("SELECT litelease_release('x', 'a')") == (1,)
+        ours.close()
+        assert next(other.execute("SELECT litelease_claim('y', 'b', 30000)"))[0] is not None
+        assert next(other.execute("SELECT litelease_release('y', 'b')")) == (1,)
+        other.close()
+
+
+@pytest.mark.skipif(not hasattr(sqlite3.Connection, "enable_load_extension"), reason="cannot load extensions")
+def test_a_statement_that_would_delay_the_commit_means_no_grant(tmp_path: Path) -> None:
+    conn = sqlite3.connect(tmp_path / "app.sqlite3", isolation_level=None)
+    litelease.load(conn)
+    conn.execute("SELECT litelease_bootstrap()").fetchone()
+    running = conn.execute("PRAGMA journal_mode")
+    with pytest.raises(sqlite3.OperationalError, match="another statement of this connection is running"):
+        conn.execute("SELECT litelease_claim('x', 'a', 30000)").fetchone()
+    running.fetchall()
+    assert conn.execute("SELECT litelease_claim('x', 'a', 30000)").fetchone() == (1,)

@@ -381,3 +381,45 @@ fn the_extension_contains_no_sqlite() {
     sqlite.sort_unstable();
     assert_eq!(sqlite, ["sqlite3_extension_init", "sqlite3_liteleaseext_init"]);
 }
+
+#[test]
+fn the_same_mistake_gives_the_same_error_every_time() {
+    let conn = Connection::open_in_memory().unwrap();
+    litelease::functions::register(&conn).unwrap();
+    for _ in 0..3 {
+        for sql in ["SELECT litelease_renew('x', 'a', 5)", "SELECT litelease_break('x')"] {
+            let error = refused(&conn, sql);
+            assert!(error.contains("call litelease_bootstrap() once first"), "{sql}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_scan_of_the_leases_ends_even_if_it_makes_new_ones() {
+    let conn = memory();
+    one(&conn, "SELECT litelease_claim('x', 'a', 30000)");
+    let sql = "SELECT count(litelease_claim(name || 'x', 'a', 30000)) FROM litelease_leases";
+    assert_eq!(one(&conn, sql), Value::Integer(1));
+    assert_eq!(one(&conn, "SELECT count(*) FROM litelease_leases"), Value::Integer(2));
+    // The time may be given twice.
+    assert_eq!(
+        one(&conn, "SELECT count(*) FROM litelease_leases(100) WHERE now_ms = 100"),
+        Value::Integer(2)
+    );
+    assert_eq!(
+        one(&conn, "SELECT count(*) FROM litelease_leases(100) WHERE now_ms = 101"),
+        Value::Integer(0)
+    );
+}
+
+#[test]
+fn the_module_outlives_its_registration() {
+    let conn = memory();
+    let mut prepared = conn.prepare("SELECT count(*) FROM litelease_leases").unwrap();
+    assert_eq!(prepared.query_row([], |row| row.get::<_, i64>(0)).unwrap(), 0);
+    // SAFETY: the connection is open.
+    unsafe { ffi::sqlite3_drop_modules(conn.handle(), std::ptr::null_mut()) };
+    drop(prepared);
+    assert_eq!(one(&conn, "SELECT litelease_claim('x', 'a', 30000)"), Value::Integer(1));
+    conn.close().unwrap();
+}

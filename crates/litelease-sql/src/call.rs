@@ -32,7 +32,7 @@ struct Registered {
 pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> {
     // SQLite does not let a function be replaced while a statement runs, and there is no need to.
     let sql = format!("SELECT litelease_version() = '{}'", env!("CARGO_PKG_VERSION"));
-    if connection.answers_one(&sql) {
+    if connection.answers_one(&sql).unwrap_or(false) {
         return Ok(());
     }
     let shared = Shared::new(connection);

@@ -4,6 +4,7 @@
 //! closes.
 
 use std::ffi::{c_char, c_double, c_int, c_uchar, c_void};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use std::slice;
 
 use litelease_core::Row;
 use litelease_store::{
-    Api, Connection, Error, Failure, Library, Rows, Value, When, code, sqlite3, sqlite3_context,
+    Api, Connection, Error, Failure, Library, Listed, Value, When, code, sqlite3, sqlite3_context,
     sqlite3_value,
 };
 
@@ -76,9 +77,8 @@ struct Table {
 #[repr(C)]
 struct Cursor {
     table: *mut Table,
-    rows: Option<Rows>,
-    has_row: bool,
-    position: i64,
+    rows: Vec<Listed>,
+    position: usize,
     now_ms: i64,
 }
 
@@ -112,19 +112,12 @@ struct Usage {
     omit: c_uchar,
 }
 
-/// What the module is registered with: the module itself lives as long as the registration.
-struct Registered {
-    shared: Rc<Shared>,
-    module: Module,
-}
+/// The module for the connections of one library. It lives for ever, because SQLite may look at it after it
+/// has freed what the module was registered with.
+struct Modules<L>(PhantomData<L>);
 
-/// # Safety
-/// As for [`register`](crate::register).
-pub(crate) unsafe fn register<L: Library>(
-    connection: Connection,
-    shared: Rc<Shared>,
-) -> Result<(), Error> {
-    let module = Module {
+impl<L: Library> Modules<L> {
+    const MODULE: &'static Module = &Module {
         version: 1,
         // A table that exists by its name alone is connected and never created.
         create: None,
@@ -135,20 +128,27 @@ pub(crate) unsafe fn register<L: Library>(
         open,
         close,
         filter: filter::<L>,
-        next: next::<L>,
+        next,
         eof,
         column: column::<L>,
         rowid,
         unused: [0; 7],
     };
-    let registered = Box::into_raw(Box::new(Registered { shared, module }));
+}
+
+/// # Safety
+/// As for [`register`](crate::register).
+pub(crate) unsafe fn register<L: Library>(
+    connection: Connection,
+    shared: Rc<Shared>,
+) -> Result<(), Error> {
+    let data = Box::into_raw(Box::new(shared)).cast();
     let (db, api) = connection.as_raw();
-    // SAFETY: the connection is open; the module is freed with its data, also when this call fails.
+    let module: *const Module = Modules::<L>::MODULE;
+    // SAFETY: the connection is open; SQLite frees the data, also when this call fails.
     let rc = unsafe {
-        let module = (&raw const (*registered).module).cast();
-        let data = registered.cast();
         let name = c"litelease_leases".as_ptr();
-        (api.create_module_v2)(db, name, module, data, Some(destroy::<Registered>))
+        (api.create_module_v2)(db, name, module.cast(), data, Some(destroy::<Rc<Shared>>))
     };
     match rc {
         code::OK => Ok(()),
@@ -178,7 +178,7 @@ unsafe extern "C" fn connect<L: Library>(
             code::OK => {}
             rc => return rc,
         }
-        let shared = Rc::clone(&(*data.cast::<Registered>()).shared);
+        let shared = Rc::clone(&*data.cast::<Rc<Shared>>());
         shared.connect();
         let new = Table { module: ptr::null(), references: 0, error: ptr::null_mut(), shared };
         *table = Box::into_raw(Box::new(new));
@@ -203,6 +203,9 @@ unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_i
             if constraint.column != NOW_MS || constraint.op != SQLITE_INDEX_CONSTRAINT_EQ {
                 continue;
             }
+            if info.number == 1 {
+                break; // SQLite itself compares any further ones
+            }
             if constraint.usable == 0 {
                 // The time depends on a table that comes later: this plan cannot work.
                 return SQLITE_CONSTRAINT;
@@ -218,7 +221,7 @@ unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_i
 }
 
 unsafe extern "C" fn open(table: *mut Table, cursor: *mut *mut Cursor) -> c_int {
-    let new = Cursor { table, rows: None, has_row: false, position: 0, now_ms: 0 };
+    let new = Cursor { table, rows: Vec::new(), position: 0, now_ms: 0 };
     // SAFETY: SQLite wants the new cursor in `cursor`.
     unsafe { *cursor = Box::into_raw(Box::new(new)) };
     code::OK
@@ -252,14 +255,15 @@ unsafe extern "C" fn filter<L: Library>(
     unsafe { attempt(api, cursor, |cursor| cursor.start(given)) }
 }
 
-unsafe extern "C" fn next<L: Library>(cursor: *mut Cursor) -> c_int {
-    // SAFETY: the cursor is ours and its table is alive.
-    unsafe { attempt(L::api(), &mut *cursor, Cursor::advance) }
+unsafe extern "C" fn next(cursor: *mut Cursor) -> c_int {
+    // SAFETY: the cursor is ours.
+    unsafe { (*cursor).position += 1 };
+    code::OK
 }
 
 unsafe extern "C" fn eof(cursor: *mut Cursor) -> c_int {
     // SAFETY: the cursor is ours.
-    unsafe { c_int::from(!(*cursor).has_row) }
+    unsafe { c_int::from((*cursor).position >= (*cursor).rows.len()) }
 }
 
 unsafe extern "C" fn column<L: Library>(
@@ -268,25 +272,22 @@ unsafe extern "C" fn column<L: Library>(
     index: c_int,
 ) -> c_int {
     let api = L::api();
-    // SAFETY: the cursor is ours, its table is alive, and the context is that of this call.
+    // SAFETY: the cursor is ours, and the context is that of this call.
     unsafe {
-        attempt(api, &mut *cursor, |cursor| {
-            let row = match &cursor.rows {
-                Some(rows) => rows.row()?,
-                None => return Ok(()),
-            };
-            match part(&row, index, cursor.now_ms) {
+        let cursor = &*cursor;
+        if let Some(listed) = cursor.rows.get(cursor.position) {
+            match part(&listed.row(), index, cursor.now_ms) {
                 Value::Text(text) => api.result_copied(context, text),
                 value => api.result(context, value),
             }
-            Ok(())
-        })
+        }
     }
+    code::OK
 }
 
 unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
     // SAFETY: the cursor is ours, and SQLite wants the number in `rowid`.
-    unsafe { *rowid = (*cursor).position };
+    unsafe { *rowid = i64::try_from((*cursor).position).unwrap_or(i64::MAX) };
     code::OK
 }
 
@@ -302,17 +303,8 @@ impl Cursor {
         };
         // SAFETY: SQLite keeps a table alive while it has cursors.
         let shared = unsafe { &(*self.table).shared };
-        self.rows = Some(shared.store().rows()?);
         self.position = 0;
-        self.advance()
-    }
-
-    fn advance(&mut self) -> Result<(), Error> {
-        self.has_row = match &mut self.rows {
-            Some(rows) => rows.advance()?,
-            None => false,
-        };
-        self.position += 1;
+        self.rows = shared.store().list()?;
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::judge::Verdict;
 use crate::schema::damaged_floor;
 use crate::statements::{Judged, stored_row};
 use crate::transaction::Boundary;
-use crate::{Error, Store, When};
+use crate::{Error, Failure, Store, When, code};
 
 /// What came of asking the rule about a row.
 enum Heard<'q, T> {
@@ -31,9 +31,14 @@ impl Store {
         let mut decide = |row: Row<'_>, floor, now_ms| {
             decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
         };
+        let boundary = self.boundary()?;
+        if boundary == Boundary::Own && self.connection.has_a_rival() {
+            let message = "cannot commit, because another statement of this connection is running";
+            return Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }));
+        }
         let mut insertions = 0;
         let step = loop {
-            match self.hear(&self.statements.update, name, when, &mut decide)? {
+            match self.hear(&self.statements.update, boundary, name, when, &mut decide)? {
                 Heard::Decided(step) => break step,
                 Heard::Stale => continue,
                 Heard::NoSuchRow => {}
@@ -43,7 +48,7 @@ impl Store {
             if step.write.is_none() {
                 break step;
             }
-            let insert = || self.hear(&self.statements.insert, name, when, &mut decide);
+            let insert = || self.hear(&self.statements.insert, boundary, name, when, &mut decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 Heard::Decided(step) => break step,
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
@@ -63,11 +68,11 @@ impl Store {
     fn hear<'q, T>(
         &self,
         judged: &Judged,
+        boundary: Boundary,
         name: &str,
         when: When,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Heard<'q, T>, Error> {
-        let boundary = self.boundary()?;
         let keeps_floor = self.keeps_floor.get();
         let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
             let mut heard = None;

@@ -20,7 +20,7 @@ mod transaction;
 pub use clock::When;
 pub use error::{Error, Failure};
 pub use judge::{Library, judge};
-pub use list::Rows;
+pub use list::Listed;
 pub use sqlite::{
     Api, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, code, sqlite3,
     sqlite3_context, sqlite3_stmt, sqlite3_value,

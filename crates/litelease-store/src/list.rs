@@ -1,40 +1,60 @@
-//! All rows, one after the other.
+//! All rows at once.
 
-use litelease_core::Row;
-
-use crate::sqlite::{Statement, Value};
+use crate::sqlite::Value;
 use crate::statements::stored_row;
 use crate::{Error, Store};
 
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms
 FROM main.litelease_resources ORDER BY name";
 
-/// A walk over all rows, in the order of their names. It holds a snapshot until it is dropped.
-pub struct Rows {
-    statement: Statement,
+/// A row with text of its own.
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// The owner and its expiry, unless it was released.
+    pub tenure: Option<(String, i64)>,
+    /// The newest token.
+    pub token: i64,
 }
 
 impl Store {
-    /// All rows, live or not.
-    pub fn rows(&self) -> Result<Rows, Error> {
+    /// All rows, live or not, in the order of their names.
+    ///
+    /// They are read to the end before anybody sees one: a walk that is under way while rows are added might
+    /// never end.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
         self.naming("list leases", None, || {
             self.verify()?;
-            Ok(Rows { statement: self.connection.prepare(LIST)? })
+            let mut statement = self.connection.prepare(LIST)?;
+            let mut run = statement.run(&[])?;
+            let mut list = Vec::new();
+            while run.step()? {
+                let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| run.column(index));
+                let name = name.and_then(Value::text);
+                let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
+                let row = stored_row(name, [owner, token, expiry])?;
+                let tenure = row.state().and_then(|state| state.tenure());
+                list.push(Listed {
+                    name: name.into(),
+                    tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
+                    token: row.token().unwrap_or(0),
+                });
+            }
+            Ok(list)
         })
     }
 }
 
-impl Rows {
-    /// Goes on to the next row, if there is one.
-    pub fn advance(&mut self) -> Result<bool, Error> {
-        Ok(self.statement.advance()?)
-    }
-
-    /// The present row.
-    pub fn row(&self) -> Result<Row<'_>, Error> {
-        let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| self.statement.column(index));
-        let name =
-            name.and_then(Value::text).ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
-        stored_row(name, [owner, token, expiry])
+impl Listed {
+    /// The row as the rule sees it.
+    pub fn row(&self) -> litelease_core::Row<'_> {
+        let (owner, expiry) = match &self.tenure {
+            Some((owner, expiry)) => (Some(owner.as_str()), Some(*expiry)),
+            None => (None, None),
+        };
+        litelease_core::Row::new(
+            &self.name,
+            litelease_core::State::stored(self.token, owner, expiry),
+        )
     }
 }

@@ -128,7 +128,7 @@ impl Store {
             return Err(Error::NotBootstrapped);
         }
         let keeps_floor = is_there(self.connection, &META)?;
-        if keeps_floor && !self.connection.answers_one(META_IS_RIGHT) {
+        if keeps_floor && !self.connection.answers_one(META_IS_RIGHT)? {
             return Err(damaged_floor());
         }
         self.keeps_floor.set(keeps_floor);

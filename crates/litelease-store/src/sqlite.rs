@@ -101,6 +101,7 @@ pub struct Api {
     pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
     pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
+    pub next_stmt: unsafe extern "C" fn(*mut sqlite3, *mut sqlite3_stmt) -> *mut sqlite3_stmt,
     pub prepare_v3: unsafe extern "C" fn(
         *mut sqlite3,
         *const c_char,
@@ -118,6 +119,8 @@ pub struct Api {
         unsafe extern "C" fn(*mut sqlite3_context, *const c_char, u64, Destructor, c_uchar),
     pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub stmt_busy: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub stmt_readonly: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
@@ -277,6 +280,25 @@ impl Connection {
         }
     }
 
+    /// Whether a statement of this connection is running that is not read-only. SQLite commits nothing before
+    /// it has ended, and not every such statement holds a transaction: `PRAGMA journal_mode` does not.
+    pub(crate) fn has_a_rival(self) -> bool {
+        let mut statement = ptr::null_mut();
+        // SAFETY: the connection is open, and SQLite hands out statements of it that are alive.
+        unsafe {
+            loop {
+                statement = (self.api.next_stmt)(self.db, statement);
+                if statement.is_null() {
+                    return false;
+                }
+                let is_running = (self.api.stmt_busy)(statement) != 0;
+                if is_running && (self.api.stmt_readonly)(statement) == 0 {
+                    return true;
+                }
+            }
+        }
+    }
+
     /// Rows changed by the last statement, not counting those that triggers changed.
     pub(crate) fn changes(self) -> i64 {
         // SAFETY: `db` is open.
@@ -323,10 +345,10 @@ impl Connection {
         }
     }
 
-    /// Whether a query can be run and answers 1.
-    pub fn answers_one(self, sql: &str) -> bool {
-        let Ok(statement) = self.prepare(sql) else { return false };
-        statement.advance() == Ok(true) && statement.column(0) == Some(Value::Integer(1))
+    /// Whether a query answers 1.
+    pub fn answers_one(self, sql: &str) -> Result<bool, Failure> {
+        let statement = self.prepare(sql)?;
+        Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
     }
 
     /// Compiles a statement that asks the rule.
@@ -337,10 +359,10 @@ impl Connection {
         let name = format!("litelease_rule_{:x}", self.api.judge as usize);
         let sql = sql.replace("litelease_rule", &name);
         self.prepare(&sql).or_else(|failure| {
-            if failure.code & 0xff != code::ERROR {
+            // To register it where it is known already would disturb whoever is running a statement.
+            if !failure.message.contains("no such function") || self.register(&name).is_err() {
                 return Err(failure);
             }
-            self.register(&name)?;
             self.prepare(&sql)
         })
     }

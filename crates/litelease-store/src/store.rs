@@ -24,6 +24,8 @@ pub struct Store {
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
     pub(crate) owes_rollback: Cell<bool>,
+    /// Whether the last transaction of ours got so far as to be marked as such.
+    pub(crate) is_marked: Cell<bool>,
     /// How many savepoints of ours are open.
     pub(crate) savepoints: Cell<u32>,
 }
@@ -46,6 +48,7 @@ impl Store {
             keeps_floor: Cell::new(false),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
+            is_marked: Cell::new(false),
             savepoints: Cell::new(0),
         }
     }

@@ -47,11 +47,11 @@ impl Store {
     /// Rolls the open transaction back. That SQLite has already done so by itself is fine.
     pub fn rollback(&self) -> Result<(), Error> {
         self.in_transaction.set(false);
-        if self.connection.is_autocommit() {
+        self.owes_rollback.set(!self.connection.is_autocommit());
+        if !self.owes_rollback.get() {
             return Ok(());
         }
         // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
-        self.owes_rollback.set(true);
         self.naming("roll back", None, || self.statements.rollback.execute(self.connection))?;
         self.owes_rollback.set(false);
         Ok(())
@@ -91,13 +91,40 @@ impl Store {
     }
 
     fn open(&self) -> Result<(), Error> {
-        self.savepoints.set(0);
         // What may be needed in haste is compiled before: an interrupt can stop that, too.
         self.statements.rollback.with(self.connection, |_| Ok(()))?;
-        self.statements.begin.execute(self.connection).inspect_err(|_| {
-            // One that was interrupted may have begun all the same.
+        let was_open = !self.connection.is_autocommit();
+        let opened = self.statements.begin.execute(self.connection);
+        // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
+        // a transaction open has not.
+        let opened = opened.and_then(|()| self.at_savepoint("SAVEPOINT", 0));
+        self.is_marked.set(opened.is_ok());
+        if opened.is_err() && !was_open {
             let _ = self.rollback();
-        })
+        }
+        self.savepoints.set(0);
+        opened
+    }
+
+    /// Pays the debt of a rollback that failed, if the transaction that is open now is still the one it was
+    /// meant for: then it has the savepoint that `open` has marked it with.
+    ///
+    /// One that was interrupted even before it was marked is taken for ours, and what the caller is doing now
+    /// is refused: they may have begun another one since.
+    fn settle(&self) -> Result<(), Error> {
+        if !self.is_marked.get() && !self.connection.is_autocommit() {
+            self.rollback()?;
+            return Err(Error::TransactionEnded);
+        }
+        if !self.connection.is_autocommit() {
+            match self.at_savepoint("ROLLBACK TO", 0) {
+                Ok(()) => return self.rollback(),
+                Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.owes_rollback.set(false);
+        Ok(())
     }
 
     fn end(&self) -> Result<(), Error> {
@@ -122,7 +149,7 @@ impl Store {
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
         if self.owes_rollback.get() {
-            self.rollback()?;
+            self.settle()?;
         }
         let is_autocommit = self.connection.is_autocommit();
         if self.in_transaction.get() && is_autocommit {

@@ -33,6 +33,7 @@ macro_rules! linked {
             $($field,)*
             create_function_v2,
             create_module_v2,
+            next_stmt,
             malloc: ffi::sqlite3_malloc,
             // SAFETY: the two types differ only in what the pointer points to, which is opaque to both.
             vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
@@ -98,6 +99,8 @@ linked! {
     );
     set_last_insert_rowid = sqlite3_set_last_insert_rowid(sqlite3, rowid: i64);
     step = sqlite3_step(sqlite3_stmt) -> c_int;
+    stmt_busy = sqlite3_stmt_busy(sqlite3_stmt) -> c_int;
+    stmt_readonly = sqlite3_stmt_readonly(sqlite3_stmt) -> c_int;
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
     user_data = sqlite3_user_data(sqlite3_context) -> *mut c_void;
@@ -149,6 +152,14 @@ unsafe extern "C" fn create_function_v2(
             destroy,
         )
     }
+}
+
+unsafe extern "C" fn next_stmt(
+    db: *mut sqlite3,
+    statement: *mut sqlite3_stmt,
+) -> *mut sqlite3_stmt {
+    // SAFETY: the caller keeps to the contract of SQLite's function of this name.
+    unsafe { ffi::sqlite3_next_stmt(db.cast(), statement.cast()).cast() }
 }
 
 unsafe extern "C" fn create_module_v2(
