@@ -37,17 +37,14 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
         "sql-cycle" => {
             litelease::functions::register(db.conn())?;
-            let mut claim = db.conn().prepare("SELECT litelease_claim(?1, ?2, ?3)")?;
-            let exact = "SELECT litelease_renew(?1, ?2, ?3, NULL, ?4)";
-            let mut renew = db.conn().prepare(exact)?;
-            let mut release = db.conn().prepare("SELECT litelease_release(?1, ?2, NULL, ?3)")?;
+            let claim = Raw::new(db.conn(), c"SELECT litelease_claim(?1, ?2, ?3)")?;
+            let renew = Raw::new(db.conn(), c"SELECT litelease_renew(?1, ?2, ?3, NULL, ?4)")?;
+            let release = Raw::new(db.conn(), c"SELECT litelease_release(?1, ?2, NULL, ?3)")?;
             let ttl_ms = TTL.as_millis() as i64;
             (0..rounds).try_for_each(|_| {
-                let number = |row: &litelease::rusqlite::Row<'_>| row.get::<_, i64>(0);
-                let token = claim.query_row((NAME, OWNER, ttl_ms), number)?;
-                renew.query_row((NAME, OWNER, 2 * ttl_ms, token), number)?;
-                release.query_row((NAME, OWNER, token), number)?;
-                Ok(())
+                let token = claim.call(&[ttl_ms])?;
+                renew.call(&[2 * ttl_ms, token])?;
+                release.call(&[token]).map(drop)
             })
         }
         "busy" => claimed(db, |db| {
@@ -174,6 +171,22 @@ impl Raw {
                 return Err("nothing there".into());
             }
             expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)
+        }
+    }
+
+    /// Calls a function with name, owner and these numbers; its answer must be a number.
+    fn call(&self, numbers: &[i64]) -> Result<i64> {
+        // SAFETY: as above.
+        unsafe {
+            self.bind_text(1, NAME);
+            self.bind_text(2, OWNER);
+            for (index, number) in (3..).zip(numbers) {
+                ffi::sqlite3_bind_int64(self.0, index, *number);
+            }
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_ROW)?;
+            let answer = ffi::sqlite3_column_int64(self.0, 0);
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)?;
+            if answer == 0 { Err("no".into()) } else { Ok(answer) }
         }
     }
 
