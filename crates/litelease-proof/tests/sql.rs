@@ -423,3 +423,17 @@ fn the_module_outlives_its_registration() {
     assert_eq!(one(&conn, "SELECT litelease_claim('x', 'a', 30000)"), Value::Integer(1));
     conn.close().unwrap();
 }
+
+#[test]
+fn an_unknown_outcome_keeps_sqlites_code_and_says_so() {
+    let place = Place::new("WAL");
+    place.open(Duration::ZERO);
+    let conn = place.connect(Duration::ZERO);
+    litelease::functions::register(&conn).unwrap();
+    let Value::Integer(pages) = one(&conn, "PRAGMA page_count") else { panic!() };
+    one(&conn, &format!("PRAGMA max_page_count = {pages}"));
+    let sql = "SELECT litelease_claim(?1, 'a', 30000)";
+    let error = conn.query_row(sql, ["x".repeat(100_000)], |_| Ok(())).unwrap_err();
+    assert!(error.to_string().contains("it is not known whether the change was stored"), "{error}");
+    assert_eq!(error.sqlite_error().unwrap().extended_code, ffi::SQLITE_FULL);
+}
