@@ -92,7 +92,7 @@ fn wrong_arguments_are_named() {
         ),
         (
             "SELECT litelease_claim('x', 'a', 5.0)",
-            "litelease_claim: ttl_ms must be an INTEGER, not a BLOB, a REAL",
+            "litelease_claim: ttl_ms must be an INTEGER, not a REAL (in JavaScript, bind a BigInt)",
         ),
         (
             "SELECT litelease_claim('x', 'a', NULL)",

@@ -1,5 +1,7 @@
 //! The arguments of a call, checked: whatever is wrong with one is told with its name.
 
+use std::ffi::c_int;
+
 use litelease_store::{Value, When};
 
 /// What an argument is called and what it must be.
@@ -22,12 +24,14 @@ pub(crate) struct Arguments<'a> {
     pub(crate) function: &'static str,
     pub(crate) wanted: &'static [Argument],
     pub(crate) given: &'a [Option<Value<'a>>],
+    /// SQLite's own word on the type of each.
+    pub(crate) types: &'a [c_int],
 }
 
 impl<'a> Arguments<'a> {
     /// Makes sure that every argument is what it must be, so that nobody asks again.
     pub(crate) fn check(self) -> Result<Self, String> {
-        for (argument, value) in self.wanted.iter().zip(self.given) {
+        for ((argument, value), kind) in self.wanted.iter().zip(self.given).zip(self.types) {
             let fits = matches!(
                 (argument.kind, value),
                 (Kind::Text, Some(Value::Text(_)))
@@ -35,7 +39,7 @@ impl<'a> Arguments<'a> {
                     | (Kind::Time, Some(Value::Null))
             );
             if !fits {
-                return Err(self.complaint(argument, value));
+                return Err(self.complaint(argument, *kind));
             }
         }
         Ok(self)
@@ -63,17 +67,19 @@ impl<'a> Arguments<'a> {
         self.given.get(at).copied().flatten()
     }
 
-    fn complaint(&self, argument: &Argument, value: &Option<Value<'_>>) -> String {
+    fn complaint(&self, argument: &Argument, kind: c_int) -> String {
         let wanted = match argument.kind {
             Kind::Text => "TEXT",
             Kind::Integer => "an INTEGER",
             Kind::Time => "an INTEGER, or NULL for the system clock",
         };
-        let given = match value {
-            Some(Value::Null) => "NULL",
-            Some(Value::Integer(_)) => "an INTEGER",
-            Some(Value::Text(_)) => "TEXT",
-            None => "a BLOB, a REAL or text that is not UTF-8",
+        let given = match (kind, argument.kind) {
+            (1, _) => "an INTEGER",
+            (2, _) => "a REAL (in JavaScript, bind a BigInt)",
+            (3, Kind::Text) => "text that is not UTF-8",
+            (3, _) => "TEXT",
+            (4, _) => "a BLOB",
+            _ => "NULL",
         };
         let (function, name) = (self.function, argument.name);
         format!("{function}: {name} must be {wanted}, not {given}")

@@ -18,6 +18,9 @@ const SQLITE_UTF8: c_int = 1;
 const SQLITE_INNOCUOUS: c_int = 0x20_0000;
 const SQLITE_DIRECTONLY: c_int = 0x8_0000;
 
+/// The most arguments that any of the functions takes.
+const MOST: usize = 6;
+
 /// What SQLite keeps with a registered function.
 struct Registered {
     function: &'static Function,
@@ -128,15 +131,17 @@ impl Registered {
     /// # Safety
     /// The values must be those of a call by the library of `api`.
     unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
-        let mut given = [None; 6];
-        for (place, value) in given.iter_mut().zip(values) {
+        let count = values.len().min(MOST);
+        let (mut given, mut types) = ([None; MOST], [0; MOST]);
+        for (at, value) in values[..count].iter().enumerate() {
             // SAFETY: as promised.
-            *place = unsafe { api.value(*value) };
+            (given[at], types[at]) = unsafe { (api.value(*value), (api.value_type)(*value)) };
         }
         let arguments = Arguments {
             function: self.function.name,
             wanted: self.function.arguments,
-            given: &given[..values.len().min(6)],
+            given: &given[..count],
+            types: &types[..count],
         };
         let arguments = arguments.check().map_err(complaint)?;
         let store = self.shared.store();
