@@ -39,6 +39,9 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
         return Ok(());
     }
     let shared = Shared::new(connection);
+    // The table first and the version last: that is what tells the next time that everything is there.
+    // SAFETY: as this function asks.
+    unsafe { leases_table::register::<L>(connection, Rc::clone(&shared)) }?;
     for function in FUNCTIONS {
         for count in function.required..=function.arguments.len() {
             let registered = Registered { function, shared: Rc::clone(&shared) };
@@ -46,8 +49,7 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
             unsafe { register_function::<L>(connection, registered, count) }?;
         }
     }
-    // SAFETY: as this function asks.
-    unsafe { leases_table::register::<L>(connection, shared) }
+    Ok(())
 }
 
 /// # Safety

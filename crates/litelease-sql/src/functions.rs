@@ -41,7 +41,7 @@ const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer };
 const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer };
 
-/// Every function.
+/// Every function. `litelease_version` is the last to be registered.
 pub(crate) const FUNCTIONS: &[Function] =
     &[
         Function {
