@@ -47,6 +47,13 @@ impl Place {
     }
 }
 
+/// A database in memory with the lease table in it.
+pub fn memory() -> Litelease {
+    let db = Litelease::from_connection(Connection::open_in_memory().expect("a database"));
+    db.bootstrap().expect("bootstrap");
+    db
+}
+
 /// The lease of a claim that must have been granted.
 #[track_caller]
 pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {

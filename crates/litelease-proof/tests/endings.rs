@@ -5,13 +5,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{Error, Litelease, LiteleaseRef};
-use litelease_proof::rig::{LONG, Place, acquired, sqlite_code};
-
-fn memory() -> Litelease {
-    let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
-    db.bootstrap().unwrap();
-    db
-}
+use litelease_proof::rig::{LONG, Place, acquired, memory, sqlite_code};
 
 #[test]
 fn a_commit_hook_that_refuses_means_no_grant_and_a_known_outcome() {
@@ -233,30 +227,36 @@ fn a_transaction_of_the_callers_is_never_rolled_back_for_them() {
     assert_eq!(rows, 1);
 }
 
-#[test]
-fn a_debt_is_not_paid_with_a_later_transaction_of_the_callers() {
+/// A handle whose purge was interrupted after so many steps, its rollback too, and whose caller has then cleaned
+/// up and begun a transaction of their own. Also whether the caller had to, and whether the purge came through.
+fn after_an_interrupted_purge(budget: i64) -> (Litelease, bool, bool) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
+    let mut conn = Connection::open_in_memory().unwrap();
+    let left = Arc::new(AtomicI64::new(i64::MAX));
+    let counter = Arc::clone(&left);
+    conn.progress_handler(1, Some(move || counter.fetch_sub(1, Ordering::Relaxed) <= 0)).unwrap();
+    let db = Litelease::from_connection(conn);
+    db.bootstrap().unwrap();
+    db.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
+    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+    left.store(budget, Ordering::Relaxed);
+    let purged = db.purge_at(900, 900).is_ok();
+    left.store(i64::MAX, Ordering::Relaxed);
+    let was_left_open = !db.conn().is_autocommit();
+    if was_left_open {
+        db.conn().execute_batch("ROLLBACK").unwrap();
+    }
+    db.conn().execute_batch("BEGIN; INSERT INTO mine VALUES (1)").unwrap();
+    (db, was_left_open, purged)
+}
+
+#[test]
+fn a_debt_is_not_paid_with_a_later_transaction_of_the_callers() {
     let mut owed = 0;
     for budget in 0..200 {
-        let mut conn = Connection::open_in_memory().unwrap();
-        let left = Arc::new(AtomicI64::new(i64::MAX));
-        let counter = Arc::clone(&left);
-        conn.progress_handler(1, Some(move || counter.fetch_sub(1, Ordering::Relaxed) <= 0))
-            .unwrap();
-        let db = Litelease::from_connection(conn);
-        db.bootstrap().unwrap();
-        db.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
-        acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-        left.store(budget, Ordering::Relaxed);
-        let purged = db.purge_at(900, 900);
-        left.store(i64::MAX, Ordering::Relaxed);
-        if !db.conn().is_autocommit() {
-            // The rollback was interrupted, too. The caller cleans up, and begins something of their own.
-            owed += 1;
-            db.conn().execute_batch("ROLLBACK").unwrap();
-        }
-        db.conn().execute_batch("BEGIN; INSERT INTO mine VALUES (1)").unwrap();
+        let (db, was_left_open, purged) = after_an_interrupted_purge(budget);
+        owed += i64::from(was_left_open);
         match db.claim("x", "a", LONG) {
             // Interrupted while it began: it cannot be told from the caller's, who is told instead.
             Err(Error::TransactionEnded) => assert!(db.conn().is_autocommit()),
@@ -264,10 +264,13 @@ fn a_debt_is_not_paid_with_a_later_transaction_of_the_callers() {
                 acquired(claimed);
                 assert!(!db.conn().is_autocommit(), "after {budget}: the caller's is still open");
                 db.conn().execute_batch("ROLLBACK").unwrap();
+                // Nor is it paid when the handle is given up.
+                let conn = after_an_interrupted_purge(budget).0.into_connection();
+                assert!(!conn.is_autocommit(), "after {budget}: the caller's is still open");
             }
         }
         assert_eq!(db.token("x").unwrap(), None, "after {budget}: the claim went with it");
-        if purged.is_ok() {
+        if purged {
             break;
         }
     }

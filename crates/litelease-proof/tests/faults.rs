@@ -8,13 +8,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
 use litelease::{Error, Litelease, LiteleaseRef, Reason, RenewResult};
-use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
-
-fn memory() -> Litelease {
-    let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
-    db.bootstrap().unwrap();
-    db
-}
+use litelease_proof::rig::{LONG, Place, acquired, memory, sqlite_code, tell};
 
 #[test]
 fn the_linked_sqlite_has_the_fix_for_the_wal_reset_bug() {

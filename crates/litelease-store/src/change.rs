@@ -24,6 +24,7 @@ impl Store {
     /// `decide` gets the row, the file's token floor and the time.
     pub(crate) fn change<'q, T>(
         &self,
+        boundary: Boundary,
         name: &str,
         when: When,
         mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
@@ -31,7 +32,6 @@ impl Store {
         let mut decide = |row: Row<'_>, floor, now_ms| {
             decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
         };
-        let boundary = self.boundary()?;
         if boundary == Boundary::Own && self.connection.has_a_rival() {
             let message = "cannot commit, because another statement of this connection is running";
             return Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }));

@@ -34,7 +34,7 @@ impl Drop for Store {
     fn drop(&mut self) {
         if self.owes_rollback.get() {
             // The last chance; after it, whoever has the connection has an open transaction.
-            let _ = self.rollback();
+            let _ = self.settle();
         }
     }
 }
@@ -64,7 +64,8 @@ impl Store {
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("claim", Some(name), || {
-            if self.boundary()?.may_look_first() {
+            let boundary = self.boundary()?;
+            if boundary.may_look_first() {
                 let busy = self.look(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
@@ -74,7 +75,7 @@ impl Store {
                     return Ok(busy);
                 }
             }
-            self.change(name, when, |row, floor, now_ms| {
+            self.change(boundary, name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
             })
@@ -91,7 +92,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", Some(name), || {
-            self.change(name, when, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -106,7 +107,9 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", Some(name), || {
-            self.change(name, when, |row, _, now_ms| Ok(rule::release(row, who, now_ms).map(&keep)))
+            self.change(self.boundary()?, name, when, |row, _, now_ms| {
+                Ok(rule::release(row, who, now_ms).map(&keep))
+            })
         })
     }
 
@@ -121,7 +124,7 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("transfer", Some(name), || {
-            self.change(name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
             })
@@ -136,7 +139,7 @@ impl Store {
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("break", Some(name), || {
-            self.change(name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
         })

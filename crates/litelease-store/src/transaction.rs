@@ -7,7 +7,7 @@ use crate::{Error, Store};
 /// The transaction that a change is made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Boundary {
-    /// One of our own, from BEGIN IMMEDIATE to COMMIT.
+    /// One of our own: a single statement, or from BEGIN IMMEDIATE to COMMIT.
     Own,
     /// The caller's, which has come this far.
     Joined(TxnState),
@@ -111,20 +111,23 @@ impl Store {
     ///
     /// One that was interrupted even before it was marked is taken for ours, and what the caller is doing now
     /// is refused: they may have begun another one since.
-    fn settle(&self) -> Result<(), Error> {
-        if !self.is_marked.get() && !self.connection.is_autocommit() {
+    pub(crate) fn settle(&self) -> Result<(), Error> {
+        if self.connection.is_autocommit() {
+            self.owes_rollback.set(false);
+            return Ok(());
+        }
+        if !self.is_marked.get() {
             self.rollback()?;
             return Err(Error::TransactionEnded);
         }
-        if !self.connection.is_autocommit() {
-            match self.at_savepoint("ROLLBACK TO", 0) {
-                Ok(()) => return self.rollback(),
-                Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {}
-                Err(error) => return Err(error),
+        match self.at_savepoint("ROLLBACK TO", 0) {
+            Ok(()) => self.rollback(),
+            Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {
+                self.owes_rollback.set(false);
+                Ok(())
             }
+            Err(error) => Err(error),
         }
-        self.owes_rollback.set(false);
-        Ok(())
     }
 
     fn end(&self) -> Result<(), Error> {
