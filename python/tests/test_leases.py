@@ -122,7 +122,7 @@ def test_a_missing_or_foreign_table_is_named() -> None:
         db.bootstrap()
     for intruder, kind in (
         ("CREATE TRIGGER t BEFORE INSERT ON litelease_resources BEGIN SELECT RAISE(IGNORE); END", "trigger"),
-        ("CREATE UNIQUE INDEX i ON litelease_resources (owner)", "index"),
+        ("CREATE UNIQUE INDEX i ON litelease_resources (owner)", "unique index"),
     ):
         db = fresh()
         db.conn.execute(intruder)

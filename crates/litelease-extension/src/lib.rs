@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use litelease_store::{Api, Connection, Library, code, judge, sqlite3};
+use litelease_store::{Api, Connection, Library, c_string, code, judge, sqlite3};
 
 use crate::routines::Routines;
 
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn sqlite3_extension_init(
         Err(message) => {
             if !error.is_null() {
                 // SAFETY: SQLite wants the message in `error`, in memory that it can free.
-                unsafe { *error = copy(table, &message) };
+                unsafe { *error = c_string(&message, |size| table.malloc(size)) };
             }
             code::ERROR
         }
@@ -131,23 +131,6 @@ fn place_of(table: &'static Routines) -> Result<usize, String> {
         }
     }
     Err(format!("litelease: more than {PLACES} SQLite libraries in one process"))
-}
-
-/// A C string in memory that SQLite can free.
-///
-/// # Safety
-/// The table must be that of an initialised library.
-unsafe fn copy(table: &Routines, text: &str) -> *mut c_char {
-    let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
-    let memory = table.malloc(size).cast::<u8>();
-    if !memory.is_null() {
-        // SAFETY: the memory has room for the text and a NUL.
-        unsafe {
-            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
-            *memory.add(text.len()) = 0;
-        }
-    }
-    memory.cast()
 }
 
 #[cfg(test)]

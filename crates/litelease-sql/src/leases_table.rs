@@ -12,8 +12,8 @@ use std::slice;
 
 use litelease_core::Row;
 use litelease_store::{
-    Api, Connection, Error, Failure, Library, Listed, Value, When, code, sqlite3, sqlite3_context,
-    sqlite3_value,
+    Api, Connection, Error, Failure, Library, Listed, Value, When, c_string, code, sqlite3,
+    sqlite3_context, sqlite3_value,
 };
 
 use crate::call::destroy;
@@ -26,7 +26,6 @@ expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)"
 const NOW_MS: c_int = 6;
 
 const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;
-const SQLITE_CONSTRAINT: c_int = 19;
 const SQLITE_VTAB_INNOCUOUS: c_int = 2;
 
 /// SQLite's `sqlite3_module`, version 1.
@@ -208,7 +207,7 @@ unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_i
             }
             if constraint.usable == 0 {
                 // The time depends on a table that comes later: this plan cannot work.
-                return SQLITE_CONSTRAINT;
+                return code::CONSTRAINT;
             }
             let usage = &mut *info.usage.add(at);
             (usage.argument, usage.omit) = (1, 1);
@@ -347,23 +346,9 @@ unsafe fn attempt(
         Err(_) => (code::ERROR, "internal error".to_owned()),
     };
     // SAFETY: the table is alive, and SQLite frees the message.
-    unsafe { (*table).error = copy(api, &format!("litelease_leases: {message}")) };
-    rc
-}
-
-/// A C string in memory that SQLite can free.
-///
-/// # Safety
-/// `api` must hold the functions of an initialised library.
-unsafe fn copy(api: &Api, text: &str) -> *mut c_char {
-    let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
-    // SAFETY: as promised; the memory has room for the text and a NUL.
     unsafe {
-        let memory = (api.malloc)(size).cast::<u8>();
-        if !memory.is_null() {
-            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
-            *memory.add(text.len()) = 0;
-        }
-        memory.cast()
+        let message = format!("litelease_leases: {message}");
+        (*table).error = c_string(&message, |size| (api.malloc)(size));
     }
+    rc
 }

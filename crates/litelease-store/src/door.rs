@@ -10,7 +10,7 @@ use litelease_core::{
 };
 
 use crate::purge::{ENDED, RAISE_FLOOR};
-use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES, Table};
+use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
 use crate::statements::LOCK;
 
 /// What a host asks the rule about a row that it has loaded.
@@ -131,8 +131,8 @@ pub fn difference(table: &str, kind: &str, sql: &str) -> Option<String> {
 /// ```
 pub fn statement(name: &str) -> Option<String> {
     let sql = match name {
-        "create" => create(&RESOURCES),
-        "create_meta" => create(&META),
+        "create" => RESOURCES.create(),
+        "create_meta" => META.create(),
         "entry" => ENTRY.into(),
         "intruders" => INTRUDERS.into(),
         "format" => FORMAT_OF_FILE.into(),
@@ -160,7 +160,3 @@ const INSERT: &str = "INSERT INTO main.litelease_resources
 
 const UPDATE: &str = "UPDATE main.litelease_resources
 SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE rowid = ?1";
-
-fn create(table: &Table) -> String {
-    format!("CREATE TABLE main.{} {}", table.name, table.definition)
-}

@@ -22,7 +22,7 @@ pub use error::{Error, Failure};
 pub use judge::{Library, judge};
 pub use list::Listed;
 pub use sqlite::{
-    Api, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, code, sqlite3,
+    Api, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code, sqlite3,
     sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

@@ -12,6 +12,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// The statement that makes it.
+    pub(crate) fn create(&self) -> String {
+        format!("CREATE TABLE main.{} {}", self.name, self.definition)
+    }
+
     /// The first difference between an entry in the schema and the right one.
     pub(crate) fn difference(&self, kind: &str, sql: &str) -> Option<String> {
         match kind {
@@ -154,8 +159,7 @@ fn format_of_file(connection: Connection) -> Result<Option<i64>, Error> {
 }
 
 pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error> {
-    let sql = format!("CREATE TABLE main.{} {}", table.name, table.definition);
-    Ok(execute_once(connection, &sql, &[])?)
+    Ok(execute_once(connection, &table.create(), &[])?)
 }
 
 /// Whether the table exists. One that is there but is not ours is an error.

@@ -155,7 +155,7 @@ pub mod code {
     /// Text or a blob is longer than the connection allows.
     pub(crate) const TOOBIG: c_int = 18;
     /// A constraint was violated.
-    pub(crate) const CONSTRAINT: c_int = 19;
+    pub const CONSTRAINT: c_int = 19;
     /// The commit hook of the application refused; the transaction was rolled back.
     pub const CONSTRAINT_COMMITHOOK: c_int = 531;
     pub(super) const ROW: c_int = 100;
@@ -595,6 +595,23 @@ impl Api {
         // SAFETY: as promised.
         unsafe { (self.result_text64)(context, start, length, transient, SQLITE_UTF8) };
     }
+}
+
+/// A C string in memory that SQLite can free, or null where there is none left.
+///
+/// # Safety
+/// `malloc` must be SQLite's: it gives as many bytes as it is asked for, or null.
+pub unsafe fn c_string(text: &str, malloc: impl FnOnce(c_int) -> *mut c_void) -> *mut c_char {
+    let Ok(size) = c_int::try_from(text.len() + 1) else { return ptr::null_mut() };
+    let memory = malloc(size).cast::<u8>();
+    if !memory.is_null() {
+        // SAFETY: as promised, there is room for the text and a NUL.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
+            *memory.add(text.len()) = 0;
+        }
+    }
+    memory.cast()
 }
 
 /// Text as SQLite hands it out.

@@ -46,11 +46,6 @@ Row = tuple[Union[str, None], int, Union[int, None]]
 T = TypeVar("T")
 
 
-def now_ms() -> int:
-    """The system clock: Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000
-
-
 class Litelease:
     """Leases in the main database of a ``sqlite3`` connection.
 
@@ -103,7 +98,7 @@ class Litelease:
             # A live lease is busy without the write lock.
             self._check()
             row, _ = self._load(name)
-            now = now_ms if now_ms is not None else _now()
+            now = _time(now_ms)
             if _is_live(row, now):
                 return decide(row[1:] if row else None, 0, now)[1]
         return self._change(name, owner, now_ms, decide)
@@ -191,7 +186,7 @@ class Litelease:
         """The live lease on ``name``, if there is one. Takes no write lock."""
         self._check()
         row, _ = self._load(name)
-        now = now_ms if now_ms is not None else _now()
+        now = _time(now_ms)
         return _lease(name, row[1:]) if row and _is_live(row, now) else None
 
     def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
@@ -211,7 +206,7 @@ class Litelease:
 
         def work() -> int:
             keeps_floor = self._check()
-            limit = min(before_ms, now_ms if now_ms is not None else _now())
+            limit = min(before_ms, _time(now_ms))
             largest, count = 0, 0
             for found in self._run("ended", limit):
                 largest, count = max(largest, _valid("?", found)[2]), count + 1
@@ -249,7 +244,7 @@ class Litelease:
         def work() -> tuple[_library.Decision, T]:
             keeps_floor = self._check()
             # Read the clock here, under the write lock: waiting for the lock takes time too.
-            now = at_ms if at_ms is not None else _now()
+            now = _time(at_ms)
             row, floor = self._load(name, keeps_floor)
             decision, answer = decide(row[1:] if row else None, floor, now)
             if decision.writes:
@@ -262,7 +257,7 @@ class Litelease:
             return decision, answer
 
         decision, answer = self._write(work)
-        if decision.writes and decision.has_owner and at_ms is None and _now() >= decision.expires_at_ms:
+        if decision.writes and decision.has_owner and at_ms is None and _time(None) >= decision.expires_at_ms:
             raise ExpiredOnArrival(LeaseInfo(name, owner or "", decision.token, decision.expires_at_ms))
         return answer
 
@@ -340,6 +335,7 @@ class Litelease:
             raise SchemaMismatch(f"the table {table} is not as Litelease makes it: {reason}")
         if intruders := self._run("intruders", table):
             kind, name = (_as_text(value) for value in intruders[0])
+            kind = "unique index" if kind == "index" else kind
             raise SchemaMismatch(f"the table {table} has a {kind} that is not ours, {name!r}")
         return True
 
@@ -358,8 +354,9 @@ class Litelease:
         return cursor
 
 
-def _now() -> int:
-    return now_ms()
+def _time(at_ms: int | None) -> int:
+    """The time that was given, or the system clock's: Unix time in milliseconds."""
+    return at_ms if at_ms is not None else time.time_ns() // 1_000_000
 
 
 def _in_ms(name: str, ttl: float | None, ttl_ms: int | None) -> int:
