@@ -9,14 +9,14 @@ export RUSTDOCFLAGS := -D warnings
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-run: ## tell a short story in the terminal: two workers, one dies, takeover, the old token refused
+run: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
-	cargo run -q -p litelease --example takeover
+	cargo run -q -p litelease --example zombie
 
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3
+	@scripts/setup cc strace sqlite3 redis-server initdb
 	@scripts/setup-node
 	@scripts/setup-python
 	cargo test -q --workspace

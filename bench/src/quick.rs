@@ -21,7 +21,7 @@ struct Figure {
 pub(crate) fn run() -> Result<bool> {
     check_tools()?;
     println!("{:<4} {:<58} {:>9} {:>9}", "", "", "at most", "measured");
-    let rows: [fn() -> Result<Figure>; 11] = [
+    let rows: [fn() -> Result<Figure>; 15] = [
         b1,
         b2,
         b3,
@@ -33,6 +33,10 @@ pub(crate) fn run() -> Result<bool> {
         b6_calls,
         b7,
         b15,
+        || guard("by-connection", "memory"),
+        || guard("by-connection", "wal-normal"),
+        || guard("by-column", "memory"),
+        || guard("by-column", "wal-normal"),
     ];
     let mut all_reached = true;
     for row in rows {
@@ -132,6 +136,21 @@ fn b15() -> Result<Figure> {
     let what = "from Python through the extension: CPU time / plain UPDATE";
     let detail = "a ratio of times, so not as steady as the counts".into();
     Ok(Figure { id: "B15", what, reach: 2.0, measured, detail })
+}
+
+fn guard(form: &'static str, place: &'static str) -> Result<Figure> {
+    let (what, reach) = match (form, place) {
+        ("by-connection", "memory") => {
+            ("INSERT guarded by connection, in memory / not guarded", 1.6)
+        }
+        ("by-connection", _) => ("INSERT guarded by connection, WAL NORMAL / not guarded", 1.6),
+        (_, "memory") => ("INSERT guarded by column, in memory / not guarded", 3.0),
+        _ => ("INSERT guarded by column, WAL NORMAL / not guarded", 3.0),
+    };
+    let raw = instructions(&format!("insert@{place}"))?;
+    let ours = instructions(&format!("insert-{form}@{place}"))?;
+    let detail = format!("{ours:.0} / {raw:.0}");
+    Ok(Figure { id: "G", what, reach, measured: ours / raw, detail })
 }
 
 fn shown(figure: f64) -> String {

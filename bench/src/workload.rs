@@ -6,7 +6,7 @@ use std::ptr;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, ffi};
-use litelease::{ClaimResult, Litelease, ReleaseResult, RenewResult};
+use litelease::{ClaimResult, Guard, Litelease, ReleaseResult, RenewResult};
 
 use crate::Result;
 
@@ -75,8 +75,27 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
             )?;
             (0..rounds).try_for_each(|_| select.select())
         }),
+        "insert" => inserts(db, rounds, None),
+        "insert-by-connection" => inserts(db, rounds, Some(&Guard::by_connection())),
+        "insert-by-column" => inserts(db, rounds, Some(&Guard::by_column("lease_token"))),
         _ => Err(format!("no workload {what:?}").into()),
     }
+}
+
+/// Writes to a table that may be guarded, by the holder.
+fn inserts(db: &Litelease, rounds: u32, guard: Option<&Guard>) -> Result<()> {
+    let orders = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name, owner, lease_token INTEGER)";
+    db.conn().execute_batch(orders)?;
+    if let Some(guard) = guard {
+        db.guard("orders", NAME, guard)?;
+    }
+    let ClaimResult::Acquired(lease) = db.claim(NAME, OWNER, TTL)? else {
+        return Err("busy".into());
+    };
+    db.present(NAME, lease.token)?;
+    let insert = c"INSERT INTO orders (name, owner, lease_token) VALUES (?1, ?2, ?3)";
+    let insert = Raw::new(db.conn(), insert)?;
+    (0..rounds).try_for_each(|_| insert.write(&[lease.token]))
 }
 
 /// Claim, renew and release: three commits.
@@ -146,13 +165,14 @@ impl Raw {
     }
 
     fn update(&self, number: i64) -> Result<()> {
+        self.write(&[1 + number, 1_800_000_000_000 + number, 1_700_000_000_000 + number])
+    }
+
+    /// Runs a statement that answers no rows, with name, owner and these numbers.
+    fn write(&self, numbers: &[i64]) -> Result<()> {
         // SAFETY: the statement is alive and the bound texts live for ever.
         unsafe {
-            self.bind_text(1, NAME);
-            self.bind_text(2, OWNER);
-            ffi::sqlite3_bind_int64(self.0, 3, 1 + number);
-            ffi::sqlite3_bind_int64(self.0, 4, 1_800_000_000_000 + number);
-            ffi::sqlite3_bind_int64(self.0, 5, 1_700_000_000_000 + number);
+            self.bind(numbers);
             expect(ffi::sqlite3_step(self.0), ffi::SQLITE_DONE)?;
             expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)
         }
@@ -178,15 +198,24 @@ impl Raw {
     fn call(&self, numbers: &[i64]) -> Result<i64> {
         // SAFETY: as above.
         unsafe {
+            self.bind(numbers);
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_ROW)?;
+            let answer = ffi::sqlite3_column_int64(self.0, 0);
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)?;
+            if answer == 0 { Err("no".into()) } else { Ok(answer) }
+        }
+    }
+
+    /// # Safety
+    /// The statement must be alive.
+    unsafe fn bind(&self, numbers: &[i64]) {
+        // SAFETY: as promised.
+        unsafe {
             self.bind_text(1, NAME);
             self.bind_text(2, OWNER);
             for (index, number) in (3..).zip(numbers) {
                 ffi::sqlite3_bind_int64(self.0, index, *number);
             }
-            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_ROW)?;
-            let answer = ffi::sqlite3_column_int64(self.0, 0);
-            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)?;
-            if answer == 0 { Err("no".into()) } else { Ok(answer) }
         }
     }
 

@@ -139,6 +139,44 @@ pub enum BreakResult<S = String> {
     },
 }
 
+/// The answer to a checkpoint.
+///
+/// ```
+/// # use litelease_core::CheckpointResult;
+/// let late = CheckpointResult::Stale { newest: Some(8) };
+/// assert_ne!(late, CheckpointResult::Stored);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a checkpoint may have been refused"]
+pub enum CheckpointResult {
+    /// It is stored.
+    Stored,
+    /// Nothing was stored: the token is not the newest one of the name.
+    Stale {
+        /// The newest one, if the name was ever granted.
+        newest: Option<i64>,
+    },
+}
+
+/// The answer of a gate.
+///
+/// ```
+/// # use litelease_core::AdmitResult;
+/// let late = AdmitResult::Stale { newest: 8 };
+/// assert_ne!(late, AdmitResult::Admitted);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the token may be stale"]
+pub enum AdmitResult {
+    /// No larger token was admitted before.
+    Admitted,
+    /// A larger one was: whoever carries this one is no longer the owner.
+    Stale {
+        /// The largest token that was admitted; 0 if there is none.
+        newest: i64,
+    },
+}
+
 /// Why a verb was rejected: the first of these that fits.
 ///
 /// ```

@@ -27,7 +27,11 @@ mod row;
 mod rule;
 
 pub use answer::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
+    RenewResult, TransferResult,
 };
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
-pub use rule::{Step, break_lease, busy, claim, inspect, purge_limit, release, renew, transfer};
+pub use rule::{
+    Step, admit, break_lease, busy, claim, inspect, is_newest, purge_limit, release, renew,
+    transfer,
+};

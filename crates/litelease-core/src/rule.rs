@@ -4,8 +4,8 @@
 //! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
-    BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult, RenewResult, Row, State,
-    Tenure, Term, TransferResult,
+    AdmitResult, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
+    RenewResult, Row, State, Tenure, Term, TransferResult,
 };
 
 /// What a verb decided: the state to store, if any, and the answer to give once it is stored.
@@ -219,4 +219,35 @@ fn grant<'a, 'q: 'a, A>(
     let tenure = Tenure { owner, expires_at_ms: term.until_ms() };
     let lease = row.lease(token, tenure);
     Ok(Step::write(State::owned(token, owner, term.until_ms()), answer(lease)))
+}
+
+/// Whether a token is the newest one of a name. This is the whole of a fence: it compares tokens and never
+/// looks at a clock.
+///
+/// ```
+/// # use litelease_core::{Row, State, is_newest};
+/// let expired = Row::new("scheduler", State::stored(2, Some("b"), Some(150)));
+/// assert!(is_newest(expired, 2));
+/// assert!(!is_newest(expired, 1), "superseded");
+/// assert!(!is_newest(Row::new("scheduler", None), 1), "never granted");
+/// ```
+pub fn is_newest(row: Row<'_>, token: i64) -> bool {
+    row.token() == Some(token)
+}
+
+/// Whether a gate lets a token pass that has let none pass but `largest` and smaller ones, and whether it has
+/// to remember it.
+///
+/// ```
+/// # use litelease_core::{AdmitResult, admit};
+/// assert_eq!(admit(Some(7), 8), (AdmitResult::Admitted, true));
+/// assert_eq!(admit(Some(7), 7), (AdmitResult::Admitted, false));
+/// assert_eq!(admit(Some(7), 6), (AdmitResult::Stale { newest: 7 }, false));
+/// ```
+pub fn admit(largest: Option<i64>, token: i64) -> (AdmitResult, bool) {
+    match largest.unwrap_or(0) {
+        // Tokens begin at 1.
+        newest if token < newest.max(1) => (AdmitResult::Stale { newest }, false),
+        newest => (AdmitResult::Admitted, token > newest),
+    }
 }

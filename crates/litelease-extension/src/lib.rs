@@ -11,7 +11,7 @@ use std::panic::catch_unwind;
 use std::ptr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use litelease_store::{Api, Connection, Library, c_string, code, judge, sqlite3};
+use litelease_store::{Api, Callbacks, Connection, Library, c_string, code, sqlite3};
 
 use crate::routines::Routines;
 
@@ -120,13 +120,13 @@ fn place_of(table: &'static Routines) -> Result<usize, String> {
     let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
-        let judge = match place {
-            0 => judge::<Place<0>>,
-            1 => judge::<Place<1>>,
-            2 => judge::<Place<2>>,
-            _ => judge::<Place<3>>,
+        let callbacks = match place {
+            0 => Callbacks::of::<Place<0>>(),
+            1 => Callbacks::of::<Place<1>>(),
+            2 => Callbacks::of::<Place<2>>(),
+            _ => Callbacks::of::<Place<3>>(),
         };
-        if library.get_or_init(|| (address, table.api(judge))).0 == address {
+        if library.get_or_init(|| (address, table.api(callbacks))).0 == address {
             return Ok(place);
         }
     }

@@ -6,7 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 
-use litelease_store::{Api, SqlFunction};
+use litelease_store::{Api, Callbacks};
 
 /// How many functions the table of SQLite 3.34 has.
 const LENGTH: usize = 253;
@@ -51,17 +51,21 @@ impl Routines {
 
     /// The table that the store works with. Only for libraries that are new enough.
     #[allow(clippy::missing_transmute_annotations)] // the field says what each function is
-    pub(crate) fn api(&self, judge: SqlFunction) -> Api {
+    pub(crate) fn api(&self, callbacks: Callbacks) -> Api {
         // SAFETY: the function in each place has the type of the field, apart from what its pointers point
         // to, which is opaque to both sides.
         unsafe {
             Api {
+                bind_blob64: transmute(self.0[193]),
+                bind_double: transmute(self.0[3]),
                 bind_int64: transmute(self.0[5]),
                 bind_pointer: transmute(self.0[219]),
                 bind_text64: transmute(self.0[194]),
                 changes: transmute(self.0[15]),
                 clear_bindings: transmute(self.0[118]),
+                column_blob: transmute(self.0[19]),
                 column_bytes: transmute(self.0[20]),
+                column_double: transmute(self.0[27]),
                 column_int64: transmute(self.0[29]),
                 column_text: transmute(self.0[36]),
                 column_type: transmute(self.0[38]),
@@ -78,6 +82,8 @@ impl Routines {
                 next_stmt: transmute(self.0[152]),
                 prepare_v3: transmute(self.0[217]),
                 reset: transmute(self.0[77]),
+                result_blob64: transmute(self.0[201]),
+                result_double: transmute(self.0[79]),
                 result_error: transmute(self.0[80]),
                 result_error_code: transmute(self.0[146]),
                 result_int64: transmute(self.0[83]),
@@ -90,13 +96,15 @@ impl Routines {
                 stmt_status: transmute(self.0[170]),
                 txn_state: transmute(self.0[252]),
                 user_data: transmute(self.0[101]),
+                value_blob: transmute(self.0[102]),
                 value_bytes: transmute(self.0[103]),
+                value_double: transmute(self.0[105]),
                 value_int64: transmute(self.0[107]),
                 value_pointer: transmute(self.0[221]),
                 value_text: transmute(self.0[109]),
                 value_type: transmute(self.0[113]),
                 vtab_config: transmute(self.0[177]),
-                judge,
+                callbacks,
             }
         }
     }

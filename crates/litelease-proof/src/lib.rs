@@ -19,4 +19,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/errors.md")]
     struct Errors;
+
+    #[doc = include_str!("../../../docs/fencing.md")]
+    struct Fencing;
 }

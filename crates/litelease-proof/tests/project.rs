@@ -74,14 +74,16 @@ fn the_examples_run() {
     let batch = example("transactional_claim");
     assert!(batch.contains("batch 1 is imported, and the lease released"), "{batch}");
     assert!(example("transactional_claim").contains("batch 2 is ours, under token 2"));
-    let story = example("takeover");
+    let story = example("zombie");
     for line in [
-        "worker-a  claim   -> acquired \"reports\" for 2s, token 1",
-        "worker-b  claim   -> busy: worker-a has it, token 1",
-        "worker-b  claim   -> acquired \"reports\" for 2s, token 2",
-        "worker-a  renew   -> rejected: held by another owner, worker-b (token 2)",
-        "worker-a  write   -> refused: token 1 is superseded by 2",
-        "worker-b  write   -> stored under token 2",
+        "worker-a  page 1     -> stored under token 1",
+        "worker-b  claim      -> busy: worker-a has it, token 1",
+        "worker-b  claim      -> acquired \"reports\" for 2s, token 2",
+        "worker-a  page 2     -> refused: stale fencing token",
+        "worker-a  checkpoint -> refused: token 1 is superseded by 2",
+        "worker-a  renew      -> rejected",
+        "worker-a  release    -> rejected",
+        "page 3 by worker-b under token 2",
     ] {
         assert!(story.contains(line), "{line:?} is missing in:\n{story}");
     }

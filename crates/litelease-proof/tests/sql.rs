@@ -42,17 +42,26 @@ fn the_list_of_functions_is_pinned() {
     assert_eq!(
         list,
         [
+            "litelease_admit/2 direct only",
             "litelease_bootstrap/0 direct only",
             "litelease_break/1 direct only",
             "litelease_break/2 direct only",
+            "litelease_checkpoint/3 direct only",
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
+            "litelease_guard/2 direct only",
+            "litelease_guard/3 direct only",
+            "litelease_guard/4 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
+            "litelease_present/2 direct only",
+            "litelease_presented/1 innocuous",
+            "litelease_presenting/2 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
+            "litelease_refused/2 innocuous",
             "litelease_release/2 direct only",
             "litelease_release/3 direct only",
             "litelease_release/4 direct only",
@@ -63,17 +72,20 @@ fn the_list_of_functions_is_pinned() {
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
             "litelease_transfer/6 direct only",
+            "litelease_unguard/1 direct only",
+            "litelease_unguard/2 direct only",
             "litelease_version/0 innocuous",
         ]
     );
     let modules: i64 = conn
         .query_row(
-            "SELECT count(*) FROM pragma_module_list WHERE name = 'litelease_leases'",
+            "SELECT count(*) FROM pragma_module_list WHERE name IN
+             ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 1);
+    assert_eq!(modules, 3);
 }
 
 #[test]

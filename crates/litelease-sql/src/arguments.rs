@@ -8,6 +8,8 @@ use litelease_store::{Value, When};
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
+    /// What NULL is for, where it may be given.
+    pub(crate) null: Option<&'static str>,
 }
 
 /// What an argument must be.
@@ -15,11 +17,12 @@ pub(crate) struct Argument {
 pub(crate) enum Kind {
     Text,
     Integer,
-    /// An integer, or NULL for the system clock.
-    Time,
+    /// 0 or 1.
+    Flag,
+    Anything,
 }
 
-/// The arguments of one call. What SQLite hands over as a REAL or a BLOB is `None`.
+/// The arguments of one call. Text that is not UTF-8 is `None`.
 pub(crate) struct Arguments<'a> {
     pub(crate) function: &'static str,
     pub(crate) wanted: &'static [Argument],
@@ -35,10 +38,12 @@ impl<'a> Arguments<'a> {
             let fits = matches!(
                 (argument.kind, value),
                 (Kind::Text, Some(Value::Text(_)))
-                    | (Kind::Integer | Kind::Time, Some(Value::Integer(_)))
-                    | (Kind::Time, Some(Value::Null))
+                    | (Kind::Integer, Some(Value::Integer(_)))
+                    | (Kind::Flag, Some(Value::Integer(0 | 1)))
+                    | (Kind::Anything, Some(_))
             );
-            if !fits {
+            let is_null = argument.null.is_some() && *value == Some(Value::Null);
+            if !fits && !is_null {
                 return Err(self.complaint(argument, *kind));
             }
         }
@@ -46,7 +51,12 @@ impl<'a> Arguments<'a> {
     }
 
     pub(crate) fn text(&self, at: usize) -> &'a str {
-        self.value(at).and_then(Value::text).unwrap_or_default()
+        self.optional_text(at).unwrap_or_default()
+    }
+
+    /// A text that may have been left out or be NULL.
+    pub(crate) fn optional_text(&self, at: usize) -> Option<&'a str> {
+        self.value(at).and_then(Value::text)
     }
 
     pub(crate) fn integer(&self, at: usize) -> i64 {
@@ -63,7 +73,7 @@ impl<'a> Arguments<'a> {
         self.optional(at).map_or(When::Now, When::At)
     }
 
-    fn value(&self, at: usize) -> Option<Value<'a>> {
+    pub(crate) fn value(&self, at: usize) -> Option<Value<'a>> {
         self.given.get(at).copied().flatten()
     }
 
@@ -71,17 +81,20 @@ impl<'a> Arguments<'a> {
         let wanted = match argument.kind {
             Kind::Text => "TEXT",
             Kind::Integer => "an INTEGER",
-            Kind::Time => "an INTEGER, or NULL for the system clock",
+            Kind::Flag => "0 or 1",
+            Kind::Anything => "a value",
         };
+        let null = argument.null.map(|what| format!(", or NULL {what}")).unwrap_or_default();
         let given = match (kind, argument.kind) {
+            (1, Kind::Flag) => "another INTEGER",
             (1, _) => "an INTEGER",
             (2, _) => "a REAL (in JavaScript, bind a BigInt)",
-            (3, Kind::Text) => "text that is not UTF-8",
+            (3, Kind::Text | Kind::Anything) => "text that is not UTF-8",
             (3, _) => "TEXT",
             (4, _) => "a BLOB",
             _ => "NULL",
         };
         let (function, name) = (self.function, argument.name);
-        format!("{function}: {name} must be {wanted}, not {given}")
+        format!("{function}: {name} must be {wanted}{null}, not {given}")
     }
 }

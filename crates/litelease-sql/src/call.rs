@@ -1,22 +1,19 @@
 //! Registering the functions, and answering SQLite's calls.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::slice;
 
 use litelease_store::{
-    Api, Connection, Error, Failure, Library, Value, code, sqlite3_context, sqlite3_value,
+    Api, Caller, Connection, Error, Failure, Library, code, destroy, sqlite3_context, sqlite3_value,
 };
 
 use crate::arguments::Arguments;
 use crate::functions::{Answer, FUNCTIONS, Function, Writes};
-use crate::leases_table;
 use crate::shared::Shared;
-
-const SQLITE_UTF8: c_int = 1;
-const SQLITE_INNOCUOUS: c_int = 0x20_0000;
-const SQLITE_DIRECTONLY: c_int = 0x8_0000;
+use crate::table;
+use crate::tables::TABLES;
 
 /// The most arguments that any of the functions takes.
 const MOST: usize = 6;
@@ -27,7 +24,7 @@ struct Registered {
     shared: Rc<Shared>,
 }
 
-/// Puts the functions and the table `litelease_leases` on a connection. Doing it again changes nothing.
+/// Puts the functions and the table-valued functions on a connection. Doing it again changes nothing.
 ///
 /// # Safety
 /// The functions use the connection until it is closed, so what [`Connection::from_raw`] asks for must hold
@@ -39,9 +36,12 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
         return Ok(());
     }
     let shared = Shared::new(connection);
-    // The table first and the version last: that is what tells the next time that everything is there.
-    // SAFETY: as this function asks.
-    unsafe { leases_table::register::<L>(connection, Rc::clone(&shared)) }?;
+    // The tables first and the version last: that is what tells the next time that everything is there.
+    for table in TABLES {
+        // SAFETY: as this function asks.
+        unsafe { table::register::<L>(connection, table, Rc::clone(&shared)) }?;
+    }
+    connection.register_presentations()?;
     for function in FUNCTIONS {
         for count in function.required..=function.arguments.len() {
             let registered = Registered { function, shared: Rc::clone(&shared) };
@@ -60,44 +60,19 @@ unsafe fn register_function<L: Library>(
     count: usize,
 ) -> Result<(), Error> {
     let function = registered.function;
-    let flags = match function.kind {
-        Writes::Yes => SQLITE_UTF8 | SQLITE_DIRECTONLY,
-        Writes::No => SQLITE_UTF8 | SQLITE_INNOCUOUS,
+    let caller = match function.kind {
+        Writes::Yes => Caller::Statement,
+        Writes::No => Caller::Anybody,
     };
-    let (db, api) = connection.as_raw();
-    let name = CString::new(function.name).unwrap_or_default();
+    let count = c_int::try_from(count).unwrap_or(0);
     let data = Box::into_raw(Box::new(registered)).cast();
-    // SAFETY: the connection is open. SQLite frees the data with `destroy`, also when this call fails.
-    let rc = unsafe {
-        (api.create_function_v2)(
-            db,
-            name.as_ptr(),
-            c_int::try_from(count).unwrap_or(0),
-            flags,
-            data,
-            Some(call::<L>),
-            None,
-            None,
-            Some(destroy::<Registered>),
-        )
-    };
-    match rc {
-        code::OK => Ok(()),
-        rc => {
-            let message =
-                format!("cannot register {}: another statement is running", function.name);
-            Err(Error::Sqlite(Failure { code: rc, message }))
-        }
-    }
-}
-
-/// Frees what a function or module was registered with.
-///
-/// # Safety
-/// `data` must come from `Box::into_raw` of a `Box<T>`, and nobody may use it any more.
-pub(crate) unsafe extern "C" fn destroy<T>(data: *mut c_void) {
-    // SAFETY: as promised.
-    drop(unsafe { Box::from_raw(data.cast::<T>()) });
+    let data = Some((data, Some(destroy::<Registered> as _)));
+    // SAFETY: `call` works with what it is registered with.
+    let done = unsafe { connection.register(function.name, count, caller, call::<L>, data) };
+    done.map_err(|failure| {
+        let message = format!("cannot register {}: {}", function.name, failure.message);
+        Error::Sqlite(Failure { message, ..failure })
+    })
 }
 
 /// Answers a call of any of the functions.
@@ -174,12 +149,10 @@ fn complaint(message: String) -> Failure {
 /// # Safety
 /// The context must be that of a call by the library of `api`.
 unsafe fn give(api: &Api, context: *mut sqlite3_context, answer: Result<Answer, Failure>) {
-    // SAFETY: as promised. SQLite copies text whose destructor is `TRANSIENT`.
+    // SAFETY: as promised.
     unsafe {
         match answer {
-            Ok(Answer::Null) => api.result(context, Value::Null),
-            Ok(Answer::Integer(number)) => api.result(context, Value::Integer(number)),
-            Ok(Answer::Text(text)) => api.result_copied(context, &text),
+            Ok(answer) => api.result_copied(context, answer.value()),
             Err(failure) => {
                 let length = c_int::try_from(failure.message.len()).unwrap_or(0);
                 (api.result_error)(context, failure.message.as_ptr().cast(), length);

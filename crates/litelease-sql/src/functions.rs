@@ -1,9 +1,10 @@
 //! The list of functions: what each is called, what it takes, whether it writes and what it does.
 
 use litelease_core::{
-    BreakResult, ClaimResult, Claimant, ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, ReleaseResult, RenewResult,
+    TransferResult,
 };
-use litelease_store::{Error, Store, When};
+use litelease_store::{Error, Guard, Store, Value, When};
 
 use crate::arguments::{Argument, Arguments, Kind};
 
@@ -29,17 +30,52 @@ pub(crate) enum Writes {
 pub(crate) enum Answer {
     Null,
     Integer(i64),
+    Real(f64),
     Text(String),
+    Blob(Vec<u8>),
 }
 
-const NAME: Argument = Argument { name: "name", kind: Kind::Text };
-const OWNER: Argument = Argument { name: "owner", kind: Kind::Text };
-const NEW_OWNER: Argument = Argument { name: "new_owner", kind: Kind::Text };
-const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer };
-const NOW: Argument = Argument { name: "now_ms", kind: Kind::Time };
-const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer };
-const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer };
-const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer };
+impl Answer {
+    /// The answer as SQLite takes it.
+    pub(crate) fn value(&self) -> Value<'_> {
+        match self {
+            Answer::Null => Value::Null,
+            Answer::Integer(number) => Value::Integer(*number),
+            Answer::Real(number) => Value::Real(*number),
+            Answer::Text(text) => Value::Text(text),
+            Answer::Blob(bytes) => Value::Blob(bytes),
+        }
+    }
+}
+
+impl From<Value<'_>> for Answer {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Null => Answer::Null,
+            Value::Integer(number) => Answer::Integer(number),
+            Value::Real(number) => Answer::Real(number),
+            Value::Text(text) => Answer::Text(text.into()),
+            Value::Blob(bytes) => Answer::Blob(bytes.into()),
+        }
+    }
+}
+
+const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
+const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
+const NEW_OWNER: Argument = Argument { name: "new_owner", kind: Kind::Text, null: None };
+const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
+const NOW: Argument =
+    Argument { name: "now_ms", kind: Kind::Integer, null: Some("for the system clock") };
+const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };
+const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer, null: None };
+const TABLE: Argument = Argument { name: "table", kind: Kind::Text, null: None };
+const COLUMN: Argument =
+    Argument { name: "column", kind: Kind::Text, null: Some("to guard by connection") };
+const STRICT: Argument = Argument { name: "strict", kind: Kind::Flag, null: None };
+const OR_WITHDRAW: Argument =
+    Argument { name: "token", kind: Kind::Integer, null: Some("to withdraw it") };
+const VALUE: Argument = Argument { name: "value", kind: Kind::Anything, null: None };
+const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
 pub(crate) const FUNCTIONS: &[Function] =
@@ -127,6 +163,64 @@ pub(crate) const FUNCTIONS: &[Function] =
             run: |store, given| {
                 let purged = store.purge(given.integer(0), given.when(1))?;
                 Ok(Answer::Integer(i64::try_from(purged).unwrap_or(i64::MAX)))
+            },
+        },
+        Function {
+            name: "litelease_guard",
+            arguments: &[TABLE, NAME, COLUMN, STRICT],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let guard =
+                    given.optional_text(2).map_or_else(Guard::by_connection, Guard::by_column);
+                let guard = if given.integer(3) == 1 { guard.strict() } else { guard };
+                store.guard(given.text(0), given.text(1), &guard).map(|()| Answer::Integer(1))
+            },
+        },
+        Function {
+            name: "litelease_unguard",
+            arguments: &[TABLE, NAME],
+            required: 1,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let taken = store.unguard(given.text(0), given.optional_text(1))?;
+                Ok(Answer::Integer(i64::try_from(taken).unwrap_or(i64::MAX)))
+            },
+        },
+        Function {
+            name: "litelease_present",
+            arguments: &[NAME, OR_WITHDRAW],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| match given.optional(1) {
+                Some(token) => {
+                    let is_newest = store.present(given.text(0), token)?;
+                    Ok(Answer::Integer(i64::from(is_newest)))
+                }
+                None => store.withdraw(given.text(0)).map(|()| Answer::Null),
+            },
+        },
+        Function {
+            name: "litelease_checkpoint",
+            arguments: &[NAME, TOKEN, VALUE],
+            required: 3,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let value = given.value(2).unwrap_or(Value::Null);
+                match store.checkpoint(given.text(0), given.integer(1), value, When::Now)? {
+                    CheckpointResult::Stored => Ok(Answer::Integer(1)),
+                    CheckpointResult::Stale { .. } => Ok(Answer::Integer(0)),
+                }
+            },
+        },
+        Function {
+            name: "litelease_admit",
+            arguments: &[NAME, TOKEN],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| match store.admit(given.text(0), given.integer(1))? {
+                AdmitResult::Admitted => Ok(Answer::Integer(1)),
+                AdmitResult::Stale { .. } => Ok(Answer::Integer(0)),
             },
         },
         Function {

@@ -1,4 +1,4 @@
-//! The SQL functions: `litelease_claim`, `litelease_renew`, `litelease_leases` and the rest.
+//! The SQL functions: `litelease_claim`, `litelease_guard`, `litelease_leases` and the rest.
 //!
 //! They are the verbs of `litelease-store`, called from a statement. This crate contains no SQLite either; it
 //! registers its functions on whatever connection it is handed. Rust programs reach it as
@@ -7,7 +7,8 @@
 mod arguments;
 mod call;
 mod functions;
-mod leases_table;
 mod shared;
+mod table;
+mod tables;
 
 pub use call::register;

@@ -9,6 +9,8 @@ use litelease_core::{
     Row, State, Status, Step, Term, TransferResult,
 };
 
+use crate::checkpoint::{CHECKPOINTS, LAST, STORE};
+use crate::gate::{ADMIT, ADMITTED, GATES};
 use crate::purge::{ENDED, RAISE_FLOOR};
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
 use crate::statements::LOCK;
@@ -117,8 +119,11 @@ fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decisi
 /// assert!(reason.unwrap().starts_with("expected `name TEXT PRIMARY KEY`"));
 /// ```
 pub fn difference(table: &str, kind: &str, sql: &str) -> Option<String> {
-    let table = if table == META.name { &META } else { &RESOURCES };
-    table.difference(kind, sql)
+    let tables = [&RESOURCES, &META, &CHECKPOINTS, &GATES];
+    match tables.into_iter().find(|ours| ours.name == table) {
+        Some(ours) => ours.difference(kind, sql),
+        None => Some("Litelease has no such table".into()),
+    }
 }
 
 /// A statement by its name. Names and numbers are its parameters, in the order of the verbs' arguments.
@@ -133,6 +138,12 @@ pub fn statement(name: &str) -> Option<String> {
     let sql = match name {
         "create" => RESOURCES.create(),
         "create_meta" => META.create(),
+        "create_checkpoints" => CHECKPOINTS.create(),
+        "checkpoint" => STORE.into(),
+        "last_checkpoint" => LAST.into(),
+        "create_gates" => GATES.create(),
+        "admitted" => ADMITTED.into(),
+        "admit" => ADMIT.into(),
         "entry" => ENTRY.into(),
         "intruders" => INTRUDERS.into(),
         "format" => FORMAT_OF_FILE.into(),

@@ -57,6 +57,19 @@ pub enum Error<E = Failure> {
         /// The newest one that this version knows.
         known: i64,
     },
+    /// The table cannot be guarded as was asked. Nothing was changed.
+    CannotGuard {
+        /// The table.
+        table: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The table was guarded, and its triggers are gone or changed: a rebuild of the table drops them. Anybody
+    /// can write to it until it is guarded again.
+    GuardMissing {
+        /// The table.
+        table: String,
+    },
     /// The stored row of this name breaks what every writer promises. It is never repaired or used.
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
@@ -107,6 +120,8 @@ impl<E> Error<E> {
             Error::NotBootstrapped => "NotBootstrapped",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::NewerFormat { .. } => "NewerFormat",
+            Error::CannotGuard { .. } => "CannotGuard",
+            Error::GuardMissing { .. } => "GuardMissing",
             Error::InvalidLeaseRow(_) => "InvalidLeaseRow",
             Error::ExpiredOnArrival(_) => "ExpiredOnArrival",
             Error::CommitUnknown(_) => "CommitUnknown",
@@ -127,6 +142,8 @@ impl<E> Error<E> {
             Error::NotBootstrapped => Error::NotBootstrapped,
             Error::SchemaMismatch { table, reason } => Error::SchemaMismatch { table, reason },
             Error::NewerFormat { found, known } => Error::NewerFormat { found, known },
+            Error::CannotGuard { table, reason } => Error::CannotGuard { table, reason },
+            Error::GuardMissing { table } => Error::GuardMissing { table },
             Error::InvalidLeaseRow(name) => Error::InvalidLeaseRow(name),
             Error::ExpiredOnArrival(lease) => Error::ExpiredOnArrival(lease),
             Error::CommitUnknown(failure) => Error::CommitUnknown(form(failure)),
@@ -207,6 +224,15 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 f,
                 "the file has format {found} and this version knows {known} at most: use a newer Litelease"
             ),
+            Error::CannotGuard { table, reason } => {
+                write!(f, "the table {} cannot be guarded: {reason}", Short(table))
+            }
+            Error::GuardMissing { table } => write!(
+                f,
+                "the table {} was guarded, and its triggers are gone or changed, so anybody can write to it: \
+                 guard it again, or unguard it if that is meant",
+                Short(table)
+            ),
             Error::InvalidLeaseRow(name) => write!(
                 f,
                 "the stored row of {} is invalid and was left alone: look at it in litelease_resources",
@@ -257,7 +283,7 @@ impl fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// A name in quotes, cut where it is too long for a message.
-struct Short<'a>(&'a str);
+pub(crate) struct Short<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Short<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

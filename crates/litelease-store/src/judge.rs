@@ -12,18 +12,12 @@ use std::slice;
 use litelease_core::State;
 
 use crate::Failure;
+use crate::callbacks::Library;
 use crate::sqlite::{Api, Run, Statement, Value, sqlite3_context, sqlite3_value};
-
-/// A SQLite library that this program drives: each has a table of functions, and so needs a copy of the
-/// private function that knows that table.
-pub trait Library {
-    /// The functions of the library.
-    fn api() -> &'static Api;
-}
 
 /// What the rule is asked about: the columns of the row, and what else decides.
 pub(crate) struct Evidence<'a> {
-    /// Owner, token and expiry; `None` for what is no NULL, integer or text.
+    /// Owner, token and expiry; `None` for text that is not UTF-8.
     pub(crate) row: [Option<Value<'a>>; 3],
     /// The file's token floor, where the statement looks it up.
     pub(crate) floor: Option<Value<'a>>,
@@ -79,7 +73,7 @@ impl Statement {
 ///
 /// # Safety
 /// Only SQLite may call it, as a function that was registered with the library's own `create_function_v2`.
-pub unsafe extern "C" fn judge<L: Library>(
+pub(crate) unsafe extern "C" fn judge<L: Library>(
     context: *mut sqlite3_context,
     count: c_int,
     values: *mut *mut sqlite3_value,

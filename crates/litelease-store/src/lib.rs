@@ -4,25 +4,33 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod callbacks;
 mod change;
+mod checkpoint;
 mod clock;
 pub mod door;
 mod error;
+mod gate;
+mod guard;
 mod judge;
 mod list;
+mod present;
 mod purge;
 mod schema;
+mod shape;
 mod sqlite;
 mod statements;
 mod store;
 mod transaction;
+mod trigger;
 
+pub use callbacks::{Callbacks, Library};
 pub use clock::When;
 pub use error::{Error, Failure};
-pub use judge::{Library, judge};
+pub use guard::{Guard, GuardInfo};
 pub use list::Listed;
 pub use sqlite::{
-    Api, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code, sqlite3,
-    sqlite3_context, sqlite3_stmt, sqlite3_value,
+    Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
+    destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

@@ -84,7 +84,7 @@ impl Store {
         }
         self.connection.keeping_last_insert_rowid(|| {
             let values = [Value::Integer(FORMAT), Value::Integer(floor)];
-            Ok(execute_once(self.connection, RAISE_FLOOR, &values)?)
+            execute_once(self.connection, RAISE_FLOOR, &values)
         })
     }
 }

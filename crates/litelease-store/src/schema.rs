@@ -17,6 +17,11 @@ impl Table {
         format!("CREATE TABLE main.{} {}", self.name, self.definition)
     }
 
+    /// The table is not as it should be.
+    pub(crate) fn mismatch(&self, reason: String) -> Error {
+        Error::SchemaMismatch { table: self.name, reason }
+    }
+
     /// The first difference between an entry in the schema and the right one.
     pub(crate) fn difference(&self, kind: &str, sql: &str) -> Option<String> {
         match kind {
@@ -142,7 +147,7 @@ impl Store {
 }
 
 pub(crate) fn damaged_floor() -> Error {
-    mismatch(&META, format!("its row is missing or is not one of format {FORMAT}"))
+    META.mismatch(format!("its row is missing or is not one of format {FORMAT}"))
 }
 
 /// The format number of the file, if it has one.
@@ -159,11 +164,11 @@ fn format_of_file(connection: Connection) -> Result<Option<i64>, Error> {
 }
 
 pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error> {
-    Ok(execute_once(connection, &table.create(), &[])?)
+    execute_once(connection, &table.create(), &[])
 }
 
 /// Whether the table exists. One that is there but is not ours is an error.
-fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
+pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
     if !entry_is_ours(connection, table)? {
         return Ok(false);
     }
@@ -175,7 +180,7 @@ fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
             _ => "trigger",
         };
         let name = run.column(1).and_then(Value::text).unwrap_or("?");
-        return Err(mismatch(table, format!("it has a {kind} that is not ours, {name:?}")));
+        return Err(table.mismatch(format!("it has a {kind} that is not ours, {name:?}")));
     }
     Ok(true)
 }
@@ -189,13 +194,9 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
     let kind = run.column(0).and_then(Value::text).unwrap_or_default();
     let sql = run.column(1).and_then(Value::text).unwrap_or_default();
     match table.difference(kind, sql) {
-        Some(reason) => Err(mismatch(table, reason)),
+        Some(reason) => Err(table.mismatch(reason)),
         None => Ok(true),
     }
-}
-
-fn mismatch(table: &Table, reason: String) -> Error {
-    Error::SchemaMismatch { table: table.name, reason }
 }
 
 /// What SQLite takes for white space. Unicode has more, which to SQLite is part of a word.
@@ -246,7 +247,7 @@ fn parts(sql: &str) -> Vec<&str> {
 }
 
 /// The words, quoted pieces and punctuation marks of a piece of SQL, without the white space.
-fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
     let mut rest = sql;
     std::iter::from_fn(move || {
         rest = rest.trim_start_matches(WHITE);

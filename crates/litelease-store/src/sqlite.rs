@@ -1,5 +1,5 @@
-//! SQLite's C interface, as far as the row needs it. Besides `judge.rs`, the only room of this crate with
-//! `unsafe` in it.
+//! SQLite's C interface, as far as the row needs it. Besides `judge.rs` and `present.rs`, which SQLite calls,
+//! the only room of this crate with `unsafe` in it.
 //!
 //! The functions come as a table, because there is more than one SQLite to call: the one linked into a
 //! Rust program, and the host's when this code runs inside a loadable extension.
@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::marker::PhantomData;
 use std::{ptr, slice};
 
-use crate::Failure;
+use crate::{Callbacks, Failure};
 
 /// SQLite's connection, as the C interface has it.
 #[allow(non_camel_case_types)]
@@ -53,6 +53,9 @@ pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
 #[allow(missing_docs)]
 #[derive(Clone, Copy)]
 pub struct Api {
+    pub bind_blob64:
+        unsafe extern "C" fn(*mut sqlite3_stmt, c_int, *const c_void, u64, Destructor) -> c_int,
+    pub bind_double: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, f64) -> c_int,
     pub bind_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, i64) -> c_int,
     pub bind_pointer: unsafe extern "C" fn(
         *mut sqlite3_stmt,
@@ -71,7 +74,9 @@ pub struct Api {
     ) -> c_int,
     pub changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub clear_bindings: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub column_blob: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_void,
     pub column_bytes: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
+    pub column_double: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> f64,
     pub column_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> i64,
     pub column_text: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_uchar,
     pub column_type: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
@@ -111,6 +116,8 @@ pub struct Api {
         *mut *const c_char,
     ) -> c_int,
     pub reset: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
+    pub result_blob64: unsafe extern "C" fn(*mut sqlite3_context, *const c_void, u64, Destructor),
+    pub result_double: unsafe extern "C" fn(*mut sqlite3_context, f64),
     pub result_error: unsafe extern "C" fn(*mut sqlite3_context, *const c_char, c_int),
     pub result_error_code: unsafe extern "C" fn(*mut sqlite3_context, c_int),
     pub result_int64: unsafe extern "C" fn(*mut sqlite3_context, i64),
@@ -124,14 +131,16 @@ pub struct Api {
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
+    pub value_blob: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_void,
     pub value_bytes: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
+    pub value_double: unsafe extern "C" fn(*mut sqlite3_value) -> f64,
     pub value_int64: unsafe extern "C" fn(*mut sqlite3_value) -> i64,
     pub value_pointer: unsafe extern "C" fn(*mut sqlite3_value, *const c_char) -> *mut c_void,
     pub value_text: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_uchar,
     pub value_type: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
     pub vtab_config: unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int,
-    /// Not SQLite's: [`judge`](crate::judge) for this library.
-    pub judge: SqlFunction,
+    /// Not SQLite's: what SQLite calls in us, for this library.
+    pub callbacks: Callbacks,
 }
 
 /// The result codes that the store itself tells apart.
@@ -163,13 +172,24 @@ pub mod code {
 }
 
 const SQLITE_INTEGER: c_int = 1;
-const SQLITE_TEXT: c_int = 3;
+const SQLITE_FLOAT: c_int = 2;
+const SQLITE_BLOB: c_int = 4;
 const SQLITE_NULL: c_int = 5;
 const SQLITE_UTF8: c_uchar = 1;
 const SQLITE_PREPARE_PERSISTENT: c_uint = 1;
 const SQLITE_STMTSTATUS_REPREPARE: c_int = 5;
 const SQLITE_DIRECTONLY: c_int = 0x8_0000;
+const SQLITE_INNOCUOUS: c_int = 0x20_0000;
 const MAIN: &CStr = c"main";
+
+/// Who may call a function of ours.
+#[derive(Clone, Copy)]
+pub enum Caller {
+    /// A statement of the application.
+    Statement,
+    /// Triggers and views too, also in a file that the application does not trust.
+    Anybody,
+}
 
 /// An open SQLite connection that somebody else owns.
 #[derive(Clone, Copy)]
@@ -196,14 +216,18 @@ pub(crate) enum TxnState {
 /// assert_eq!(Value::Integer(7).integer(), Some(7));
 /// assert_eq!(Value::Text("a").integer(), None);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<'a> {
     /// NULL.
     Null,
     /// An INTEGER.
     Integer(i64),
+    /// A REAL.
+    Real(f64),
     /// A TEXT.
     Text(&'a str),
+    /// A BLOB.
+    Blob(&'a [u8]),
 }
 
 impl<'a> Value<'a> {
@@ -356,32 +380,60 @@ impl Connection {
     /// The private function gets a name that no other copy of this code in the process uses for its own, and is
     /// registered when the connection does not know it yet.
     pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
-        let name = format!("litelease_rule_{:x}", self.api.judge as usize);
-        let sql = sql.replace("litelease_rule", &name);
-        self.prepare(&sql).or_else(|failure| {
-            // To register it where it is known already would disturb whoever is running a statement.
-            if !failure.message.contains("no such function") || self.register(&name).is_err() {
-                return Err(failure);
-            }
-            self.prepare(&sql)
+        let judge = self.api.callbacks.judge;
+        let name = format!("litelease_rule_{:x}", judge as usize);
+        self.prepare_calling(&sql.replace("litelease_rule", &name), || {
+            // SAFETY: the function needs no data.
+            unsafe { self.register(&name, -1, Caller::Statement, judge, None) }
         })
     }
 
-    fn register(self, name: &str) -> Result<(), Failure> {
+    /// Compiles a statement that calls a function of ours, which `register` registers where the connection does
+    /// not know it yet. To do so where it is known already would disturb whoever is running a statement.
+    pub(crate) fn prepare_calling(
+        self,
+        sql: &str,
+        register: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<Statement, Failure> {
+        self.prepare(sql).or_else(|failure| {
+            if !failure.message.contains("no such function") || register().is_err() {
+                return Err(failure);
+            }
+            self.prepare(sql)
+        })
+    }
+
+    /// Registers a function, with data that SQLite frees.
+    ///
+    /// # Safety
+    /// The function must be one of this library, and work with this data.
+    pub unsafe fn register(
+        self,
+        name: &str,
+        arguments: c_int,
+        caller: Caller,
+        function: SqlFunction,
+        data: Option<(*mut c_void, Destructor)>,
+    ) -> Result<(), Failure> {
         let name = format!("{name}\0");
-        let flags = c_int::from(SQLITE_UTF8) | SQLITE_DIRECTONLY;
-        // SAFETY: `db` is open, the name ends with a NUL, and the function needs no data of its own.
+        let flags = match caller {
+            Caller::Statement => SQLITE_DIRECTONLY,
+            Caller::Anybody => SQLITE_INNOCUOUS,
+        };
+        let (data, destroy) = data.unwrap_or((ptr::null_mut(), None));
+        // SAFETY: `db` is open, the name ends with a NUL, and the caller promises the rest. SQLite frees the
+        // data also when this call fails.
         let rc = unsafe {
             (self.api.create_function_v2)(
                 self.db,
                 name.as_ptr().cast(),
-                -1,
-                flags,
-                ptr::null_mut(),
-                Some(self.api.judge),
+                arguments,
+                c_int::from(SQLITE_UTF8) | flags,
+                data,
+                Some(function),
                 None,
                 None,
-                None,
+                destroy,
             )
         };
         if rc == code::OK { Ok(()) } else { Err(self.failure(rc)) }
@@ -432,7 +484,7 @@ impl Statement {
         }
     }
 
-    /// A column of the present row; `None` for a REAL, a BLOB or text that is not UTF-8.
+    /// A column of the present row; `None` for text that is not UTF-8.
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
         let (api, raw) = (self.api(), self.raw);
         // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. `column_text` comes
@@ -442,11 +494,15 @@ impl Statement {
             match (api.column_type)(raw, index) {
                 SQLITE_NULL => Some(Value::Null),
                 SQLITE_INTEGER => Some(Value::Integer((api.column_int64)(raw, index))),
-                SQLITE_TEXT => {
+                SQLITE_FLOAT => Some(Value::Real((api.column_double)(raw, index))),
+                SQLITE_BLOB => {
+                    let start = (api.column_blob)(raw, index).cast();
+                    Some(Value::Blob(as_bytes(start, (api.column_bytes)(raw, index))))
+                }
+                _ => {
                     let start = (api.column_text)(raw, index);
                     as_text(start, (api.column_bytes)(raw, index)).map(Value::Text)
                 }
-                _ => None,
             }
         }
     }
@@ -514,6 +570,11 @@ impl<'s, 'v> Run<'s, 'v> {
                 // Bindings are cleared after each run, so what is not bound is NULL.
                 Value::Null => code::OK,
                 Value::Integer(number) => (api.bind_int64)(raw, index, number),
+                Value::Real(number) => (api.bind_double)(raw, index, number),
+                Value::Blob(bytes) => {
+                    let (start, length) = (bytes.as_ptr().cast(), bytes.len() as u64);
+                    (api.bind_blob64)(raw, index, start, length, None)
+                }
                 Value::Text(text) => {
                     let (start, length) = (text.as_ptr().cast(), text.len() as u64);
                     (api.bind_text64)(raw, index, start, length, None, SQLITE_UTF8)
@@ -545,7 +606,7 @@ impl<'s, 'v> Run<'s, 'v> {
 }
 
 impl Api {
-    /// A value that SQLite passes to a function; `None` for a REAL, a BLOB or text that is not UTF-8.
+    /// A value that SQLite passes to a function; `None` for text that is not UTF-8.
     ///
     /// # Safety
     /// The value must be one of this library's and live for `'a`.
@@ -555,11 +616,15 @@ impl Api {
             match (self.value_type)(value) {
                 SQLITE_NULL => Some(Value::Null),
                 SQLITE_INTEGER => Some(Value::Integer((self.value_int64)(value))),
-                SQLITE_TEXT => {
+                SQLITE_FLOAT => Some(Value::Real((self.value_double)(value))),
+                SQLITE_BLOB => {
+                    let start = (self.value_blob)(value).cast();
+                    Some(Value::Blob(as_bytes(start, (self.value_bytes)(value))))
+                }
+                _ => {
                     let start = (self.value_text)(value);
                     as_text(start, (self.value_bytes)(value)).map(Value::Text)
                 }
-                _ => None,
             }
         }
     }
@@ -567,34 +632,53 @@ impl Api {
     /// Answers a call of a function.
     ///
     /// # Safety
-    /// The context must be that of a call by this library, and text must live until its statement ends.
-    pub unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
+    /// The context must be that of a call by this library, and text and blobs must live until its statement
+    /// ends.
+    pub(crate) unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
+        // SAFETY: as promised.
+        unsafe { self.give(context, value, None) }
+    }
+
+    /// Answers a call of a function with a value that SQLite copies.
+    ///
+    /// # Safety
+    /// The context must be that of a call by this library.
+    pub unsafe fn result_copied(&self, context: *mut sqlite3_context, value: Value<'_>) {
+        // SAFETY: SQLITE_TRANSIENT, which is the address -1, is no function but a mark that SQLite looks for.
+        let transient = unsafe { std::mem::transmute::<isize, Destructor>(-1) };
+        // SAFETY: as promised.
+        unsafe { self.give(context, value, transient) }
+    }
+
+    /// # Safety
+    /// As for `result`, unless the destructor says that SQLite copies.
+    unsafe fn give(&self, context: *mut sqlite3_context, value: Value<'_>, how: Destructor) {
         // SAFETY: as promised.
         unsafe {
             match value {
                 Value::Null => (self.result_null)(context),
                 Value::Integer(number) => (self.result_int64)(context, number),
+                Value::Real(number) => (self.result_double)(context, number),
                 Value::Text(text) => {
                     let (start, length) = (text.as_ptr().cast(), text.len() as u64);
-                    (self.result_text64)(context, start, length, None, SQLITE_UTF8);
+                    (self.result_text64)(context, start, length, how, SQLITE_UTF8);
+                }
+                Value::Blob(bytes) => {
+                    let (start, length) = (bytes.as_ptr().cast(), bytes.len() as u64);
+                    (self.result_blob64)(context, start, length, how);
                 }
             }
         }
     }
 }
 
-impl Api {
-    /// Answers a call of a function with text that SQLite copies.
-    ///
-    /// # Safety
-    /// The context must be that of a call by this library.
-    pub unsafe fn result_copied(&self, context: *mut sqlite3_context, text: &str) {
-        // SAFETY: SQLITE_TRANSIENT, which is the address -1, is no function but a mark that SQLite looks for.
-        let transient = unsafe { std::mem::transmute::<isize, Destructor>(-1) };
-        let (start, length) = (text.as_ptr().cast(), text.len() as u64);
-        // SAFETY: as promised.
-        unsafe { (self.result_text64)(context, start, length, transient, SQLITE_UTF8) };
-    }
+/// Frees what a function or module was registered with.
+///
+/// # Safety
+/// `data` must come from `Box::into_raw` of a `Box<T>`, and nobody may use it any more.
+pub unsafe extern "C" fn destroy<T>(data: *mut c_void) {
+    // SAFETY: as promised.
+    drop(unsafe { Box::from_raw(data.cast::<T>()) });
 }
 
 /// A C string in memory that SQLite can free, or null where there is none left.
@@ -622,9 +706,20 @@ unsafe fn as_text<'a>(start: *const c_uchar, length: c_int) -> Option<&'a str> {
     if start.is_null() {
         return None;
     }
-    let length = usize::try_from(length).ok()?;
     // SAFETY: as promised.
-    std::str::from_utf8(unsafe { slice::from_raw_parts(start, length) }).ok()
+    std::str::from_utf8(unsafe { as_bytes(start, length) }).ok()
+}
+
+/// Bytes as SQLite hands them out; none where it has a null pointer for them.
+///
+/// # Safety
+/// As for `as_text`.
+unsafe fn as_bytes<'a>(start: *const c_uchar, length: c_int) -> &'a [u8] {
+    match usize::try_from(length) {
+        // SAFETY: as promised.
+        Ok(length) if !start.is_null() => unsafe { slice::from_raw_parts(start, length) },
+        _ => &[],
+    }
 }
 
 impl Drop for Run<'_, '_> {

@@ -8,6 +8,7 @@ use std::cell::Cell;
 
 use litelease_core::{Row, State};
 
+use crate::present::PRESENTING;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -61,6 +62,9 @@ pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: Held,
+    /// The same for whoever depends on guards, too.
+    pub(crate) fenced: Held,
+    pub(crate) presenting: Held,
     pub(crate) update: Judged,
     pub(crate) insert: Judged,
     pub(crate) lock: Held,
@@ -80,14 +84,24 @@ pub(crate) struct Judged {
 /// A statement that is compiled at its first use and then kept.
 pub(crate) struct Held {
     sql: &'static str,
-    asks: bool,
+    calls: Calls,
     idle: Cell<Option<Statement>>,
+}
+
+/// The functions of ours that a statement calls.
+#[derive(Clone, Copy)]
+enum Calls {
+    Nothing,
+    TheRule,
+    Presenting,
 }
 
 impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
             load: Held::new(LOAD),
+            fenced: Held::new(LOAD),
+            presenting: Held::calling(Calls::Presenting, PRESENTING),
             update: Judged {
                 inserts: false,
                 plain: Held::asking(update!("")),
@@ -115,11 +129,25 @@ impl Judged {
 
 impl Held {
     const fn new(sql: &'static str) -> Self {
-        Held { sql, asks: false, idle: Cell::new(None) }
+        Held::calling(Calls::Nothing, sql)
     }
 
     const fn asking(sql: &'static str) -> Self {
-        Held { sql, asks: true, idle: Cell::new(None) }
+        Held::calling(Calls::TheRule, sql)
+    }
+
+    const fn calling(calls: Calls, sql: &'static str) -> Self {
+        Held { sql, calls, idle: Cell::new(None) }
+    }
+
+    fn prepare(&self, connection: Connection) -> Result<Statement, Failure> {
+        match self.calls {
+            Calls::Nothing => connection.prepare(self.sql),
+            Calls::TheRule => connection.prepare_asking(self.sql),
+            Calls::Presenting => {
+                connection.prepare_calling(self.sql, || connection.register_presenting())
+            }
+        }
     }
 
     /// Lends the statement to `work`. It is taken out meanwhile, so a second use from inside the first one
@@ -131,8 +159,7 @@ impl Held {
     ) -> Result<T, Error> {
         let mut statement = match self.idle.take() {
             Some(statement) => statement,
-            None if self.asks => connection.prepare_asking(self.sql)?,
-            None => connection.prepare(self.sql)?,
+            None => self.prepare(connection)?,
         };
         let done = work(&mut statement);
         self.idle.set(Some(statement));
@@ -150,8 +177,8 @@ pub(crate) fn execute_once(
     connection: Connection,
     sql: &str,
     values: &[Value<'_>],
-) -> Result<(), Failure> {
-    finish(&mut connection.prepare(sql)?, values)
+) -> Result<(), Error> {
+    Ok(finish(&mut connection.prepare(sql)?, values)?)
 }
 
 fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure> {

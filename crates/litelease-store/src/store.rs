@@ -8,7 +8,7 @@ use litelease_core::{
 };
 
 use crate::sqlite::{Connection, Value, code};
-use crate::statements::{Statements, stored_row};
+use crate::statements::{Held, Statements, stored_row};
 use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
@@ -163,18 +163,50 @@ impl Store {
     }
 
     /// Reads a row and changes nothing.
-    fn look<T>(
+    pub(crate) fn look<T>(
         &self,
+        name: &str,
+        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Error> {
+        let verify = || self.verify().map(|()| true);
+        self.look_through(&self.statements.load, verify, name, answer)
+    }
+
+    /// The same, for whoever depends on the guards by `name` being there.
+    pub(crate) fn look_at_fences<T>(
+        &self,
+        name: &str,
+        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Error> {
+        let verify = || {
+            self.verify()?;
+            let mut missing = self.missing_guards()?;
+            // Unguarding what is gone already does not change the schema: so look again next time.
+            let is_final = missing.is_empty();
+            missing.retain(|(guarding, _)| guarding == name);
+            match missing.pop() {
+                Some((_, table)) => Err(Error::GuardMissing { table }),
+                None => Ok(is_final),
+            }
+        };
+        self.look_through(&self.statements.fenced, verify, name, answer)
+    }
+
+    /// Reads a row with this statement. `verify` tells whether what it has found right stays so until the schema
+    /// changes.
+    fn look_through<T>(
+        &self,
+        load: &Held,
+        verify: impl Fn() -> Result<bool, Error>,
         name: &str,
         mut answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Error> {
-        let looked = self.statements.load.with(self.connection, |statement| {
+        let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
             let has_row = run.step()?;
             // SQLite compiles a statement anew when the schema has changed: then look whether it is still
             // right, in the same snapshot, which this run holds.
-            if run.is_unverified() {
-                self.verify()?;
+            if run.is_unverified() && verify()? {
                 run.mark_verified();
             }
             let row = match has_row {

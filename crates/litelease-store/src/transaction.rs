@@ -87,7 +87,7 @@ impl Store {
     /// The number is part of the name: one that was forgotten must not be taken for the one that encloses it.
     fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
         let sql = format!("{verb} litelease_savepoint_{number}");
-        self.naming(&sql, None, || Ok(execute_once(self.connection, &sql, &[])?))
+        self.naming(&sql, None, || execute_once(self.connection, &sql, &[]))
     }
 
     fn open(&self) -> Result<(), Error> {
@@ -172,6 +172,16 @@ impl Store {
         boundary: Boundary,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
+        self.within_locked(boundary, || self.lock(), work)
+    }
+
+    /// The same, with another way to take the write lock in the caller's transaction.
+    pub(crate) fn within_locked<T>(
+        &self,
+        boundary: Boundary,
+        lock: impl FnOnce() -> Result<(), Error>,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         match boundary {
             Boundary::Own => {
                 self.open()?;
@@ -185,7 +195,7 @@ impl Store {
             }
             Boundary::Joined(TxnState::Write) => work(),
             Boundary::Joined(_) => {
-                self.lock()?;
+                lock()?;
                 work()
             }
         }

@@ -33,6 +33,12 @@ pub type Error = litelease_store::Error<rusqlite::Error>;
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// An error that is said in words only.
+pub(crate) fn failure(message: &str) -> Error {
+    let code = ffi::Error::new(ffi::SQLITE_ERROR);
+    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(message.to_owned())))
+}
+
 /// A result of the store as a result of this crate.
 pub(crate) fn lift<T>(result: std::result::Result<T, litelease_store::Error>) -> Result<T> {
     result.map_err(|error| {

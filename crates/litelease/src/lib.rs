@@ -24,20 +24,29 @@
 //! The verbs (`claim`, `renew`, `release`, `transfer`, `inspect` and the rest) are those of [`Leases`]. They
 //! are the same wherever they are reached through: a [`Litelease`] that owns its connection, a
 //! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
+//!
+//! What stops an old owner is there too: guarded tables ([`guard`](Leases::guard)), checkpoints
+//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]).
 
 mod error;
+mod fences;
 pub mod functions;
+mod gate;
 mod handle;
 mod leases;
 mod linked;
 mod transaction;
 
 pub use error::{Error, Result};
+pub use fences::{Checkpoint, is_stale};
+pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use leases::Leases;
 pub use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
+    RenewResult, TransferResult,
 };
+pub use litelease_store::{Guard, GuardInfo};
 pub use rusqlite;
 pub use transaction::{Savepoint, Transaction};
 

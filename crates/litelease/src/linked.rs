@@ -4,8 +4,8 @@ use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem::transmute;
 
 use litelease_store::{
-    Api, Connection, Destructor, Library, SqlFunction, SqlLast, judge, sqlite3, sqlite3_context,
-    sqlite3_stmt, sqlite3_value,
+    Api, Callbacks, Connection, Destructor, Library, SqlFunction, SqlLast, sqlite3,
+    sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
 use rusqlite::ffi;
 
@@ -38,7 +38,7 @@ macro_rules! linked {
             // SAFETY: the two types differ only in what the pointer points to, which is opaque to both.
             vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
             prepare_v3,
-            judge: judge::<Linked>,
+            callbacks: Callbacks::of::<Linked>(),
         };
     };
 }
@@ -56,6 +56,14 @@ impl Library for Linked {
 }
 
 linked! {
+    bind_blob64 = sqlite3_bind_blob64(
+        sqlite3_stmt,
+        index: c_int,
+        bytes: *const c_void,
+        length: u64,
+        destructor: Destructor
+    ) -> c_int;
+    bind_double = sqlite3_bind_double(sqlite3_stmt, index: c_int, value: f64) -> c_int;
     bind_int64 = sqlite3_bind_int64(sqlite3_stmt, index: c_int, value: i64) -> c_int;
     bind_pointer = sqlite3_bind_pointer(
         sqlite3_stmt,
@@ -74,7 +82,9 @@ linked! {
     ) -> c_int;
     changes = sqlite3_changes(sqlite3) -> c_int;
     clear_bindings = sqlite3_clear_bindings(sqlite3_stmt) -> c_int;
+    column_blob = sqlite3_column_blob(sqlite3_stmt, index: c_int) -> *const c_void;
     column_bytes = sqlite3_column_bytes(sqlite3_stmt, index: c_int) -> c_int;
+    column_double = sqlite3_column_double(sqlite3_stmt, index: c_int) -> f64;
     column_int64 = sqlite3_column_int64(sqlite3_stmt, index: c_int) -> i64;
     column_text = sqlite3_column_text(sqlite3_stmt, index: c_int) -> *const c_uchar;
     column_type = sqlite3_column_type(sqlite3_stmt, index: c_int) -> c_int;
@@ -86,6 +96,13 @@ linked! {
     get_autocommit = sqlite3_get_autocommit(sqlite3) -> c_int;
     last_insert_rowid = sqlite3_last_insert_rowid(sqlite3) -> i64;
     reset = sqlite3_reset(sqlite3_stmt) -> c_int;
+    result_blob64 = sqlite3_result_blob64(
+        sqlite3_context,
+        bytes: *const c_void,
+        length: u64,
+        destructor: Destructor
+    );
+    result_double = sqlite3_result_double(sqlite3_context, number: f64);
     result_error = sqlite3_result_error(sqlite3_context, message: *const c_char, length: c_int);
     result_error_code = sqlite3_result_error_code(sqlite3_context, code: c_int);
     result_int64 = sqlite3_result_int64(sqlite3_context, number: i64);
@@ -104,7 +121,9 @@ linked! {
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
     user_data = sqlite3_user_data(sqlite3_context) -> *mut c_void;
+    value_blob = sqlite3_value_blob(sqlite3_value) -> *const c_void;
     value_bytes = sqlite3_value_bytes(sqlite3_value) -> c_int;
+    value_double = sqlite3_value_double(sqlite3_value) -> f64;
     value_int64 = sqlite3_value_int64(sqlite3_value) -> i64;
     value_pointer = sqlite3_value_pointer(sqlite3_value, kind: *const c_char) -> *mut c_void;
     value_text = sqlite3_value_text(sqlite3_value) -> *const c_uchar;

@@ -5,6 +5,9 @@
 //! worker inspect FILE NAME                tells who has it
 //! worker cycle FILE NAME OWNER ROUNDS TTL_MS
 //!                                         claims and releases, telling each token once it is granted
+//! worker write FILE NAME OWNER TTL_MS     claims, and writes without end and without a renewal, until it is
+//!                                         refused; then tells how each of its writes fared
+//! worker admit FILE NAME                  passes a gate under larger and larger tokens, telling each
 //! worker hold-lock FILE                   holds the write lock until its input ends
 //! ```
 
@@ -13,7 +16,8 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use litelease::{ClaimResult, Litelease, ReleaseResult};
+use litelease::rusqlite::ErrorCode;
+use litelease::{AdmitResult, CheckpointResult, ClaimResult, Gate, Litelease, ReleaseResult};
 use litelease_proof::play::ToText;
 
 fn main() -> ExitCode {
@@ -40,6 +44,18 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         },
         ["cycle", file, name, owner, rounds, ttl_ms] => {
             cycle(file, name, owner, rounds.parse()?, Duration::from_millis(ttl_ms.parse()?))
+        }
+        ["write", file, name, owner, ttl_ms] => {
+            write(file, name, owner, Duration::from_millis(ttl_ms.parse()?))
+        }
+        ["admit", file, name] => {
+            let gate = Gate::open(file)?;
+            for token in 1.. {
+                if gate.admit(name, token)? == AdmitResult::Admitted {
+                    tell(&token.to_string())?;
+                }
+            }
+            Ok(())
         }
         ["hold-lock", file] => {
             let mut db = open(file)?;
@@ -79,6 +95,64 @@ fn cycle(
         }
     }
     Ok(())
+}
+
+/// A writer that never asks whether it is still the owner. The others must stop it.
+fn write(
+    file: &str,
+    name: &str,
+    owner: &str,
+    ttl: Duration,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    let lease = loop {
+        match db.claim(name, owner, ttl) {
+            Ok(ClaimResult::Acquired(lease)) => break lease,
+            Ok(ClaimResult::Busy(_)) | Err(litelease::Error::ExpiredOnArrival(_)) => {
+                sleep(Duration::from_millis(1));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    db.present(name, lease.token)?;
+    tell(&lease.token.to_string())?;
+    // By connection, by column, and not guarded at all.
+    let writes = ["INSERT INTO orders VALUES (?1)", "INSERT INTO ledger VALUES (?1, ?1)"];
+    let mut refused = [false; 3];
+    while !refused.contains(&true) {
+        for (sql, refused) in writes.iter().zip(&mut refused) {
+            *refused = insert(&db, sql, lease.token)?;
+        }
+        insert(&db, "INSERT INTO diary VALUES (?1)", lease.token)?;
+        refused[2] = matches!(
+            db.checkpoint(name, lease.token, lease.token)?,
+            CheckpointResult::Stale { .. }
+        );
+        // Else it would nearly always be stopped with a lock in its hands, where nobody can take over.
+        sleep(Duration::from_millis(2));
+    }
+    // It was stopped between two of them, maybe: then the others have still to be tried.
+    for (sql, refused) in writes.iter().zip(&mut refused) {
+        *refused = insert(&db, sql, lease.token)?;
+    }
+    tell(&format!("refused {refused:?}"))?;
+    tell(&db.renew_exact(&lease, ttl)?.to_text())?;
+    tell(&db.release_exact(&lease)?.to_text())
+}
+
+/// Answers whether the write was refused. A snapshot that became too old while the process was stopped is no
+/// refusal, and no success.
+fn insert(db: &Litelease, sql: &str, token: i64) -> Result<bool, Box<dyn std::error::Error>> {
+    loop {
+        match db.conn().execute(sql, [token]) {
+            Ok(_) => return Ok(false),
+            Err(error) if litelease::is_stale(&error) => return Ok(true),
+            Err(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseBusy) => {}
+                _ => return Err(error.into()),
+            },
+        }
+    }
 }
 
 fn open(file: &str) -> litelease::Result<Litelease> {

@@ -1,29 +1,49 @@
-//! The table-valued function `litelease_leases[(now_ms)]`: every row, with how it stands.
+//! Table-valued functions, as SQLite's eponymous virtual tables.
 //!
-//! It is an eponymous virtual table, and it is also what drops the statements of a connection before that
-//! closes.
+//! They are also what drops the statements of a connection before that closes.
 
-use std::ffi::{c_char, c_double, c_int, c_uchar, c_void};
+use std::ffi::{CStr, c_char, c_double, c_int, c_uchar, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::rc::Rc;
 use std::slice;
 
-use litelease_core::Row;
 use litelease_store::{
-    Api, Connection, Error, Failure, Library, Listed, Value, When, c_string, code, sqlite3,
+    Api, Connection, Error, Failure, Library, Store, Value, c_string, code, destroy, sqlite3,
     sqlite3_context, sqlite3_value,
 };
 
-use crate::call::destroy;
+use crate::functions::Answer;
 use crate::shared::Shared;
 
-const DEFINITION: &std::ffi::CStr = c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)";
+/// A table-valued function.
+pub(crate) struct TableFunction {
+    pub(crate) name: &'static CStr,
+    /// Its columns, as CREATE TABLE has them.
+    pub(crate) definition: &'static CStr,
+    /// The place of the hidden column by which its argument is given, if it takes one.
+    pub(crate) argument: Option<c_int>,
+    /// Its rows, given the argument.
+    pub(crate) rows: fn(&Store, Given<'_>) -> Result<Rows, Error>,
+}
 
-/// The place of the hidden column, by which the time is given.
-const NOW_MS: c_int = 6;
+/// Rows of a table, each with all its columns.
+pub(crate) type Rows = Vec<Vec<Answer>>;
+
+/// What was given as the argument.
+pub(crate) enum Given<'a> {
+    Nothing,
+    Value(Value<'a>),
+    /// Text that is not UTF-8.
+    BadText,
+}
+
+/// What SQLite keeps with a registered table.
+struct Registered {
+    function: &'static TableFunction,
+    shared: Rc<Shared>,
+}
 
 const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;
 const SQLITE_VTAB_INNOCUOUS: c_int = 2;
@@ -69,6 +89,7 @@ struct Table {
     module: *const c_void,
     references: c_int,
     error: *mut c_char,
+    function: &'static TableFunction,
     shared: Rc<Shared>,
 }
 
@@ -76,9 +97,8 @@ struct Table {
 #[repr(C)]
 struct Cursor {
     table: *mut Table,
-    rows: Vec<Listed>,
+    rows: Rows,
     position: usize,
-    now_ms: i64,
 }
 
 /// The part of SQLite's `sqlite3_index_info` that is looked at.
@@ -139,20 +159,21 @@ impl<L: Library> Modules<L> {
 /// As for [`register`](crate::register).
 pub(crate) unsafe fn register<L: Library>(
     connection: Connection,
+    function: &'static TableFunction,
     shared: Rc<Shared>,
 ) -> Result<(), Error> {
-    let data = Box::into_raw(Box::new(shared)).cast();
+    let data = Box::into_raw(Box::new(Registered { function, shared })).cast();
     let (db, api) = connection.as_raw();
     let module: *const Module = Modules::<L>::MODULE;
     // SAFETY: the connection is open; SQLite frees the data, also when this call fails.
     let rc = unsafe {
-        let name = c"litelease_leases".as_ptr();
-        (api.create_module_v2)(db, name, module.cast(), data, Some(destroy::<Rc<Shared>>))
+        let name = function.name.as_ptr();
+        (api.create_module_v2)(db, name, module.cast(), data, Some(destroy::<Registered>))
     };
     match rc {
         code::OK => Ok(()),
         rc => {
-            let message = "cannot register litelease_leases".to_owned();
+            let message = format!("cannot register {}", function.name.to_string_lossy());
             Err(Error::Sqlite(Failure { code: rc, message }))
         }
     }
@@ -172,14 +193,17 @@ unsafe extern "C" fn connect<L: Library>(
     // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite wants the new
     // table in `table`.
     unsafe {
+        let registered = &*data.cast::<Registered>();
+        let function = registered.function;
         (api.vtab_config)(db, SQLITE_VTAB_INNOCUOUS);
-        match (api.declare_vtab)(db, DEFINITION.as_ptr()) {
+        match (api.declare_vtab)(db, function.definition.as_ptr()) {
             code::OK => {}
             rc => return rc,
         }
-        let shared = Rc::clone(&*data.cast::<Rc<Shared>>());
+        let shared = Rc::clone(&registered.shared);
         shared.connect();
-        let new = Table { module: ptr::null(), references: 0, error: ptr::null_mut(), shared };
+        let (module, error) = (ptr::null(), ptr::null_mut());
+        let new = Table { module, references: 0, error, function, shared };
         *table = Box::into_raw(Box::new(new));
     }
     code::OK
@@ -192,21 +216,23 @@ unsafe extern "C" fn disconnect(table: *mut Table) -> c_int {
     code::OK
 }
 
-unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_int {
+unsafe extern "C" fn best_index(table: *mut Table, info: *mut IndexInfo) -> c_int {
     // SAFETY: SQLite hands over a valid description with that many constraints and usages.
     unsafe {
         let info = &mut *info;
+        let argument = (*table).function.argument;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         for at in 0..count {
             let constraint = &*info.constraints.add(at);
-            if constraint.column != NOW_MS || constraint.op != SQLITE_INDEX_CONSTRAINT_EQ {
+            let is_argument = Some(constraint.column) == argument;
+            if !is_argument || constraint.op != SQLITE_INDEX_CONSTRAINT_EQ {
                 continue;
             }
             if info.number == 1 {
                 break; // SQLite itself compares any further ones
             }
             if constraint.usable == 0 {
-                // The time depends on a table that comes later: this plan cannot work.
+                // The argument depends on a table that comes later: this plan cannot work.
                 return code::CONSTRAINT;
             }
             let usage = &mut *info.usage.add(at);
@@ -220,7 +246,7 @@ unsafe extern "C" fn best_index(_table: *mut Table, info: *mut IndexInfo) -> c_i
 }
 
 unsafe extern "C" fn open(table: *mut Table, cursor: *mut *mut Cursor) -> c_int {
-    let new = Cursor { table, rows: Vec::new(), position: 0, now_ms: 0 };
+    let new = Cursor { table, rows: Vec::new(), position: 0 };
     // SAFETY: SQLite wants the new cursor in `cursor`.
     unsafe { *cursor = Box::into_raw(Box::new(new)) };
     code::OK
@@ -248,8 +274,11 @@ unsafe extern "C" fn filter<L: Library>(
         };
         (&mut *cursor, values)
     };
-    // SAFETY: the values live for the duration of the call.
-    let given = values.first().filter(|_| number == 1).map(|value| unsafe { api.value(*value) });
+    let given = match values.first().filter(|_| number == 1) {
+        None => Given::Nothing,
+        // SAFETY: the value lives for the duration of the call.
+        Some(value) => unsafe { api.value(*value) }.map_or(Given::BadText, Given::Value),
+    };
     // SAFETY: the cursor is ours and its table is alive.
     unsafe { attempt(api, cursor, |cursor| cursor.start(given)) }
 }
@@ -274,11 +303,10 @@ unsafe extern "C" fn column<L: Library>(
     // SAFETY: the cursor is ours, and the context is that of this call.
     unsafe {
         let cursor = &*cursor;
-        if let Some(listed) = cursor.rows.get(cursor.position) {
-            match part(&listed.row(), index, cursor.now_ms) {
-                Value::Text(text) => api.result_copied(context, text),
-                value => api.result(context, value),
-            }
+        let row = cursor.rows.get(cursor.position);
+        let answer = row.zip(usize::try_from(index).ok()).and_then(|(row, index)| row.get(index));
+        if let Some(answer) = answer {
+            api.result_copied(context, answer.value());
         }
     }
     code::OK
@@ -291,37 +319,13 @@ unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
 }
 
 impl Cursor {
-    fn start(&mut self, now_ms: Option<Option<Value<'_>>>) -> Result<(), Error> {
-        self.now_ms = match now_ms {
-            None | Some(Some(Value::Null)) => When::Now.now_ms(),
-            Some(Some(Value::Integer(now_ms))) => now_ms,
-            Some(_) => {
-                let message = "now_ms must be an INTEGER, or NULL for the system clock".to_owned();
-                return Err(Error::Sqlite(Failure { code: code::ERROR, message }));
-            }
-        };
+    /// Reads all rows: a walk that is under way while rows are added might never end.
+    fn start(&mut self, given: Given<'_>) -> Result<(), Error> {
         // SAFETY: SQLite keeps a table alive while it has cursors.
-        let shared = unsafe { &(*self.table).shared };
+        let table = unsafe { &*self.table };
         self.position = 0;
-        self.rows = shared.store().list()?;
+        self.rows = (table.function.rows)(&table.shared.store(), given)?;
         Ok(())
-    }
-}
-
-/// A column of a row.
-fn part<'a>(row: &Row<'a>, index: c_int, now_ms: i64) -> Value<'a> {
-    let tenure = row.state().and_then(|state| state.tenure());
-    let expiry = tenure.map(|tenure| tenure.expires_at_ms);
-    let number = |number: Option<i64>| number.map_or(Value::Null, Value::Integer);
-    match index {
-        0 => Value::Text(row.name()),
-        1 => tenure.map_or(Value::Null, |tenure| Value::Text(tenure.owner)),
-        2 => number(row.token()),
-        3 => number(expiry),
-        // A lease that is over has no time left; one without an owner has none to speak of.
-        4 => number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
-        5 => row.status(now_ms).map_or(Value::Null, |status| Value::Text(status.word())),
-        _ => Value::Integer(now_ms),
     }
 }
 
@@ -347,7 +351,7 @@ unsafe fn attempt(
     };
     // SAFETY: the table is alive, and SQLite frees the message.
     unsafe {
-        let message = format!("litelease_leases: {message}");
+        let message = format!("{}: {message}", (*table).function.name.to_string_lossy());
         (*table).error = c_string(&message, |size| (api.malloc)(size));
     }
     rc

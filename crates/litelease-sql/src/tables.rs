@@ -1,0 +1,91 @@
+//! The list of table-valued functions: what each is called, its columns and its rows.
+
+use litelease_core::Row;
+use litelease_store::{Error, Failure, GuardInfo, Store, Value, When, code};
+
+use crate::functions::Answer;
+use crate::table::{Given, Rows, TableFunction};
+
+/// Every table-valued function.
+pub(crate) const TABLES: &[TableFunction] = &[
+    TableFunction {
+        name: c"litelease_leases",
+        definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
+        argument: Some(6),
+        rows: leases,
+    },
+    TableFunction {
+        name: c"litelease_guards",
+        definition: c"CREATE TABLE guards (table_name TEXT, name TEXT, column_name TEXT, \
+                      strict INTEGER, state TEXT, refusals INTEGER)",
+        argument: None,
+        rows: |store, _| Ok(store.guards()?.into_iter().map(guard).collect()),
+    },
+    TableFunction {
+        name: c"litelease_checkpoint_get",
+        definition: c"CREATE TABLE checkpoint (value, token INTEGER, updated_at_ms INTEGER, \
+                      name TEXT HIDDEN)",
+        argument: Some(3),
+        rows: checkpoint,
+    },
+];
+
+/// Every lease, with how it stands at the time that is given.
+fn leases(store: &Store, given: Given<'_>) -> Result<Rows, Error> {
+    let now_ms = match given {
+        Given::Nothing | Given::Value(Value::Null) => When::Now.now_ms(),
+        Given::Value(Value::Integer(now_ms)) => now_ms,
+        _ => return Err(complaint("now_ms must be an INTEGER, or NULL for the system clock")),
+    };
+    Ok(store.list()?.iter().map(|listed| lease(listed.row(), now_ms)).collect())
+}
+
+fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+    let tenure = row.state().and_then(|state| state.tenure());
+    let expiry = tenure.map(|tenure| tenure.expires_at_ms);
+    let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
+    let text = |text: Option<&str>| text.map_or(Answer::Null, |text| Answer::Text(text.into()));
+    vec![
+        text(Some(row.name())),
+        text(tenure.map(|tenure| tenure.owner)),
+        number(row.token()),
+        number(expiry),
+        // A lease that is over has no time left; one without an owner has none to speak of.
+        number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
+        text(row.status(now_ms).map(|status| status.word())),
+        number(Some(now_ms)),
+    ]
+}
+
+fn guard(guard: GuardInfo) -> Vec<Answer> {
+    let state = if guard.is_intact { "intact" } else { "missing" };
+    // Only a guard by connection can count.
+    let refusals = guard.column.is_none().then_some(guard.refusals);
+    vec![
+        Answer::Text(guard.table),
+        Answer::Text(guard.name),
+        guard.column.map_or(Answer::Null, Answer::Text),
+        Answer::Integer(i64::from(guard.strict)),
+        Answer::Text(state.into()),
+        refusals.map_or(Answer::Null, |count| {
+            Answer::Integer(i64::try_from(count).unwrap_or(i64::MAX))
+        }),
+    ]
+}
+
+/// The latest checkpoint of the name that is given, if there is one.
+fn checkpoint(store: &Store, given: Given<'_>) -> Result<Rows, Error> {
+    let Given::Value(Value::Text(name)) = given else {
+        return Err(complaint("name must be TEXT: FROM litelease_checkpoint_get(name)"));
+    };
+    let last = store.last_checkpoint(name, |token, value, updated_at_ms| {
+        let (token, at) = (Answer::Integer(token), Answer::Integer(updated_at_ms));
+        vec![value.into(), token, at, Answer::Text(name.into())]
+    })?;
+    Ok(last.into_iter().collect())
+}
+
+fn complaint(message: &str) -> Error {
+    Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
+}

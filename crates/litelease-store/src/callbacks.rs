@@ -1,0 +1,33 @@
+//! What SQLite calls in us, made once for each SQLite library.
+
+use crate::judge::judge;
+use crate::present::{presented, presenting, refused};
+use crate::sqlite::{Api, SqlFunction};
+
+/// A SQLite library that this program drives: each has a table of functions, and so needs copies of our
+/// functions that know that table.
+pub trait Library {
+    /// The functions of the library.
+    fn api() -> &'static Api;
+}
+
+/// Our functions for one library.
+#[derive(Clone, Copy)]
+pub struct Callbacks {
+    pub(crate) judge: SqlFunction,
+    pub(crate) presented: SqlFunction,
+    pub(crate) presenting: SqlFunction,
+    pub(crate) refused: SqlFunction,
+}
+
+impl Callbacks {
+    /// Those that call back into `L`.
+    pub const fn of<L: Library>() -> Self {
+        Callbacks {
+            judge: judge::<L>,
+            presented: presented::<L>,
+            presenting: presenting::<L>,
+            refused: refused::<L>,
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Guarded tables: putting the triggers on and taking them off, and the record that tells when they are gone.
+//!
+//! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a word, and a
+//! fence would stand open. So what is guarded is recorded, and record and schema are compared.
+
+use crate::present::refusals;
+use crate::schema::{Table, create, is_there};
+use crate::shape::Shape;
+use crate::sqlite::Value;
+use crate::statements::execute_once;
+use crate::trigger::{Demand, Fence, WRITES, columns_in, trigger_name};
+use crate::{Error, Store};
+
+/// How a table is guarded.
+///
+/// ```
+/// use litelease_store::Guard;
+///
+/// let guard = Guard::by_column("lease_token").strict();
+/// assert_ne!(guard, Guard::by_connection());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guard {
+    column: Option<String>,
+    strict: bool,
+}
+
+/// A guard as it is right now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GuardInfo {
+    /// The guarded table.
+    pub table: String,
+    /// The name whose newest token a write must present.
+    pub name: String,
+    /// The column that it is presented in; otherwise the connection presents it.
+    pub column: Option<String>,
+    /// Whether the lease must be live, too.
+    pub strict: bool,
+    /// Whether the triggers are there, as they must be. If not, the table stands open: guard it again.
+    pub is_intact: bool,
+    /// How many writes it has refused in this process, for a guard by connection.
+    pub refusals: u64,
+}
+
+/// What is guarded, one row for each guard. It is made by the first of them.
+pub(crate) const GUARDED: Table = Table {
+    name: "litelease_guarded",
+    definition: "(
+  number INTEGER NOT NULL,
+  table_name TEXT NOT NULL,
+  name TEXT NOT NULL,
+  column_name TEXT,
+  strict INTEGER NOT NULL CHECK (strict IN (0, 1)),
+  PRIMARY KEY (number, name)
+)",
+};
+
+const RECORDS: &str = "SELECT number, table_name, name, column_name, strict
+FROM main.litelease_guarded ORDER BY number, name";
+const FORGET: &str = "DELETE FROM main.litelease_guarded WHERE number = ?1";
+const RECORD: &str = "INSERT INTO main.litelease_guarded
+(number, table_name, name, column_name, strict) VALUES (?1, ?2, ?3, ?4, ?5)";
+const TRIGGER: &str = "SELECT tbl_name, sql FROM main.sqlite_schema
+WHERE type = 'trigger' AND name = ?1 COLLATE NOCASE";
+
+/// A guarded table: what is recorded of it, and how it is found.
+struct Guarded {
+    number: i64,
+    /// What it is called now.
+    table: String,
+    demands: Vec<Demand>,
+    is_intact: bool,
+    /// Whether the record has the names as they are now.
+    is_current: bool,
+}
+
+impl Guard {
+    /// The connection presents the token, once: see [`Store::present`].
+    ///
+    /// ```
+    /// # use litelease_store::Guard;
+    /// let guard = Guard::by_connection();
+    /// ```
+    pub fn by_connection() -> Self {
+        Guard { column: None, strict: false }
+    }
+
+    /// Each write presents the token in a column of its row.
+    ///
+    /// ```
+    /// # use litelease_store::Guard;
+    /// let guard = Guard::by_column("lease_token");
+    /// ```
+    pub fn by_column(column: impl Into<String>) -> Self {
+        Guard { column: Some(column.into()), strict: false }
+    }
+
+    /// Demands besides that the lease is live, by SQLite's own clock.
+    ///
+    /// ```
+    /// # use litelease_store::Guard;
+    /// let guard = Guard::by_connection().strict();
+    /// ```
+    #[must_use]
+    pub fn strict(self) -> Self {
+        Guard { strict: true, ..self }
+    }
+}
+
+impl Store {
+    /// Guards a table: from now on a write to it must present the newest token of `name`.
+    ///
+    /// Guarding it again in the same way changes nothing, or puts back what was dropped.
+    pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<(), Error> {
+        let Guard { column, strict } = guard.clone();
+        let demand = Demand { name: name.into(), column, strict };
+        self.naming("guard", Some(table), || {
+            self.within(self.boundary()?, || {
+                self.verify()?;
+                self.all_or_nothing(|| self.put_on(table, demand))
+            })
+        })
+    }
+
+    /// Takes the guards off a table: those by `name`, or all of them. Answers how many there were.
+    pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64, Error> {
+        self.naming("unguard", Some(table), || {
+            self.within(self.boundary()?, || {
+                self.verify()?;
+                self.all_or_nothing(|| self.take_off(table, name))
+            })
+        })
+    }
+
+    /// All guards, in the order in which their tables were first guarded.
+    pub fn guards(&self) -> Result<Vec<GuardInfo>, Error> {
+        self.naming("list guards", None, || {
+            self.verify()?;
+            let file = self.connection.filename();
+            let guarded = self.guarded()?;
+            Ok(guarded.iter().flat_map(|table| table.guards(&file)).collect())
+        })
+    }
+
+    /// The guards that are recorded but not there any more: names with their tables.
+    pub(crate) fn missing_guards(&self) -> Result<Vec<(String, String)>, Error> {
+        let mut missing = self.guarded()?;
+        missing.retain(|table| !table.is_intact);
+        let pairs = missing.into_iter().flat_map(|Guarded { table, demands, .. }| {
+            demands.into_iter().map(move |demand| (demand.name, table.clone()))
+        });
+        Ok(pairs.collect())
+    }
+
+    fn put_on(&self, table: &str, mut demand: Demand) -> Result<(), Error> {
+        let shape = Shape::of(self.connection, table)?;
+        demand.column = demand.column.map(|column| shape.spelled(column));
+        let known = self.guarded()?;
+        let next = known.iter().map(|known| known.number).max().unwrap_or(0).saturating_add(1);
+        let known = known.into_iter().find(|known| known.is_called(&shape.table));
+        let mut guarded = known.unwrap_or_else(|| Guarded {
+            number: next,
+            table: shape.table.clone(),
+            demands: Vec::new(),
+            is_intact: false,
+            is_current: false,
+        });
+        match guarded.demands.iter().find(|known| known.name == demand.name) {
+            Some(known) if *known == demand && guarded.is_intact && guarded.is_current => {
+                return Ok(());
+            }
+            Some(known) if *known == demand => {}
+            Some(_) => {
+                let reason = "it is already guarded by this name, in another way: unguard it first";
+                return Err(shape.refused(reason.into()));
+            }
+            None => guarded.demands.push(demand),
+        }
+        guarded.demands.sort_by(|one, other| one.name.cmp(&other.name));
+        shape.check_columns(self.connection, &guarded.demands)?;
+        // The table may have got a new name since, or come back under its old one.
+        guarded.table.clone_from(&shape.table);
+        self.set_up(&guarded, &shape)
+    }
+
+    fn take_off(&self, table: &str, name: Option<&str>) -> Result<u64, Error> {
+        let known = self.guarded()?.into_iter().find(|known| known.is_called(table));
+        let Some(mut guarded) = known else { return Ok(0) };
+        let before = guarded.demands.len();
+        guarded.demands.retain(|demand| name.is_some_and(|name| demand.name != name));
+        let taken = before - guarded.demands.len();
+        if taken == 0 {
+            return Ok(0);
+        }
+        self.clear(guarded.number)?;
+        if !guarded.demands.is_empty() {
+            let shape = Shape::of(self.connection, &guarded.table)?;
+            self.set_up(&guarded, &shape)?;
+        }
+        Ok(taken as u64)
+    }
+
+    /// Writes triggers and record of a table anew.
+    fn set_up(&self, guarded: &Guarded, shape: &Shape) -> Result<(), Error> {
+        if !is_there(self.connection, &GUARDED)? {
+            create(self.connection, &GUARDED)?;
+        }
+        self.clear(guarded.number)?;
+        let fence = guarded.fence(shape);
+        for write in WRITES {
+            let trigger = format!("CREATE TRIGGER main.{}", fence.trigger(write));
+            execute_once(self.connection, &trigger, &[])?;
+        }
+        self.connection.keeping_last_insert_rowid(|| {
+            guarded.demands.iter().try_for_each(|demand| {
+                let column = demand.column.as_deref().map_or(Value::Null, Value::Text);
+                let values = [
+                    Value::Integer(guarded.number),
+                    Value::Text(&guarded.table),
+                    Value::Text(&demand.name),
+                    column,
+                    Value::Integer(i64::from(demand.strict)),
+                ];
+                execute_once(self.connection, RECORD, &values)
+            })
+        })
+    }
+
+    fn clear(&self, number: i64) -> Result<(), Error> {
+        for write in WRITES {
+            let drop = format!("DROP TRIGGER IF EXISTS main.{}", trigger_name(number, write));
+            execute_once(self.connection, &drop, &[])?;
+        }
+        execute_once(self.connection, FORGET, &[Value::Integer(number)])
+    }
+
+    /// Every guarded table, compared with the schema.
+    fn guarded(&self) -> Result<Vec<Guarded>, Error> {
+        if !is_there(self.connection, &GUARDED)? {
+            return Ok(Vec::new());
+        }
+        let mut tables = self.records()?;
+        for table in &mut tables {
+            self.find(table)?;
+        }
+        Ok(tables)
+    }
+
+    fn records(&self) -> Result<Vec<Guarded>, Error> {
+        let mut tables: Vec<Guarded> = Vec::new();
+        let mut statement = self.connection.prepare(RECORDS)?;
+        let mut run = statement.run(&[])?;
+        while run.step()? {
+            let number = run.column(0).and_then(Value::integer);
+            let text = |index| run.column(index).and_then(Value::text).map(str::to_owned);
+            let strict = run.column(4).and_then(Value::integer);
+            let (Some(number), Some(table), Some(name), Some(strict)) =
+                (number, text(1), text(2), strict)
+            else {
+                return Err(GUARDED.mismatch("a row of it is damaged".into()));
+            };
+            let demand = Demand { name, column: text(3), strict: strict == 1 };
+            match tables.last_mut().filter(|last| last.number == number) {
+                Some(last) => last.demands.push(demand),
+                None => tables.push(Guarded {
+                    number,
+                    table,
+                    demands: vec![demand],
+                    is_intact: false,
+                    is_current: true,
+                }),
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Looks for the triggers of a guarded table. RENAME may have changed what the table and its columns are
+    /// called, there and not in the record.
+    fn find(&self, guarded: &mut Guarded) -> Result<(), Error> {
+        let mut texts = Vec::new();
+        let mut called: Option<String> = None;
+        for write in WRITES {
+            let Some((table, text)) = self.trigger(&trigger_name(guarded.number, write))? else {
+                return Ok(());
+            };
+            if called.as_ref().is_some_and(|called| *called != table) {
+                return Ok(());
+            }
+            called = Some(table);
+            texts.push(text);
+        }
+        let Some(table) = called else { return Ok(()) };
+        if !guarded.is_called(&table) && Shape::exists(self.connection, &guarded.table)? {
+            // The table moved away with its triggers, and another one took its place without them.
+            return Ok(());
+        }
+        let Ok(shape) = Shape::of(self.connection, &table) else { return Ok(()) };
+        let mut renamed = Guarded { table, demands: guarded.demands.clone(), ..*guarded };
+        let columns = columns_in(&texts[0]);
+        let presented = renamed.demands.iter_mut().filter_map(|demand| demand.column.as_mut());
+        for (column, found) in presented.zip(columns) {
+            *column = found;
+        }
+        let fence = renamed.fence(&shape);
+        renamed.is_intact = WRITES
+            .iter()
+            .zip(&texts)
+            .all(|(write, text)| *text == format!("CREATE TRIGGER {}", fence.trigger(write)));
+        if renamed.is_intact {
+            renamed.is_current =
+                renamed.table == guarded.table && renamed.demands == guarded.demands;
+            *guarded = renamed;
+        }
+        Ok(())
+    }
+
+    fn trigger(&self, name: &str) -> Result<Option<(String, String)>, Error> {
+        let mut statement = self.connection.prepare(TRIGGER)?;
+        let mut run = statement.run(&[Value::Text(name)])?;
+        if !run.step()? {
+            return Ok(None);
+        }
+        let text = |index| run.column(index).and_then(Value::text).map(str::to_owned);
+        Ok(text(0).zip(text(1)))
+    }
+}
+
+impl Guarded {
+    /// SQLite takes no notice of the case of the letters A to Z in the name of a table.
+    fn is_called(&self, table: &str) -> bool {
+        self.table.eq_ignore_ascii_case(table)
+    }
+
+    fn fence<'a>(&'a self, shape: &'a Shape) -> Fence<'a> {
+        Fence { number: self.number, table: &self.table, key: &shape.key, demands: &self.demands }
+    }
+
+    fn guards(&self, file: &str) -> impl Iterator<Item = GuardInfo> {
+        self.demands.iter().map(move |demand| GuardInfo {
+            table: self.table.clone(),
+            name: demand.name.clone(),
+            column: demand.column.clone(),
+            strict: demand.strict,
+            is_intact: self.is_intact,
+            refusals: refusals(file.to_owned(), self.number, &demand.name),
+        })
+    }
+}

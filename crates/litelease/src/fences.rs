@@ -1,0 +1,247 @@
+//! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and gates.
+
+use litelease_store::{Value, When};
+use rusqlite::ToSql;
+use rusqlite::types::{self, ToSqlOutput, ValueRef};
+
+use crate::error::{failure, lift};
+use crate::{AdmitResult, CheckpointResult, Guard, GuardInfo, Leases, Result};
+
+/// The latest checkpoint of a name.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
+/// let stored = db.checkpoint("import", lease.token, "row 4711")?;
+/// let last: Checkpoint = db.last_checkpoint("import")?.unwrap();
+/// assert_eq!(last.token, 1);
+/// assert_eq!(last.value, rusqlite::types::Value::Text("row 4711".into()));
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Checkpoint {
+    /// The grant that it was stored under.
+    pub token: i64,
+    /// What was stored.
+    pub value: types::Value,
+    /// When, as Unix time in milliseconds.
+    pub updated_at_ms: i64,
+}
+
+/// The verbs that stop an old owner.
+impl Leases {
+    /// Guards a table: from now on, a write to it must present the newest token of `name`. Everybody else's
+    /// is refused by the database itself, with `stale fencing token` in the message: see
+    /// [`is_stale`](crate::is_stale).
+    ///
+    /// A name that was never claimed closes the table until its first grant. Several names may guard one
+    /// table; then all of them must be presented. Guarding again in the same way changes nothing, or puts
+    /// back what a rebuild of the table has dropped.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY, text)")?;
+    /// db.guard("orders", "order-writer", &Guard::by_connection())?;
+    /// # db.present("order-writer", 1)?;
+    /// let write = db.conn().execute("INSERT INTO orders (text) VALUES ('a')", []);
+    /// assert!(is_stale(&write.unwrap_err()), "nobody was granted the name yet");
+    ///
+    /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
+    /// db.present("order-writer", lease.token)?;
+    /// db.conn().execute("INSERT INTO orders (text) VALUES ('a')", [])?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
+        lift(self.store().guard(table, name, guard))
+    }
+
+    /// Takes the guards off a table: the one by `name`, or all of them. Answers how many there were.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// db.guard("orders", "order-writer", &Guard::by_connection())?;
+    /// assert_eq!(db.unguard("orders", None)?, 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
+        lift(self.store().unguard(table, name))
+    }
+
+    /// All guards, with whether their triggers are still there.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)")?;
+    /// db.guard("orders", "order-writer", &Guard::by_connection())?;
+    /// assert!(db.guards()?.iter().all(|guard| guard.is_intact));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn guards(&self) -> Result<Vec<GuardInfo>> {
+        lift(self.store().guards())
+    }
+
+    /// Presents a token for the writes of this connection to tables that `name` guards by connection. Answers
+    /// whether it is the newest one; if not, the guards will refuse it.
+    ///
+    /// Once is enough, until somebody else is granted the name. It is kept in memory, with the connection, and
+    /// not undone by a rollback: present a token after the commit of its claim, or
+    /// [`withdraw`](Leases::withdraw) it when the transaction is rolled back.
+    ///
+    /// A guard of the name that was dropped since is [`Error::GuardMissing`](crate::Error::GuardMissing).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
+    /// assert!(db.present("order-writer", lease.token)?);
+    ///
+    /// let _ = db.transfer_exact(&lease, "b", Duration::from_secs(30))?;
+    /// assert!(!db.present("order-writer", lease.token)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn present(&self, name: &str, token: i64) -> Result<bool> {
+        lift(self.store().present(name, token))
+    }
+
+    /// Takes back what was presented for `name`, before the connection goes back to a pool.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.withdraw("order-writer")?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn withdraw(&self, name: &str) -> Result<()> {
+        lift(self.store().withdraw(name))
+    }
+
+    /// Stores a value as the progress made under a grant, if that is still the newest one of `name`. A late
+    /// one of an old owner is answered with `Stale` and stores nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let old = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
+    /// let new = db.transfer_exact(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
+    /// assert_eq!(db.checkpoint("import", new.token, 4711)?, CheckpointResult::Stored);
+    /// let late = db.checkpoint("import", old.token, 17)?;
+    /// assert_eq!(late, CheckpointResult::Stale { newest: Some(2) });
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn checkpoint(
+        &self,
+        name: &str,
+        token: i64,
+        value: impl ToSql,
+    ) -> Result<CheckpointResult> {
+        let output = value.to_sql()?;
+        lift(self.store().checkpoint(name, token, as_value(&output)?, When::Now))
+    }
+
+    /// The latest checkpoint of `name`, for a successor to go on from.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.last_checkpoint("import")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
+        lift(self.store().last_checkpoint(name, |token, value, updated_at_ms| {
+            let value = match value {
+                Value::Null => types::Value::Null,
+                Value::Integer(number) => types::Value::Integer(number),
+                Value::Real(number) => types::Value::Real(number),
+                Value::Text(text) => types::Value::Text(text.into()),
+                Value::Blob(bytes) => types::Value::Blob(bytes.into()),
+            };
+            Checkpoint { token, value, updated_at_ms }
+        }))
+    }
+
+    /// Admits a token unless a larger one was admitted for `name` before, and remembers it in this file.
+    ///
+    /// This is the check for a target whose leases are elsewhere, made where the target is changed: in a
+    /// transaction of the target's own file, or with a [`Gate`](crate::Gate). It needs no `bootstrap`.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let mut target = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # target.conn().execute_batch("CREATE TABLE results (text)")?;
+    /// # let (token, result) = (7, "done");
+    /// let tx = target.transaction()?;
+    /// if tx.admit("import", token)? == AdmitResult::Admitted {
+    ///     tx.conn().execute("INSERT INTO results VALUES (?1)", [result])?;
+    ///     tx.commit()?;
+    /// }
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult> {
+        lift(self.store().admit(name, token))
+    }
+}
+
+/// Whether a write was refused by a guard: its connection or its row did not present the newest token.
+///
+/// ```
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// # db.conn().execute_batch("CREATE TABLE orders (text, lease_token INTEGER)")?;
+/// db.guard("orders", "order-writer", &Guard::by_column("lease_token"))?;
+/// match db.conn().execute("INSERT INTO orders VALUES ('a', 7)", []) {
+///     Err(error) if is_stale(&error) => println!("somebody else is the writer now"),
+///     Err(error) => return Err(error.into()),
+///     Ok(_) => unreachable!(),
+/// }
+/// # Ok::<(), litelease::Error>(())
+/// ```
+pub fn is_stale(error: &rusqlite::Error) -> bool {
+    match error {
+        rusqlite::Error::SqliteFailure(code, Some(message)) => {
+            code.extended_code == rusqlite::ffi::SQLITE_CONSTRAINT_TRIGGER
+                && message.contains("stale fencing token")
+        }
+        _ => false,
+    }
+}
+
+fn as_value<'a>(output: &'a ToSqlOutput<'a>) -> Result<Value<'a>> {
+    let value = match output {
+        ToSqlOutput::Borrowed(value) => *value,
+        ToSqlOutput::Owned(value) => ValueRef::from(value),
+        _ => return Err(failure("a checkpoint is NULL, a number, text or a blob")),
+    };
+    Ok(match value {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(number) => Value::Integer(number),
+        ValueRef::Real(number) => Value::Real(number),
+        ValueRef::Text(text) => match str::from_utf8(text) {
+            Ok(text) => Value::Text(text),
+            Err(_) => return Err(failure("the text of a checkpoint must be UTF-8")),
+        },
+        ValueRef::Blob(bytes) => Value::Blob(bytes),
+    })
+}
