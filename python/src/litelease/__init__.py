@@ -7,16 +7,22 @@
 1
 """
 
+from ._fences import Gate, is_stale
 from ._hold import Held
 from ._leases import Litelease
 from ._library import load, loadable_path, version
 from ._tracker import Tracker
 from ._types import (
     Acquired,
+    Admitted,
     Broken,
     Busy,
+    CannotGuard,
+    Checkpoint,
     CommitUnknown,
     ExpiredOnArrival,
+    GuardInfo,
+    GuardMissing,
     InvalidLeaseRow,
     InvalidTtl,
     LeaseInfo,
@@ -29,6 +35,8 @@ from ._types import (
     Released,
     Renewed,
     SchemaMismatch,
+    Stale,
+    Stored,
     TimeOverflow,
     TokenExhausted,
     TrackerIsLockedError,
@@ -38,10 +46,16 @@ from ._types import (
 
 __all__ = [
     "Acquired",
+    "Admitted",
     "Broken",
     "Busy",
+    "CannotGuard",
+    "Checkpoint",
     "CommitUnknown",
     "ExpiredOnArrival",
+    "Gate",
+    "GuardInfo",
+    "GuardMissing",
     "Held",
     "InvalidLeaseRow",
     "InvalidTtl",
@@ -56,12 +70,15 @@ __all__ = [
     "Released",
     "Renewed",
     "SchemaMismatch",
+    "Stale",
+    "Stored",
     "TimeOverflow",
     "TokenExhausted",
     "Tracker",
     "TrackerIsLockedError",
     "Transferred",
     "UnexpectedChange",
+    "is_stale",
     "load",
     "loadable_path",
     "version",

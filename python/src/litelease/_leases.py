@@ -7,10 +7,10 @@ it says, inside a transaction.
 from __future__ import annotations
 
 import sqlite3
-import time
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from . import _library
+from ._fences import Fences
 from ._types import (
     Acquired,
     Broken,
@@ -46,7 +46,7 @@ Row = tuple[Union[str, None], int, Union[int, None]]
 T = TypeVar("T")
 
 
-class Litelease:
+class Litelease(Fences):
     """Leases in the main database of a ``sqlite3`` connection.
 
     Each verb takes ``now_ms`` for tests and simulations; without it the system clock is read once the write lock
@@ -356,7 +356,7 @@ class Litelease:
 
 def _time(at_ms: int | None) -> int:
     """The time that was given, or the system clock's: Unix time in milliseconds."""
-    return at_ms if at_ms is not None else time.time_ns() // 1_000_000
+    return at_ms if at_ms is not None else _library.now_ms()
 
 
 def _in_ms(name: str, ttl: float | None, ttl_ms: int | None) -> int:

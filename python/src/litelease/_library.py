@@ -6,6 +6,7 @@ import ctypes
 import functools
 import sqlite3
 import sys
+import time
 from pathlib import Path
 
 _NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
@@ -19,7 +20,12 @@ def loadable_path() -> str:
     return str(path)
 
 
-def load(connection: sqlite3.Connection) -> None:
+def now_ms() -> int:
+    """The system clock: Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def load(connection: sqlite3.Connection, why: str = "") -> None:
     """Loads the extension into a connection, so that its statements can call ``litelease_claim`` and the rest.
 
     Many Pythons are built without ``enable_load_extension``; there this is an error, while ``Litelease``,
@@ -28,8 +34,8 @@ def load(connection: sqlite3.Connection) -> None:
     if not hasattr(connection, "enable_load_extension"):
         raise sqlite3.NotSupportedError(
             "this Python's sqlite3 cannot load extensions (it was built without enable_load_extension; "
-            "Debian's and python.org's can): use litelease.Litelease(conn), hold() or Tracker instead, which "
-            "work without it"
+            "Debian's and python.org's can): "
+            + (why or "use litelease.Litelease(conn), hold() or Tracker instead, which work without it")
         )
     connection.enable_load_extension(True)
     try:

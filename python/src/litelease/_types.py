@@ -81,6 +81,44 @@ class Rejected:
     newest: int | None
 
 
+@dataclass(frozen=True)
+class GuardInfo:
+    """A guard as it is right now. If it is not intact, the table stands open: guard it again."""
+
+    table: str
+    name: str
+    column: str | None
+    strict: bool
+    is_intact: bool
+    refusals: int
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The latest checkpoint of a name: the grant it was stored under, its value and when."""
+
+    token: int
+    value: None | int | float | str | bytes
+    updated_at_ms: int
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The checkpoint is stored."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """No larger token was admitted before."""
+
+
+@dataclass(frozen=True)
+class Stale:
+    """Nothing was changed: a newer token exists. ``newest`` is that one, or None or 0 if there is none."""
+
+    newest: int | None
+
+
 class LiteleaseError(Exception):
     """The base of all errors of this package. SQLite's own come as themselves."""
 
@@ -107,6 +145,14 @@ class SchemaMismatch(LiteleaseError):
 
 class NewerFormat(LiteleaseError):
     """A newer version of Litelease wrote this file."""
+
+
+class CannotGuard(LiteleaseError):
+    """The table cannot be guarded as was asked; the text says why and what to do. Nothing was changed."""
+
+
+class GuardMissing(LiteleaseError):
+    """The table was guarded, and its triggers are gone or changed: guard it again, or unguard it."""
 
 
 class InvalidLeaseRow(LiteleaseError):

@@ -1,0 +1,188 @@
+"""What stops an old owner: guarded tables, checkpoints and gates.
+
+Guards and what a connection presents to them need the extension in the connection, because the triggers call it.
+Checkpoints and gates work in every Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
+
+from . import _library
+from ._types import (
+    Admitted,
+    CannotGuard,
+    Checkpoint,
+    GuardInfo,
+    GuardMissing,
+    LiteleaseError,
+    NotBootstrapped,
+    SchemaMismatch,
+    Stale,
+    Stored,
+)
+
+_CHECKPOINTS, _GATES = "litelease_checkpoints", "litelease_gates"
+
+Value = Union[None, int, float, str, bytes]
+T = TypeVar("T")
+
+
+class Fences:
+    """The verbs of ``Litelease`` that stop an old owner."""
+
+    conn: sqlite3.Connection
+
+    if TYPE_CHECKING:  # what Litelease has
+        def token(self, name: str) -> int | None: ...
+        def _check(self) -> Any: ...
+        def _write(self, work: Callable[[], T], locks: bool = True) -> T: ...
+        def _whole(self, work: Callable[[], T]) -> T: ...
+        def _is_there(self, table: str) -> bool: ...
+        def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]: ...
+        def _cursor(self) -> sqlite3.Cursor: ...
+
+    def guard(self, table: str, name: str, column: str | None = None, *, strict: bool = False) -> None:
+        """Guards a table: a write to it must present the newest token of ``name``, or the database refuses it (see
+        ``is_stale``). With ``column``, each write presents it there; otherwise the connection does, by
+        ``present``. ``strict`` also demands that the lease is live.
+
+        Guarding again in the same way changes nothing, or puts back what a rebuild of the table has dropped.
+        """
+        self._call("litelease_guard(?1, ?2, ?3, ?4)", table, name, column, int(strict))
+
+    def unguard(self, table: str, name: str | None = None) -> int:
+        """Takes the guard by ``name`` off a table, or all of them. Answers how many there were."""
+        if name is None:
+            return int(self._call("litelease_unguard(?1)", table))
+        return int(self._call("litelease_unguard(?1, ?2)", table, name))
+
+    def guards(self) -> list[GuardInfo]:
+        """All guards, with whether their triggers are still there."""
+        rows = self._calling("SELECT * FROM litelease_guards")
+        return [
+            GuardInfo(table, name, column, bool(strict), state == "intact", refusals or 0)
+            for table, name, column, strict, state, refusals in rows
+        ]
+
+    def present(self, name: str, token: int) -> bool:
+        """Presents a token for this connection's writes to tables that ``name`` guards by connection. Answers
+        whether it is the newest one; if not, the guards refuse it.
+
+        It is kept with the connection and not undone by a rollback: present a token after the commit of its
+        claim.
+        """
+        return bool(self._call("litelease_present(?1, ?2)", name, token))
+
+    def withdraw(self, name: str) -> None:
+        """Takes back what was presented for ``name``, before the connection goes back to a pool."""
+        self._call("litelease_present(?1, NULL)", name)
+
+    def checkpoint(self, name: str, token: int, value: Value) -> Stored | Stale:
+        """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
+
+        def work() -> Stored | Stale:
+            self._check()
+            newest = self.token(name)
+            if newest is None or newest != token:
+                return Stale(newest)
+            if not self._is_there(_CHECKPOINTS):
+                self._run("create_checkpoints")
+            self._run("checkpoint", name, token, value, _library.now_ms())
+            return Stored()
+
+        return self._write(lambda: self._whole(work))
+
+    def last_checkpoint(self, name: str) -> Checkpoint | None:
+        """The latest checkpoint of ``name``, for a successor to go on from."""
+        self._check()
+        rows = self._run("last_checkpoint", name) if self._is_there(_CHECKPOINTS) else []
+        return Checkpoint(*rows[0]) if rows else None
+
+    def admit(self, name: str, token: int) -> Admitted | Stale:
+        """Admits a token unless a larger one was admitted for ``name`` before, and remembers it in this file.
+
+        This is the check for a target whose leases are elsewhere, in a transaction of the target's own file. It
+        needs no ``bootstrap``.
+        """
+        if not isinstance(token, int) or not -(2**63) <= token < 2**63:
+            raise OverflowError(f"token must be a whole number of at most 64 bits, got {token!r}")
+
+        def work() -> Admitted | Stale:
+            if not self._is_there(_GATES):
+                self._run("create_gates")
+            if token >= 1:
+                self._run("admit", name, token)
+            rows = self._run("admitted", name)
+            newest = rows[0][0] if rows else 0
+            return Admitted() if token == newest >= 1 else Stale(newest)
+
+        return self._write(lambda: self._whole(work), locks=False)
+
+    def _call(self, call: str, *values: object) -> Any:
+        """Calls a function of the extension, which is loaded if it is not there yet."""
+        return self._calling(f"SELECT {call}", *values)[0][0]
+
+    def _calling(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            self._cursor().execute("SELECT litelease_version()")
+        except sqlite3.OperationalError:
+            _library.load(self.conn, "guarded tables need the extension in every connection that writes to them")
+        try:
+            return self._cursor().execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            raise _typed(error) from error
+
+
+class Gate:
+    """A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
+
+    It remembers the largest token of each name in a SQLite file of its own, durably, and refuses smaller ones.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 5.0) -> None:
+        from ._leases import Litelease
+
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            connection.close()
+            raise LiteleaseError(f"{path} cannot be used as a gate: its journal mode stays {mode} instead of wal")
+        connection.execute("PRAGMA synchronous = FULL")
+        self._file = Litelease(connection)
+
+    def admit(self, name: str, token: int) -> Admitted | Stale:
+        """Admits a token unless a larger one was admitted for ``name`` before, and remembers it."""
+        return self._file.admit(name, token)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.conn.close()
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether a write was refused by a guard: it did not present the newest token."""
+    return isinstance(error, sqlite3.IntegrityError) and "stale fencing token" in str(error)
+
+
+def _typed(error: sqlite3.OperationalError) -> Exception:
+    """The error of a SQL function as one of ours. SQLite passes on nothing but its text."""
+    text = str(error)
+    kinds = {
+        "cannot be guarded": CannotGuard,
+        "its triggers are gone": GuardMissing,
+        "is not as Litelease makes it": SchemaMismatch,
+        "no lease table yet": NotBootstrapped,
+    }
+    for part, kind in kinds.items():
+        if part in text:
+            return kind(text.split(": ", 1)[-1])
+    return error
