@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel stress bench-quick clean
+.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel stress bench-quick bench-writers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -51,6 +51,11 @@ python-wheel: ## build the wheel of the Python package into dist/
 stress: ## repeat the acceptance journeys for FOR=120 seconds, several at a time on one file
 	@scripts/setup cc
 	LITELEASE_STRESS_SECONDS=$(or $(FOR),120) cargo test -q -p litelease-proof --test journeys stress
+
+bench-writers: ## eight processes compete for one file: who gets how much, by three methods
+	@scripts/setup cc
+	cargo build -q --release -p litelease-bench
+	target/release/litelease-bench writers
 
 bench-quick: ## what it costs, as counts next to the bare SQLite statement
 	@scripts/setup cc valgrind strace

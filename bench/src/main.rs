@@ -2,16 +2,19 @@
 //!
 //! `litelease-bench quick` prints a table of counts: instructions by callgrind and system calls by strace,
 //! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
-//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run.
+//! does not either. `litelease-bench writers` lets processes compete for one file.
+//! `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run.
 
 mod measure;
 mod quick;
 mod workload;
+mod writers;
 
 use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: litelease-bench quick
+       litelease-bench writers [SECONDS]
        litelease-bench run WORKLOAD ROUNDS FOLDER";
 
 /// Anything that can go wrong here ends the run with its message.
@@ -22,6 +25,13 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["quick"] => quick::run(),
+        ["writers"] => writers::run(8),
+        ["writers", seconds] => seconds.parse().map_err(Into::into).and_then(writers::run),
+        ["write", method, seconds, file] => seconds
+            .parse()
+            .map_err(Into::into)
+            .and_then(|seconds| writers::write(method, seconds, Path::new(file)))
+            .map(|()| true),
         ["run", workload, rounds, folder] => run(workload, rounds, Path::new(folder)),
         _ => Err(USAGE.into()),
     };

@@ -22,4 +22,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
+
+    #[doc = include_str!("../../../docs/single-writer.md")]
+    struct Writer;
 }

@@ -74,6 +74,15 @@ fn the_examples_run() {
     let batch = example("transactional_claim");
     assert!(batch.contains("batch 1 is imported, and the lease released"), "{batch}");
     assert!(example("transactional_claim").contains("batch 2 is ours, under token 2"));
+    let single = |words: &[&str]| {
+        let mut cargo = cargo();
+        let file = folder.path().join("notes.sqlite3");
+        cargo.args(["run", "-q", "-p", "litelease", "--example", "single_writer", "--"]);
+        run(cargo.args(words).arg(file))
+    };
+    assert_eq!(single(&["write", "first"]), "note 1\n");
+    assert_eq!(single(&["write", "second"]), "note 2\n");
+    assert_eq!(single(&["count"]), "2\n");
     let story = example("zombie");
     for line in [
         "worker-a  page 1     -> stored under token 1",
@@ -112,14 +121,31 @@ fn the_map_names_every_source_file_and_no_other() {
     }
 }
 
+/// The headings of a document, as links have them.
+fn headings(path: &Path) -> impl Iterator<Item = String> {
+    let text = fs::read_to_string(path).unwrap();
+    let lines: Vec<String> = text.lines().map(str::to_lowercase).collect();
+    lines.into_iter().filter(|line| line.starts_with('#')).map(|line| {
+        let words = line.trim_start_matches('#').trim().replace(' ', "-");
+        words.chars().filter(|c| c.is_alphanumeric() || *c == '-').collect()
+    })
+}
+
 #[test]
 fn links_in_the_documents_lead_somewhere() {
     let documents = run(Command::new("git").args(["ls-files", "*.md"]).current_dir(root()));
     for document in documents.lines() {
         let text = read(document);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let (path, heading) = target.split_once('#').unwrap_or((target, ""));
             let base = root().join(document);
-            assert!(base.parent().unwrap().join(target).exists(), "{document} links to {target}");
+            let path = match path {
+                "" => base,
+                path => base.parent().unwrap().join(path),
+            };
+            assert!(path.exists(), "{document} links to {target}");
+            let linked = heading.is_empty() || headings(&path).any(|known| known == heading);
+            assert!(linked, "{document} links to {target}");
         }
     }
 }
@@ -131,7 +157,11 @@ fn dependencies_point_inward() {
         ("litelease-store", &["litelease-core"]),
         ("litelease-sql", &["litelease-core", "litelease-store"]),
         ("litelease-extension", &["litelease-core", "litelease-sql", "litelease-store"]),
-        ("litelease", &["litelease-core", "litelease-sql", "litelease-store", "rusqlite"]),
+        ("litelease-writer", &["libc"]),
+        (
+            "litelease",
+            &["litelease-core", "litelease-sql", "litelease-store", "litelease-writer", "rusqlite"],
+        ),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));

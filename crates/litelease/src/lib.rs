@@ -35,6 +35,7 @@ mod gate;
 mod handle;
 mod leases;
 mod linked;
+mod single_writer;
 mod transaction;
 
 pub use error::{Error, Result};
@@ -47,7 +48,9 @@ pub use litelease_core::{
     RenewResult, TransferResult,
 };
 pub use litelease_store::{Guard, GuardInfo};
+pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting};
 pub use rusqlite;
+pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use transaction::{Savepoint, Transaction};
 
 /// The system clock as Litelease reads it: Unix time in milliseconds.

@@ -42,7 +42,9 @@ from ._types import (
     TrackerIsLockedError,
     Transferred,
     UnexpectedChange,
+    WriteLockTimeout,
 )
+from ._writer import SingleWriter
 
 __all__ = [
     "Acquired",
@@ -70,6 +72,7 @@ __all__ = [
     "Released",
     "Renewed",
     "SchemaMismatch",
+    "SingleWriter",
     "Stale",
     "Stored",
     "TimeOverflow",
@@ -78,6 +81,7 @@ __all__ = [
     "TrackerIsLockedError",
     "Transferred",
     "UnexpectedChange",
+    "WriteLockTimeout",
     "is_stale",
     "load",
     "loadable_path",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import enum
+import os
 from dataclasses import dataclass
 
 
@@ -182,6 +183,33 @@ class Lost(LiteleaseError):
         super().__init__(f"the lease on {name!r} is lost: {reason}")
         self.name = name
         self.reason = reason
+
+
+class WriteLockTimeout(LiteleaseError, TimeoutError):
+    """Somebody else held the write lock all the time. ``holder`` is its process and since when, if that can be told."""
+
+    def __init__(self, timeout: float, holder: tuple[int, str] | None) -> None:
+        after = f"write lock timeout after {round(timeout * 1000)}ms"
+        if holder is None:
+            text = "holder: unknown; try again or check which process has the lock file open"
+        elif _is_gone(holder[0]):
+            text = f"holder pid {holder[0]} is gone, a process it forked still holds the lock; end that one"
+        else:
+            text = (
+                f"holder: pid:{holder[0]} since {holder[1]}; try again or check if holder process is stuck"
+            )
+        super().__init__(f"{after}; {text}")
+        self.holder = holder
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 class TrackerIsLockedError(LiteleaseError):

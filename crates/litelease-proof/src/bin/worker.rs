@@ -8,6 +8,8 @@
 //! worker write FILE NAME OWNER TTL_MS     claims, and writes without end and without a renewal, until it is
 //!                                         refused; then tells how each of its writes fared
 //! worker admit FILE NAME                  passes a gate under larger and larger tokens, telling each
+//! worker note FILE WHO WRITES             writes as a single writer
+//! worker hold-write-lock FILE             holds the single writer's lock until its input ends
 //! worker hold-lock FILE                   holds the write lock until its input ends
 //! ```
 
@@ -17,7 +19,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
-use litelease::{AdmitResult, CheckpointResult, ClaimResult, Gate, Litelease, ReleaseResult};
+use litelease::{
+    AdmitResult, CheckpointResult, ClaimResult, Gate, Litelease, ReleaseResult, SingleWriter,
+    WriterOptions,
+};
 use litelease_proof::play::ToText;
 
 fn main() -> ExitCode {
@@ -55,6 +60,23 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                     tell(&token.to_string())?;
                 }
             }
+            Ok(())
+        }
+        ["note", file, who, writes] => {
+            let options = WriterOptions { timeout: Duration::from_secs(120), ..Default::default() };
+            let writer = SingleWriter::open_with(file, options)?;
+            for n in 0..writes.parse::<u32>()? {
+                writer.write(|tx| tx.execute("INSERT INTO notes VALUES (?1, ?2)", (who, n)))?;
+            }
+            Ok(())
+        }
+        ["hold-write-lock", file] => {
+            let options = WriterOptions { timeout: Duration::from_secs(120), ..Default::default() };
+            let writer = SingleWriter::open_with(file, options)?;
+            let tx = writer.begin()?;
+            tx.execute("INSERT INTO notes VALUES ('killed', 0)", [])?;
+            tell("locked")?;
+            std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(())
         }
         ["hold-lock", file] => {

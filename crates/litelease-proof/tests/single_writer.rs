@@ -1,0 +1,409 @@
+//! One writer at a time: real processes, real kills, and lock files that are none.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::rusqlite::{self, Connection};
+use litelease::{
+    LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriterOptions,
+};
+use litelease_proof::rig::{Dice, Place, tell, worker};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
+
+fn patient() -> WriterOptions {
+    WriterOptions { timeout: Duration::from_secs(120), ..WriterOptions::default() }
+}
+
+fn with_notes(place: &Place) -> SingleWriter {
+    let writer = SingleWriter::open_with(&place.file, patient()).unwrap();
+    writer.write(|tx| tx.execute_batch("CREATE TABLE notes (who, n)")).unwrap();
+    writer
+}
+
+fn count(writer: &SingleWriter) -> i64 {
+    let reader = writer.reader().unwrap();
+    reader.query_row("SELECT count(*) FROM notes", [], |row| row.get(0)).unwrap()
+}
+
+fn note(writer: &SingleWriter) -> Result<usize, WriteError> {
+    writer.write(|tx| tx.execute("INSERT INTO notes VALUES ('test', 0)", []))
+}
+
+fn writers(place: &Place, processes: usize, writes: &str) -> Vec<Child> {
+    let start = |n: usize| worker(PROGRAM, &["note", &n.to_string(), writes], &place.file);
+    (0..processes).map(start).collect()
+}
+
+/// The lock of a handle that gives up at once.
+fn try_write(place: &Place) -> Result<usize, WriteError> {
+    let options = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
+    note(&SingleWriter::open_with(&place.file, options)?)
+}
+
+#[test]
+fn five_processes_of_ten_writes_leave_fifty_rows() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    for mut child in writers(&place, 5, "10") {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(count(&writer), 50);
+}
+
+#[test]
+fn sixteen_processes_of_a_thousand_writes_lose_nothing_though_holders_are_killed() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let mut dice = Dice::new("single writer");
+    let mut children = writers(&place, 16, "1000");
+    // Meanwhile others take the lock and are killed with it in their hands.
+    let mut killed = 0;
+    while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
+        let mut holder = worker(PROGRAM, &["hold-write-lock"], &place.file);
+        let mut line = String::new();
+        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "locked\n");
+        thread::sleep(Duration::from_millis(dice.below(20)));
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        killed += 1;
+    }
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(count(&writer), 16_000, "and nothing of the killed ones");
+    tell(&format!("16 writers of 1,000 writes, {killed} holders killed in between"));
+    assert!(killed > 0);
+}
+
+#[test]
+fn a_holder_that_is_killed_frees_the_lock_at_once() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let mut holder = worker(PROGRAM, &["hold-write-lock"], &place.file);
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "locked");
+    let held = writer.lock_state().unwrap();
+    assert!(matches!(held, LockState::Held(Some(by)) if by.pid == holder.id() && !by.is_gone()));
+    let refused = try_write(&place).unwrap_err().to_string();
+    let expected = format!("write lock timeout after 0ms; holder: pid:{} since 2", holder.id());
+    assert!(refused.starts_with(&expected), "{refused}");
+    assert!(refused.ends_with("; try again or check if holder process is stuck"), "{refused}");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(writer.lock_state().unwrap(), LockState::Free);
+    assert_eq!(try_write(&place).unwrap(), 1);
+    assert_eq!(count(&writer), 1);
+}
+
+#[test]
+fn a_thousand_contenders_are_all_served() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let tx = writer.begin().unwrap();
+    let waiting = AtomicU32::new(0);
+    thread::scope(|scope| {
+        for _ in 0..1_000 {
+            let (place, waiting) = (&place, &waiting);
+            let contender = move || {
+                let options = WriterOptions { lock_path: Some(lock_file(place)), ..patient() };
+                let own = SingleWriter::open_with(&place.file, options).unwrap();
+                waiting.fetch_add(1, Ordering::SeqCst);
+                note(&own).unwrap();
+            };
+            thread::Builder::new().stack_size(1 << 18).spawn_scoped(scope, contender).unwrap();
+        }
+        while waiting.load(Ordering::SeqCst) < 1_000 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        tx.commit().unwrap();
+    });
+    assert_eq!(count(&writer), 1_000);
+}
+
+fn lock_file(place: &Place) -> std::path::PathBuf {
+    let mut name = place.file.canonicalize().unwrap().into_os_string();
+    name.push(".lock");
+    name.into()
+}
+
+#[test]
+fn threads_of_one_handle_are_served_one_after_the_other() {
+    for waiting in [Waiting::Fair, Waiting::Polled] {
+        let place = Place::new("WAL");
+        with_notes(&place);
+        let options = WriterOptions { waiting, ..patient() };
+        let writer = SingleWriter::open_with(&place.file, options).unwrap();
+        let inside = AtomicU32::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..20 {
+                        let tx = writer.begin().unwrap();
+                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                        tx.execute("INSERT INTO notes VALUES ('t', 1)", []).unwrap();
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        tx.commit().unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(count(&writer), 160);
+    }
+}
+
+#[test]
+fn a_second_write_inside_the_first_is_an_error_and_no_deadlock() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    writer
+        .write(|tx| {
+            let nested = note(&writer);
+            assert!(matches!(nested, Err(WriteError::Lock(LockError::Nested))), "{nested:?}");
+            tx.execute("INSERT INTO notes VALUES ('outer', 1)", [])
+        })
+        .unwrap();
+    assert_eq!(count(&writer), 1);
+}
+
+#[test]
+fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let failed: Result<(), WriteError> = writer.write(|tx| {
+        tx.execute("INSERT INTO notes VALUES ('lost', 1)", [])?;
+        Err(rusqlite::Error::QueryReturnedNoRows)
+    });
+    assert!(matches!(failed, Err(WriteError::Sqlite(rusqlite::Error::QueryReturnedNoRows))));
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        writer.write(|tx| {
+            tx.execute("INSERT INTO notes VALUES ('lost', 2)", [])?;
+            panic!("on purpose");
+            #[allow(unreachable_code)]
+            Ok(())
+        })
+    }));
+    assert!(panicked.is_err());
+    drop(writer.begin().unwrap());
+    assert_eq!(writer.lock_state().unwrap(), LockState::Free);
+    assert_eq!(count(&writer), 0);
+    assert_eq!(try_write(&place).unwrap(), 1);
+    assert_eq!(note(&writer).unwrap(), 1);
+}
+
+/// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor stand in the way.
+#[test]
+fn a_wait_that_timed_out_leaves_no_ghost_behind() {
+    let place = Place::new("WAL");
+    let holder = with_notes(&place);
+    let options = WriterOptions { timeout: Duration::from_millis(1), ..WriterOptions::default() };
+    let impatient = SingleWriter::open_with(&place.file, options).unwrap();
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let tx = holder.begin().unwrap();
+    let before = threads();
+    for _ in 0..200 {
+        let refused = note(&impatient);
+        assert!(matches!(refused, Err(WriteError::Lock(LockError::Timeout { .. }))), "{refused:?}");
+    }
+    // Other tests run in this process, too: but not two hundred threads.
+    assert!(threads() < before + 100, "one waiting thread per handle");
+    tx.commit().unwrap();
+    // Either its place in the queue serves the handle, or it was given up; and the others are not kept out.
+    let start = Instant::now();
+    while note(&impatient).is_err() {
+        assert!(start.elapsed() < Duration::from_secs(60), "kept out by a ghost");
+    }
+    note(&holder).unwrap();
+    drop(impatient);
+    note(&holder).unwrap();
+    assert_eq!(count(&holder), 3);
+}
+
+#[test]
+fn what_is_no_lock_file_is_refused_and_left_alone() {
+    let place = Place::new("WAL");
+    with_notes(&place);
+    let folder = place.folder.path();
+    let victim = folder.join("victim");
+    fs::write(&victim, "precious").unwrap();
+    let at = |name: &str| folder.join(name);
+    symlink(&victim, at("link")).unwrap();
+    symlink(folder.join("nowhere"), at("dangling")).unwrap();
+    fs::create_dir(at("dir")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("fifo")).status().unwrap().success());
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    for (path, what) in [
+        (at("link"), "a symbolic link"),
+        (at("dangling"), "a symbolic link"),
+        (at("dir"), "a folder"),
+        (at("fifo"), "a FIFO"),
+        (at("socket"), "a socket"),
+        ("/dev/null".into(), "a device"),
+    ] {
+        let options = WriterOptions { lock_path: Some(path.clone()), ..WriterOptions::default() };
+        let writer = SingleWriter::open_with(&place.file, options).unwrap();
+        let refused = note(&writer).unwrap_err();
+        let WriteError::Lock(LockError::NotALockFile { path: named, what: found }) = refused else {
+            panic!("{refused}");
+        };
+        assert_eq!((named, found), (path, what));
+    }
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+    assert!(!folder.join("nowhere").exists());
+    assert!(fs::metadata(at("fifo")).unwrap().file_type().is_fifo());
+}
+
+#[test]
+fn garbage_in_the_lock_file_breaks_nothing_and_is_reported_as_unknown() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let path = writer.lock_path().to_owned();
+    for garbage in [
+        &b""[..],
+        b"\0\xff",
+        b"pid:1",
+        b"pid:99999999999999999999 time:x",
+        &[b'x'; 1 << 20],
+        b"pid:4194304 time:2025-01-15T10:30:45Z",
+    ] {
+        let tx = writer.begin().unwrap();
+        // The holder's line, half-written or overwritten by somebody else.
+        fs::write(&path, garbage).unwrap();
+        let refused = try_write(&place).unwrap_err().to_string();
+        let told = match garbage.starts_with(b"pid:4194304 ") {
+            true => "holder pid 4194304 is gone, a process it forked still holds the lock",
+            false => "holder: unknown; ",
+        };
+        assert!(refused.contains(told), "{refused}");
+        tx.commit().unwrap();
+    }
+    note(&writer).unwrap();
+    let line = fs::read_to_string(&path).unwrap();
+    let pid = std::process::id();
+    assert!(line.starts_with(&format!("pid:{pid} time:2")) && line.ends_with("Z\n"), "{line:?}");
+}
+
+#[test]
+fn a_lock_file_that_was_removed_while_it_was_waited_for_is_noticed() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    for waiting in [Waiting::Fair, Waiting::Polled] {
+        let tx = writer.begin().unwrap();
+        let options = WriterOptions { waiting, ..patient() };
+        let other = SingleWriter::open_with(&place.file, options).unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                let tx = other.begin().unwrap();
+                // What it holds is the file that is there now, so a third one is kept out.
+                assert!(try_write(&place).is_err());
+                tx.commit().unwrap();
+            });
+            thread::sleep(Duration::from_millis(100));
+            fs::remove_file(writer.lock_path()).unwrap();
+            tx.commit().unwrap();
+            waiter.join().unwrap();
+        });
+        assert!(writer.lock_path().exists());
+    }
+}
+
+#[test]
+fn a_child_process_does_not_inherit_the_lock() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let tx = writer.begin().unwrap();
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    tx.commit().unwrap();
+    assert_eq!(try_write(&place).unwrap(), 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn the_same_file_has_one_lock_whatever_it_is_called() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let alias = place.folder.path().join("alias.db");
+    symlink(&place.file, &alias).unwrap();
+    let other = SingleWriter::open(&alias).unwrap();
+    assert_eq!(other.lock_path(), writer.lock_path());
+}
+
+#[test]
+fn settings_are_verified_and_not_only_asked_for() {
+    let place = Place::new("WAL");
+    let pragma = |writer: &SingleWriter, what: &str| -> String {
+        let tx = writer.begin().unwrap();
+        tx.query_row(&format!("PRAGMA {what}"), [], |row| row.get::<_, rusqlite::types::Value>(0))
+            .map(|value| format!("{value:?}"))
+            .unwrap()
+    };
+    let writer = SingleWriter::open(&place.file).unwrap();
+    assert_eq!(pragma(&writer, "journal_mode"), "Text(\"wal\")");
+    assert_eq!(pragma(&writer, "synchronous"), "Integer(1)");
+    assert_eq!(pragma(&writer, "busy_timeout"), "Integer(500)");
+    let full = WriterOptions { synchronous: Synchronous::Full, ..WriterOptions::default() };
+    let writer = SingleWriter::open_with(&place.file, full).unwrap();
+    assert_eq!(pragma(&writer, "synchronous"), "Integer(2)");
+    drop(writer);
+
+    // A file whose journal mode cannot be changed: SQLite keeps the old one, and says nothing.
+    let stuck = Place::new("DELETE");
+    let reader = stuck.connect(Duration::ZERO);
+    reader
+        .execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1); BEGIN; SELECT * FROM t")
+        .unwrap();
+    let refused = SingleWriter::open(&stuck.file).unwrap_err();
+    assert!(
+        matches!(&refused, WriteError::Setting { pragma: "journal_mode", found, .. } if found == "delete")
+            || matches!(&refused, WriteError::Sqlite(error)
+                if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)),
+        "{refused}"
+    );
+    let refused = SingleWriter::open(":memory:").unwrap_err();
+    assert!(matches!(refused, WriteError::NoFile), "{refused}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_to_is_told_by_name() {
+    let place = Place::new("WAL");
+    with_notes(&place);
+    let nowhere = Path::new("/proc/nowhere/data.lock");
+    let options = WriterOptions { lock_path: Some(nowhere.into()), ..WriterOptions::default() };
+    let refused = note(&SingleWriter::open_with(&place.file, options).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("/proc/nowhere/data.lock"), "{refused}");
+    // Root may write anywhere, so this one is for others.
+    let folder = place.folder.path().join("readonly");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    let options =
+        WriterOptions { lock_path: Some(folder.join("data.lock")), ..WriterOptions::default() };
+    match note(&SingleWriter::open_with(&place.file, options).unwrap()) {
+        Err(refused) => assert!(refused.to_string().contains("readonly"), "{refused}"),
+        Ok(_) => tell("SKIPPED: root may write to a read-only folder"),
+    }
+}
+
+#[test]
+fn a_program_that_writes_without_the_lock_is_waited_for_and_then_told() {
+    let place = Place::new("WAL");
+    let options = WriterOptions { busy_timeout: Duration::ZERO, ..WriterOptions::default() };
+    with_notes(&place);
+    let writer = SingleWriter::open_with(&place.file, options).unwrap();
+    let rude = Connection::open(&place.file).unwrap();
+    rude.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refused = note(&writer).unwrap_err();
+    assert!(matches!(&refused, WriteError::Sqlite(error)
+        if error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy)));
+    assert_eq!(writer.lock_state().unwrap(), LockState::Free);
+    rude.execute_batch("COMMIT").unwrap();
+    note(&writer).unwrap();
+}

@@ -1,0 +1,107 @@
+//! What can go wrong with a lock, in words that say what to do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fmt, io};
+
+use crate::Holder;
+
+/// Why the lock is not held.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease_writer::{Error, Holder};
+///
+/// let line = format!("pid:{} time:2025-01-15T10:30:45Z", std::process::id());
+/// let holder = Holder::parse(&line);
+/// let error = Error::Timeout { after: Duration::from_millis(500), holder };
+/// assert!(error.to_string().starts_with("write lock timeout after 500ms; holder: pid:"));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else held it all the time.
+    Timeout {
+        /// How long it was waited for.
+        after: Duration,
+        /// Who holds it, as far as the file tells.
+        holder: Option<Holder>,
+    },
+    /// This thread holds the lock already, through the same handle: waiting would never end.
+    Nested,
+    /// The process was forked since the handle was made: open a new one in the child.
+    Forked,
+    /// What is at the path of the lock file is none, and was left alone.
+    NotALockFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The lock file keeps being removed or replaced while it is locked.
+    Unstable {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The lock file cannot be used.
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Timeout { after, holder } => {
+                write!(f, "write lock timeout after {}ms; ", after.as_millis())?;
+                match holder {
+                    Some(holder) if holder.is_gone() => write!(
+                        f,
+                        "holder pid {} is gone, a process it forked still holds the lock; end that one",
+                        holder.pid
+                    ),
+                    Some(holder) => write!(
+                        f,
+                        "holder: pid:{} since {}; try again or check if holder process is stuck",
+                        holder.pid, holder.since
+                    ),
+                    None => f.write_str(
+                        "holder: unknown; try again or check which process has the lock file open",
+                    ),
+                }
+            }
+            Error::Nested => f.write_str(
+                "this thread already holds the write lock through this handle: use the transaction that it \
+                 has, instead of a second one inside it",
+            ),
+            Error::Forked => f.write_str(
+                "this process was forked since the writer was opened: open a new one in the child",
+            ),
+            Error::NotALockFile { path, what } => write!(
+                f,
+                "{} cannot be a lock file: it is {what}; it was left alone, choose another path",
+                path.display()
+            ),
+            Error::Unstable { path } => write!(
+                f,
+                "the lock file {} keeps being removed or replaced: find out who does that",
+                path.display()
+            ),
+            Error::Io { path, error } => {
+                write!(f, "cannot use the lock file {}: {error}", path.display())
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { error, .. } => Some(error),
+            _ => None,
+        }
+    }
+}

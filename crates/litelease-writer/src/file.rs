@@ -1,0 +1,85 @@
+//! The lock file: opening it without harming anything that is there instead, and its holder's line.
+
+use std::fs::{self, File, FileType, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+use crate::holder::LONGEST;
+use crate::{Error, Holder};
+
+/// Opens the lock file, which is created if it is missing and never truncated. Whatever else is at the path is
+/// refused, and not even opened: opening can do something to a device.
+pub(crate) fn open(path: &Path) -> Result<File, Error> {
+    let failed = |error| Error::Io { path: path.into(), error };
+    match fs::symlink_metadata(path) {
+        Ok(found) => refuse(path, found.file_type())?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Should it have become a link or a FIFO since: neither follow nor wait.
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    }
+    let file = options.open(path).map_err(failed)?;
+    refuse(path, file.metadata().map_err(failed)?.file_type())?;
+    Ok(file)
+}
+
+/// Whether the path still leads to the file: it may have been removed while it was waited for, and then somebody
+/// else locks another one.
+pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
+    let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        (ours.dev(), ours.ino()) == (there.dev(), there.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        // A file that is open cannot be removed there.
+        ours.is_file() && there.is_file()
+    }
+}
+
+/// Leaves the holder's line. The lock holds without it, so a full disk is no reason to give up.
+pub(crate) fn sign(mut file: &File, holder: &Holder) {
+    let _ = file.set_len(0).and_then(|()| file.rewind());
+    let _ = writeln!(file, "{holder}");
+}
+
+/// Who signed last, if that can be told.
+pub(crate) fn signed(path: &Path) -> Option<Holder> {
+    let mut line = Vec::new();
+    let file = open(path).ok()?;
+    file.take(LONGEST as u64).read_to_end(&mut line).ok()?;
+    Holder::parse(str::from_utf8(&line).ok()?)
+}
+
+fn refuse(path: &Path, kind: FileType) -> Result<(), Error> {
+    let what = match kind {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_symlink() => "a symbolic link",
+        kind if kind.is_dir() => "a folder",
+        _ => special(kind),
+    };
+    Err(Error::NotALockFile { path: path.into(), what })
+}
+
+#[cfg(unix)]
+fn special(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_kind: FileType) -> &'static str {
+    "no ordinary file"
+}

@@ -1,0 +1,409 @@
+//! Many processes, one SQLite file, one writer at a time, and nobody starves.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, io};
+
+use litelease_writer::{Error as LockError, Held, LockState, Waiting, WriteLock};
+use rusqlite::{Connection, OpenFlags};
+
+/// A connection that writes under a lock which all writers of the file share.
+///
+/// SQLite lets one writer in at a time, and those that come at once meet SQLITE_BUSY or starve. This lock is a
+/// file of its own next to the database (`data.db.lock`), waited for fairly and freed by the system when a process
+/// dies. Readers need no lock: the file is in WAL mode, so they go on meanwhile.
+///
+/// A handle may be shared by threads, which are served one after the other. It is for programs that all write this
+/// way; one that does not is still kept out by SQLite itself, and waited for up to the busy timeout.
+///
+/// ```
+/// use litelease::SingleWriter;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("data.db");
+/// let writer = SingleWriter::open(&path)?; // WAL, busy_timeout 500 ms, synchronous NORMAL
+/// writer.write(|tx| tx.execute_batch("CREATE TABLE IF NOT EXISTS notes (text)"))?;
+/// let rows = writer.write(|tx| tx.execute("INSERT INTO notes VALUES ('a')", []))?;
+/// assert_eq!(rows, 1);
+/// # Ok::<(), litelease::WriteError>(())
+/// ```
+#[derive(Debug)]
+pub struct SingleWriter {
+    lock: WriteLock,
+    connection: Mutex<Connection>,
+    path: PathBuf,
+    options: WriterOptions,
+}
+
+/// How a [`SingleWriter`] works.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{SingleWriter, WriterOptions};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("data.db");
+/// let patient = WriterOptions { timeout: Duration::from_secs(30), ..WriterOptions::default() };
+/// let writer = SingleWriter::open_with(&path, patient)?;
+/// # Ok::<(), litelease::WriteError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct WriterOptions {
+    /// How long to wait for the lock: 500 ms.
+    pub timeout: Duration,
+    /// How to wait for it: fairly.
+    pub waiting: Waiting,
+    /// The lock file, if it is not the path of the database with `.lock` at its end. All writers must use the same.
+    pub lock_path: Option<PathBuf>,
+    /// How long SQLite waits for programs that write without the lock: 500 ms.
+    pub busy_timeout: Duration,
+    /// `PRAGMA synchronous`: normal.
+    pub synchronous: Synchronous,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        WriterOptions {
+            timeout: Duration::from_millis(500),
+            waiting: Waiting::Fair,
+            lock_path: None,
+            busy_timeout: Duration::from_millis(500),
+            synchronous: Synchronous::Normal,
+        }
+    }
+}
+
+/// How much of a power cut a commit survives.
+///
+/// ```
+/// # use litelease::Synchronous;
+/// assert!(Synchronous::Full > Synchronous::Normal);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Synchronous {
+    /// Nothing is certain, not even that the file stays whole.
+    Off = 0,
+    /// The file stays whole; the last commits may be lost.
+    Normal = 1,
+    /// Every commit stays.
+    Full = 2,
+    /// As full, for a file in WAL mode.
+    Extra = 3,
+}
+
+/// A write transaction under the lock. It is rolled back and unlocked when it is dropped, unless it is committed.
+///
+/// It is the connection too, for the statements of the transaction.
+///
+/// ```
+/// # use litelease::SingleWriter;
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("data.db");
+/// # let writer = SingleWriter::open(&path)?;
+/// let tx = writer.begin()?;
+/// tx.execute_batch("CREATE TABLE notes (text); INSERT INTO notes VALUES ('a')")?;
+/// tx.commit()?;
+/// # Ok::<(), litelease::WriteError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "it is rolled back when it is dropped"]
+pub struct WriteGuard<'w> {
+    // Dropped in this order: the connection is idle before somebody else has the lock.
+    connection: MutexGuard<'w, Connection>,
+    _held: Held<'w>,
+}
+
+/// Why a write failed. Nothing of it was stored.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{LockError, SingleWriter, WriteError, WriterOptions};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("data.db");
+/// let impatient = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
+/// let (one, other) = (SingleWriter::open(&path)?, SingleWriter::open_with(&path, impatient)?);
+/// let tx = one.begin()?;
+/// match other.begin() {
+///     Err(WriteError::Lock(LockError::Timeout { holder: Some(holder), .. })) => {
+///         println!("process {} has it since {}", holder.pid, holder.since);
+///     }
+///     other => unreachable!("{other:?}"),
+/// }
+/// # Ok::<(), litelease::WriteError>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The lock is not to be had: a timeout names its holder.
+    Lock(LockError),
+    /// An error of SQLite, or of the closure.
+    Sqlite(rusqlite::Error),
+    /// A setting did not take. SQLite says nothing then, and writers would get in each other's way.
+    Setting {
+        /// The pragma.
+        pragma: &'static str,
+        /// What was asked for.
+        wanted: String,
+        /// What it is.
+        found: String,
+    },
+    /// The database has no place where a lock file could be: it is in memory, or temporary.
+    NoFile,
+    /// The path of the database cannot be resolved.
+    Io(io::Error),
+}
+
+impl SingleWriter {
+    /// Opens a database, which is created if it is missing, with the usual options.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let writer = SingleWriter::open(folder.path().join("data.db"))?;
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, WriteError> {
+        SingleWriter::open_with(path, WriterOptions::default())
+    }
+
+    /// Opens a database with options of the caller's.
+    ///
+    /// ```
+    /// # use litelease::{SingleWriter, Synchronous, WriterOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// let durable = WriterOptions { synchronous: Synchronous::Full, ..WriterOptions::default() };
+    /// let writer = SingleWriter::open_with(&path, durable)?;
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn open_with(path: impl AsRef<Path>, options: WriterOptions) -> Result<Self, WriteError> {
+        let connection = Connection::open(path.as_ref())?;
+        if connection.path().is_none_or(str::is_empty) {
+            return Err(WriteError::NoFile);
+        }
+        // One file has one lock, whichever way it is called.
+        let path = path.as_ref().canonicalize().map_err(WriteError::Io)?;
+        let lock = WriteLock::new(options.lock_path.clone().unwrap_or_else(|| beside(&path)));
+        set_up(&connection, &lock, &options)?;
+        Ok(SingleWriter { lock, connection: Mutex::new(connection), path, options })
+    }
+
+    /// Waits for the lock, runs `work` in a transaction (`BEGIN IMMEDIATE`), commits and unlocks.
+    ///
+    /// An error or a panic in `work` rolls everything back and unlocks. A second `write` inside `work` through the
+    /// same handle is [`LockError::Nested`]: use the transaction that `work` has. In async code, call this from a
+    /// thread that may block.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// # writer.write(|tx| tx.execute_batch("CREATE TABLE notes (text)"))?;
+    /// let last = writer.write(|tx| {
+    ///     tx.execute("INSERT INTO notes VALUES (?1)", ["a"])?;
+    ///     Ok(tx.last_insert_rowid())
+    /// })?;
+    /// assert_eq!(last, 1);
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn write<T>(
+        &self,
+        work: impl FnOnce(&WriteGuard<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, WriteError> {
+        let tx = self.begin()?;
+        let done = work(&tx)?;
+        tx.commit()?;
+        Ok(done)
+    }
+
+    /// Waits for the lock and begins a transaction, for work that does not fit into a closure.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// let tx = writer.begin()?;
+    /// tx.execute_batch("CREATE TABLE notes (text)")?;
+    /// drop(tx); // rolled back
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn begin(&self) -> Result<WriteGuard<'_>, WriteError> {
+        let held = self.lock.acquire(self.options.timeout, self.options.waiting)?;
+        // Only whoever holds the lock comes here. A panic has rolled back already.
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        run(&connection, "BEGIN IMMEDIATE")?;
+        Ok(WriteGuard { connection, _held: held })
+    }
+
+    /// Another connection to the database, for reading: it sees what was committed, and waits for nobody.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// # writer.write(|tx| tx.execute_batch("CREATE TABLE notes (text)"))?;
+    /// let reader = writer.reader()?;
+    /// let notes: i64 = reader.query_row("SELECT count(*) FROM notes", [], |row| row.get(0))?;
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn reader(&self) -> Result<Connection, WriteError> {
+        let flags = OpenFlags::default() & !OpenFlags::SQLITE_OPEN_CREATE;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        connection.busy_timeout(self.options.busy_timeout)?;
+        connection.execute_batch("PRAGMA query_only = ON")?;
+        Ok(connection)
+    }
+
+    /// Whether the lock is held now, and by which process.
+    ///
+    /// ```
+    /// # use litelease::{LockState, SingleWriter};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// assert_eq!(writer.lock_state()?, LockState::Free);
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn lock_state(&self) -> Result<LockState, WriteError> {
+        Ok(self.lock.state()?)
+    }
+
+    /// The path of the lock file.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// assert!(writer.lock_path().ends_with("data.db.lock"));
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn lock_path(&self) -> &Path {
+        self.lock.path()
+    }
+}
+
+impl WriteGuard<'_> {
+    /// Makes it last, and unlocks.
+    ///
+    /// ```
+    /// # use litelease::SingleWriter;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db");
+    /// # let writer = SingleWriter::open(&path)?;
+    /// let tx = writer.begin()?;
+    /// tx.commit()?;
+    /// # Ok::<(), litelease::WriteError>(())
+    /// ```
+    pub fn commit(self) -> Result<(), WriteError> {
+        Ok(run(&self.connection, "COMMIT")?)
+    }
+}
+
+impl Deref for WriteGuard<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        if !self.connection.is_autocommit() {
+            // If even that fails, SQLite keeps the transaction, and the next BEGIN tells.
+            let _ = run(&self.connection, "ROLLBACK");
+        }
+    }
+}
+
+/// Runs a statement that is needed again and again.
+fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
+    connection.prepare_cached(sql)?.execute([]).map(drop)
+}
+
+/// The lock file of a database.
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+/// Sets the pragmas and reads them back: SQLite keeps what it can have, and does not complain.
+fn set_up(
+    connection: &Connection,
+    lock: &WriteLock,
+    options: &WriterOptions,
+) -> Result<(), WriteError> {
+    connection.busy_timeout(options.busy_timeout)?;
+    let mode = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, String>(0));
+    if mode("PRAGMA journal_mode")? != "wal" {
+        // Switching wants the file for itself, so it is a write like any other.
+        let _held = lock.acquire(options.timeout, options.waiting)?;
+        let found = mode("PRAGMA journal_mode = WAL")?;
+        if found != "wal" {
+            return Err(WriteError::Setting {
+                pragma: "journal_mode",
+                wanted: "wal".into(),
+                found,
+            });
+        }
+    }
+    let wanted = options.synchronous as i64;
+    connection.pragma_update(None, "synchronous", wanted)?;
+    let found: i64 = connection.query_row("PRAGMA synchronous", [], |row| row.get(0))?;
+    if wanted != found {
+        let (wanted, found) = (wanted.to_string(), found.to_string());
+        return Err(WriteError::Setting { pragma: "synchronous", wanted, found });
+    }
+    Ok(())
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::Lock(error) => error.fmt(f),
+            WriteError::Sqlite(error) => error.fmt(f),
+            WriteError::Setting { pragma, wanted, found } => write!(
+                f,
+                "PRAGMA {pragma} stays {found} and cannot be set to {wanted}: another program has the file open \
+                 in a way that forbids it, or the file system does"
+            ),
+            WriteError::NoFile => f.write_str(
+                "a database in memory has no other writers: a single writer needs a file",
+            ),
+            WriteError::Io(error) => {
+                write!(f, "the path of the database cannot be resolved: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            WriteError::Lock(error) => std::error::Error::source(error),
+            WriteError::Sqlite(error) => std::error::Error::source(error),
+            WriteError::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<LockError> for WriteError {
+    fn from(error: LockError) -> Self {
+        WriteError::Lock(error)
+    }
+}
+
+impl From<rusqlite::Error> for WriteError {
+    fn from(error: rusqlite::Error) -> Self {
+        WriteError::Sqlite(error)
+    }
+}

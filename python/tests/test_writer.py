@@ -1,0 +1,152 @@
+"""One writer at a time, from Python, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from litelease import LiteleaseError, SingleWriter, WriteLockTimeout
+
+CHILD = """
+import sys, litelease
+writer = litelease.SingleWriter(sys.argv[1], timeout=120)
+for n in range(int(sys.argv[2])):
+    with writer.write() as conn:
+        conn.execute("INSERT INTO notes VALUES (?)", (n,))
+"""
+
+HOLDER = """
+import os, sys, time, litelease
+writer = litelease.SingleWriter(sys.argv[1], timeout=120)
+with writer.write() as conn:
+    conn.execute("INSERT INTO notes VALUES ('killed')")
+    if sys.argv[2] == "fork" and os.fork() == 0:
+        time.sleep(60)
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def with_notes(path: Path, **options: float) -> SingleWriter:
+    writer = SingleWriter(path, timeout=120)
+    with writer.write() as conn:
+        conn.execute("CREATE TABLE IF NOT EXISTS notes (n)")
+    return writer
+
+
+def count(writer: SingleWriter) -> int:
+    (rows,) = writer.reader().execute("SELECT count(*) FROM notes").fetchone()
+    return int(rows)
+
+
+def test_five_processes_of_ten_writes_leave_fifty_rows(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    children = [subprocess.Popen([sys.executable, "-c", CHILD, tmp_path / "data.db", "10"]) for _ in range(5)]
+    assert all(child.wait() == 0 for child in children)
+    assert count(writer) == 50
+
+
+def hold(path: Path, how: str) -> subprocess.Popen[str]:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, path, how], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert holder.stdout and holder.stdout.readline() == "locked\n"
+    return holder
+
+
+def test_a_killed_holder_frees_the_lock_and_a_timeout_names_it(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    holder = hold(tmp_path / "data.db", "plain")
+    writer.timeout = 0.05
+    for _ in range(20):  # one waiting thread at most
+        with pytest.raises(WriteLockTimeout, match=f"after 50ms; holder: pid:{holder.pid} since 2.*stuck$"):
+            with writer.write():
+                pass
+    assert sum(thread.name == "litelease-writer" for thread in threading.enumerate()) == 1
+    holder.kill()
+    holder.wait()
+    writer.timeout = 60
+    with writer.write() as conn:
+        conn.execute("INSERT INTO notes VALUES (1)")
+    assert count(writer) == 1
+
+
+def test_a_forked_child_keeps_the_lock_of_its_dead_parent_and_that_is_told(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    holder = hold(tmp_path / "data.db", "fork")
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    writer.timeout = 0.05
+    gone = f"holder pid {holder.pid} is gone, a process it forked still holds the lock"
+    with pytest.raises(WriteLockTimeout, match=gone):
+        with writer.write():
+            pass
+    os.killpg(holder.pid, signal.SIGKILL)
+    writer.timeout = 60
+    with writer.write():
+        pass
+
+
+def test_an_error_inside_rolls_back_and_unlocks(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    with pytest.raises(ZeroDivisionError):
+        with writer.write() as conn:
+            conn.execute("INSERT INTO notes VALUES (1)")
+            1 / 0
+    with writer.write():
+        with pytest.raises(LiteleaseError, match="already holds"):
+            with writer.write():
+                pass
+    assert count(writer) == 0
+
+
+def test_threads_are_served_one_after_the_other(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+
+    def work() -> None:
+        for n in range(20):
+            with writer.write() as conn:
+                conn.execute("INSERT INTO notes VALUES (?)", (n,))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(writer) == 80
+
+
+def test_what_is_no_lock_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with_notes(tmp_path / "data.db")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "link").symlink_to(victim)
+    (tmp_path / "dir").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for name, what in (("link", "a symbolic link"), ("dir", "a folder"), ("fifo", "a FIFO"), ("/dev/null", "a device")):
+        writer = SingleWriter(tmp_path / "data.db", lock_path=tmp_path / name)
+        with pytest.raises(LiteleaseError, match=what):
+            with writer.write():
+                pass
+    assert victim.read_text() == "precious"
+
+
+def test_settings_are_verified(tmp_path: Path) -> None:
+    with pytest.raises(LiteleaseError, match="needs a file"):
+        SingleWriter(":memory:")
+    with pytest.raises(ValueError, match="synchronous"):
+        SingleWriter(tmp_path / "data.db", synchronous="SOMETIMES")
+    writer = SingleWriter(tmp_path / "data.db", synchronous="FULL")
+    with writer.write() as conn:
+        assert conn.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert conn.execute("PRAGMA synchronous").fetchone() == (2,)
+    with pytest.raises(sqlite3.OperationalError):
+        writer.reader().execute("CREATE TABLE t (x)")
+    writer.close()
