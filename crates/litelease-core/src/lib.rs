@@ -23,11 +23,13 @@
 extern crate alloc;
 
 mod answer;
+mod mark;
 mod row;
 mod rule;
 
 pub use answer::{
     BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
 };
+pub use mark::{Here, Mark};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{Step, break_lease, busy, claim, inspect, purge_limit, release, renew, transfer};

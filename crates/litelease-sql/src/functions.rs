@@ -39,6 +39,7 @@ const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer };
 const NOW: Argument = Argument { name: "now_ms", kind: Kind::Time };
 const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer };
 const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer };
+const FLOOR: Argument = Argument { name: "floor", kind: Kind::Integer };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -127,6 +128,27 @@ pub(crate) const FUNCTIONS: &[Function] =
             run: |store, given| {
                 let purged = store.purge(given.integer(0), given.when(1))?;
                 Ok(Answer::Integer(i64::try_from(purged).unwrap_or(i64::MAX)))
+            },
+        },
+        Function {
+            name: "litelease_raise",
+            arguments: &[FLOOR],
+            required: 1,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let floor = given.integer(0);
+                store.raise(floor).map(|()| Answer::Integer(floor))
+            },
+        },
+        Function {
+            name: "litelease_raise",
+            arguments: &[NAME, FLOOR],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let floor = given.integer(1);
+                let raised = store.raise_name(given.text(0), floor, When::Now);
+                raised.map(|()| Answer::Integer(floor))
             },
         },
         Function {

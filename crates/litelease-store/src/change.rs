@@ -1,12 +1,21 @@
 //! Changing a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{LeaseInfo, Refusal, Row, State, Step, Tenure};
+use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
 
-use crate::judge::Verdict;
-use crate::schema::damaged_floor;
-use crate::statements::{Judged, stored_row};
+use crate::judge::{Floor, Verdict};
+use crate::schema::damaged_meta;
+use crate::statements::{Judged, Statements, stored_row};
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
+
+/// What a verb may write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A larger token: it must exceed the file's floor, and the file's mark must be right before.
+    Grant,
+    /// Anything else. The file's floor does not matter.
+    SameToken,
+}
 
 /// What came of asking the rule about a row.
 enum Heard<'q, T> {
@@ -16,6 +25,8 @@ enum Heard<'q, T> {
     NoSuchRow,
     /// The schema may have changed: what was read does not count before it was looked at. Ask again.
     Stale,
+    /// The file's mark is not right for this token: it comes first.
+    Unmarked { token: i64 },
 }
 
 impl Store {
@@ -27,6 +38,7 @@ impl Store {
         boundary: Boundary,
         name: &str,
         when: When,
+        change: Change,
         mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
     ) -> Result<T, Error> {
         let mut decide = |row: Row<'_>, floor, now_ms| {
@@ -36,11 +48,24 @@ impl Store {
             let message = "cannot commit, because another statement of this connection is running";
             return Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }));
         }
-        let mut insertions = 0;
+        let (mut insertions, mut marks) = (0, 0);
+        let mut mark = |token| {
+            marks += 1;
+            match marks {
+                ..4 => self.leave_mark(boundary, token),
+                // Others may have raised the floor meanwhile, but not again and again.
+                _ => Err(damaged_meta()),
+            }
+        };
+        let Statements { update, insert, .. } = &self.statements;
         let step = loop {
-            match self.hear(&self.statements.update, boundary, name, when, &mut decide)? {
+            match self.hear(update, boundary, name, when, change, &mut decide)? {
                 Heard::Decided(step) => break step,
                 Heard::Stale => continue,
+                Heard::Unmarked { token } => {
+                    mark(token)?;
+                    continue;
+                }
                 Heard::NoSuchRow => {}
             }
             // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
@@ -48,12 +73,13 @@ impl Store {
             if step.write.is_none() {
                 break step;
             }
-            let insert = || self.hear(&self.statements.insert, boundary, name, when, &mut decide);
+            let insert = || self.hear(insert, boundary, name, when, change, &mut decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 Heard::Decided(step) => break step,
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
                 Heard::NoSuchRow if insertions < 2 => insertions += 1,
                 Heard::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
+                Heard::Unmarked { token } => mark(token)?,
                 Heard::Stale => {}
             }
         };
@@ -71,15 +97,18 @@ impl Store {
         boundary: Boundary,
         name: &str,
         when: When,
+        change: Change,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Heard<'q, T>, Error> {
-        let keeps_floor = self.keeps_floor.get();
-        let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
+        let keeps_mark = self.keeps_mark.get();
+        let reads_mark = keeps_mark && change == Change::Grant;
+        let heard = judged.form(reads_mark).with(self.connection, |statement| {
             let mut heard = None;
             let mut is_stale = false;
+            let mut unmarked = None;
             let ran = statement.judge(name, &mut |evidence| {
                 // What was read counts only if the schema is known to be right.
-                let floor = evidence.floor(keeps_floor).filter(|_| !evidence.is_unverified);
+                let floor = evidence.floor(reads_mark).filter(|_| !evidence.is_unverified);
                 let Some(floor) = floor else {
                     is_stale = true;
                     return None;
@@ -90,8 +119,21 @@ impl Store {
                     true => Ok(Row::new(name, None)),
                     false => stored_row(name, evidence.row),
                 };
-                let step = heard.insert(row.and_then(|row| decide(row, floor, now_ms)));
+                let step = heard.insert(row.and_then(|row| decide(row, floor.floor, now_ms)));
                 let state = step.as_ref().ok()?.write?;
+                if change == Change::Grant {
+                    match self.allows(boundary, floor, state.token()) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            (unmarked, heard) = (Some(state.token()), None);
+                            return None;
+                        }
+                        Err(error) => {
+                            heard = Some(Err(error));
+                            return None;
+                        }
+                    }
+                }
                 Some(Verdict { state, now_ms })
             });
             let Some(step) = heard.transpose()? else {
@@ -101,9 +143,10 @@ impl Store {
                     statement.mark_verified();
                     return Ok(Heard::Stale);
                 }
-                return match is_stale {
-                    true => Err(self.verify().err().unwrap_or_else(damaged_floor)),
-                    false => Ok(Heard::NoSuchRow),
+                return match unmarked {
+                    Some(token) => Ok(Heard::Unmarked { token }),
+                    None if is_stale => Err(self.verify().err().unwrap_or_else(damaged_meta)),
+                    None => Ok(Heard::NoSuchRow),
                 };
             };
             if step.write.is_none() {
@@ -128,9 +171,19 @@ impl Store {
         });
         heard.or_else(|error| {
             let explained = self.explain(error);
-            // Unless the table of the floor came or went: then ask the other way.
-            if self.keeps_floor.get() == keeps_floor { explained } else { Ok(Heard::Stale) }
+            // Unless the table of the mark came or went: then ask the other way.
+            if self.keeps_mark.get() == keeps_mark { explained } else { Ok(Heard::Stale) }
         })
+    }
+
+    /// Whether a token may be granted with the file's mark as it is.
+    fn allows(&self, boundary: Boundary, floor: Floor, token: i64) -> Result<bool, Error> {
+        let Floor { floor, is_marked } = floor;
+        let is_safe = is_marked || !self.connection.has_file() && !self.keeps_mark.get();
+        if is_safe && (Mark { floor, boot: 0 }).is_enough_for(token) {
+            return Ok(true);
+        }
+        Ok(self.lacks(self.here(boundary)?, token)?.is_none())
     }
 }
 

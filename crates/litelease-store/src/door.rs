@@ -9,9 +9,9 @@ use litelease_core::{
     Row, State, Status, Step, Term, TransferResult,
 };
 
-use crate::purge::{ENDED, RAISE_FLOOR};
+use crate::purge::ENDED;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
-use crate::statements::LOCK;
+use crate::statements::{JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
 
 /// What a host asks the rule about a row that it has loaded.
 #[allow(missing_docs)]
@@ -139,11 +139,12 @@ pub fn statement(name: &str) -> Option<String> {
         "meta_is_right" => META_IS_RIGHT.into(),
         "lock" => LOCK.into(),
         "load" => format!("{LOAD} WHERE name = ?1"),
-        "floor" => "SELECT token_floor FROM main.litelease_meta".into(),
+        "mark" => MARK.into(),
+        "keep_mark" => KEEP_MARK.into(),
+        "journal_mode" => JOURNAL_MODE.into(),
         "insert" => INSERT.into(),
         "update" => UPDATE.into(),
         "ended" => format!("{LOAD} WHERE {ENDED}"),
-        "raise_floor" => RAISE_FLOOR.into(),
         "delete_ended" => format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
         _ => return None,
     };

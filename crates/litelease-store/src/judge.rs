@@ -25,20 +25,27 @@ pub trait Library {
 pub(crate) struct Evidence<'a> {
     /// Owner, token and expiry; `None` for what is no NULL, integer or text.
     pub(crate) row: [Option<Value<'a>>; 3],
-    /// The file's token floor, where the statement looks it up.
+    /// The file's token floor, or its complement if its mark is not of this boot, where the statement looks it
+    /// up.
     pub(crate) floor: Option<Value<'a>>,
     /// Whether the statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
 }
 
 impl Evidence<'_> {
-    /// The token floor: 0 where the file keeps none, `None` where what it keeps is damaged or newer.
-    pub(crate) fn floor(&self, is_kept: bool) -> Option<i64> {
-        match is_kept {
-            true => self.floor?.integer().filter(|floor| *floor >= 0),
-            false => Some(0),
-        }
+    /// The file's floor and whether its mark is of this boot; `None` where what it keeps is damaged or newer.
+    /// What the statement did not look up is floor 0 without a mark.
+    pub(crate) fn floor(&self, reads_mark: bool) -> Option<Floor> {
+        let floor = if reads_mark { self.floor?.integer()? } else { !0 };
+        Some(Floor { floor: floor.max(!floor), is_marked: floor >= 0 })
     }
+}
+
+/// The file's floor, as the statement found it.
+#[derive(Clone, Copy)]
+pub(crate) struct Floor {
+    pub(crate) floor: i64,
+    pub(crate) is_marked: bool,
 }
 
 /// What to store.

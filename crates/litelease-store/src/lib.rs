@@ -4,13 +4,17 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+#[doc(hidden)]
+pub mod boot;
 mod change;
 mod clock;
 pub mod door;
 mod error;
 mod judge;
 mod list;
+mod mark;
 mod purge;
+mod raise;
 mod schema;
 mod sqlite;
 mod statements;

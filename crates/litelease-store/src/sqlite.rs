@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::{ptr, slice};
 
 use crate::Failure;
+use crate::boot::Boot;
 
 /// SQLite's connection, as the C interface has it.
 #[allow(non_camel_case_types)]
@@ -317,9 +318,19 @@ impl Connection {
 
     /// The path of the main database; empty for one in memory.
     pub(crate) fn filename(self) -> String {
+        self.copy_text(self.path())
+    }
+
+    /// Whether the main database is in a file.
+    pub(crate) fn has_file(self) -> bool {
+        let path = self.path();
+        // SAFETY: what is not null is a C string.
+        !path.is_null() && unsafe { *path } != 0
+    }
+
+    fn path(self) -> *const c_char {
         // SAFETY: `db` is open and the name is a C string.
-        let path = unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) };
-        self.copy_text(path)
+        unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) }
     }
 
     /// Compiles a statement.
@@ -351,6 +362,27 @@ impl Connection {
         Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
     }
 
+    /// The present boot as this database is concerned: 0 for one in memory, which does not outlive any.
+    pub(crate) fn boot(self) -> i64 {
+        if self.has_file() { Boot::present().number() } else { 0 }
+    }
+
+    /// The caller's `synchronous`, as a number.
+    pub(crate) fn synchronous(self) -> Result<i64, Failure> {
+        // SQLite puts the answer into the statement when it compiles it, so a held one would be wrong.
+        let statement = self.prepare("PRAGMA main.synchronous")?;
+        statement.advance()?;
+        Ok(statement.column(0).and_then(Value::integer).unwrap_or(0))
+    }
+
+    /// Sets `synchronous`, which is to be put back.
+    ///
+    /// SQLite does it when it compiles this. There is no white space in it, because an interrupt is looked for
+    /// there and would leave the caller with another setting than before.
+    pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
+        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level}")).map(drop)
+    }
+
     /// Compiles a statement that asks the rule.
     ///
     /// The private function gets a name that no other copy of this code in the process uses for its own, and is
@@ -358,6 +390,7 @@ impl Connection {
     pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
         let name = format!("litelease_rule_{:x}", self.api.judge as usize);
         let sql = sql.replace("litelease_rule", &name);
+        let sql = sql.replace("litelease_boot", &self.boot().to_string());
         self.prepare(&sql).or_else(|failure| {
             // To register it where it is known already would disturb whoever is running a statement.
             if !failure.message.contains("no such function") || self.register(&name).is_err() {

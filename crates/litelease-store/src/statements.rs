@@ -44,16 +44,27 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
     };
 }
 
-/// The file's token floor, as a further argument of the rule: NULL where its row is damaged or of another
-/// format.
-macro_rules! with_floor {
+/// The file's token floor, as a further argument of the rule: as it is if the mark is of this boot, as its
+/// complement if it is not, and NULL where the row is damaged or of another format.
+macro_rules! with_mark {
     ($statement:ident) => {
         $statement!(
-            ", (SELECT CASE WHEN count(*) = 1 AND max(id) = 1 AND max(format) = 1
-THEN max(token_floor) END FROM main.litelease_meta)"
+            ", (SELECT CASE WHEN id = 1 AND format = 1 THEN
+CASE boot WHEN litelease_boot THEN token_floor ELSE ~token_floor END END FROM main.litelease_meta)"
         )
     };
 }
+
+/// Reads the mark.
+pub(crate) const MARK: &str = "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1";
+
+/// Stores a mark. The floor never sinks.
+pub(crate) const KEEP_MARK: &str =
+    "INSERT INTO main.litelease_meta (id, format, token_floor, boot) VALUES (1, ?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor), boot = excluded.boot";
+
+/// Answers the journal mode.
+pub(crate) const JOURNAL_MODE: &str = "PRAGMA main.journal_mode";
 
 /// Takes the write lock in a transaction that somebody else began, and changes nothing.
 pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
@@ -63,18 +74,20 @@ pub(crate) struct Statements {
     pub(crate) load: Held,
     pub(crate) update: Judged,
     pub(crate) insert: Judged,
+    pub(crate) mark: Held,
+    pub(crate) journal_mode: Held,
     pub(crate) lock: Held,
     pub(crate) begin: Held,
     pub(crate) commit: Held,
     pub(crate) rollback: Held,
 }
 
-/// A statement that asks the rule, for files without and with a token floor.
+/// A statement that asks the rule, for files without and with a mark.
 pub(crate) struct Judged {
     /// Whether it inserts a row, or updates one.
     pub(crate) inserts: bool,
     plain: Held,
-    with_floor: Held,
+    with_mark: Held,
 }
 
 /// A statement that is compiled at its first use and then kept.
@@ -91,13 +104,15 @@ impl Statements {
             update: Judged {
                 inserts: false,
                 plain: Held::asking(update!("")),
-                with_floor: Held::asking(with_floor!(update)),
+                with_mark: Held::asking(with_mark!(update)),
             },
             insert: Judged {
                 inserts: true,
                 plain: Held::asking(insert!("")),
-                with_floor: Held::asking(with_floor!(insert)),
+                with_mark: Held::asking(with_mark!(insert)),
             },
+            mark: Held::new(MARK),
+            journal_mode: Held::new(JOURNAL_MODE),
             lock: Held::new(LOCK),
             begin: Held::new("BEGIN IMMEDIATE"),
             commit: Held::new("COMMIT"),
@@ -107,9 +122,9 @@ impl Statements {
 }
 
 impl Judged {
-    /// The form for a file that keeps a token floor, or for one that does not.
-    pub(crate) fn for_file(&self, keeps_floor: bool) -> &Held {
-        if keeps_floor { &self.with_floor } else { &self.plain }
+    /// The form that looks at the file's mark too, or the one that does not.
+    pub(crate) fn form(&self, reads_mark: bool) -> &Held {
+        if reads_mark { &self.with_mark } else { &self.plain }
     }
 }
 

@@ -7,6 +7,7 @@ use litelease_core::{
     RenewResult, Row, Term, TransferResult,
 };
 
+use crate::change::Change;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{Statements, stored_row};
 use crate::{Error, When};
@@ -18,8 +19,8 @@ use crate::{Error, When};
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
-    /// Whether the file has a table that keeps the token floor, as of the last look at its schema.
-    pub(crate) keeps_floor: Cell<bool>,
+    /// Whether the file has a table that keeps its mark, as of the last look at its schema.
+    pub(crate) keeps_mark: Cell<bool>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
@@ -45,7 +46,7 @@ impl Store {
         Store {
             connection,
             statements: Statements::new(),
-            keeps_floor: Cell::new(false),
+            keeps_mark: Cell::new(false),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
             is_marked: Cell::new(false),
@@ -75,7 +76,7 @@ impl Store {
                     return Ok(busy);
                 }
             }
-            self.change(boundary, name, when, |row, floor, now_ms| {
+            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
             })
@@ -92,7 +93,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::SameToken, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -107,7 +108,7 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::SameToken, |row, _, now_ms| {
                 Ok(rule::release(row, who, now_ms).map(&keep))
             })
         })
@@ -124,7 +125,7 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("transfer", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
             })
@@ -139,7 +140,7 @@ impl Store {
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("break", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
         })

@@ -1,0 +1,125 @@
+//! Keeping the mark: the floor of all tokens and the boot that may have lost some, in `litelease_meta`.
+//!
+//! What a mark means is `litelease_core::Mark`'s. Here it is read, and stored so that a power cut cannot take
+//! it even where it can take a grant.
+
+use litelease_core::{Here, Mark};
+
+use crate::boot::Boot;
+use crate::schema::{FORMAT, META, create, damaged_meta};
+use crate::sqlite::Value;
+use crate::statements::{KEEP_MARK, execute_once};
+use crate::transaction::Boundary;
+use crate::{Error, Store};
+
+/// The `synchronous` at which no journal mode loses a commit: EXTRA.
+const EXTRA: i64 = 3;
+
+impl Store {
+    /// The mark that is needed before `token` may be granted, if the file's will not do.
+    pub(crate) fn lacks(&self, here: Here, token: i64) -> Result<Option<Mark>, Error> {
+        let needed = self.mark()?.needed(token, here);
+        needed.map_err(|refusal| Error::refused(EVERY_NAME, refusal))
+    }
+
+    /// Stores the mark that is needed before `token` may be granted.
+    pub(crate) fn leave_mark(&self, boundary: Boundary, token: i64) -> Result<(), Error> {
+        self.durably(boundary, |here| self.keep_needed(here, token))
+    }
+
+    /// The same in a transaction that is open.
+    pub(crate) fn keep_needed(&self, here: Here, token: i64) -> Result<(), Error> {
+        self.verify()?;
+        match self.lacks(here, token)? {
+            Some(mark) => self.keep(mark),
+            // Somebody else was faster.
+            None => Ok(()),
+        }
+    }
+
+    /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is then.
+    pub(crate) fn raise_floor(&self, here: Here, floor: i64) -> Result<i64, Error> {
+        let raised = self.mark()?.raised(floor, here);
+        let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
+        self.keep(raised).map(|()| raised.floor)
+    }
+
+    /// The mark of the file.
+    pub(crate) fn mark(&self) -> Result<Mark, Error> {
+        if !self.keeps_mark.get() {
+            return Ok(Mark::default());
+        }
+        let (floor, boot) = self.statements.mark.with(self.connection, |statement| {
+            let mut run = statement.run(&[])?;
+            run.step()?;
+            let number = |index| run.column(index).and_then(Value::integer);
+            number(0).filter(|floor| *floor >= 0).zip(number(1)).ok_or_else(damaged_meta)
+        })?;
+        let boot = Boot::present().read(boot, floor, &self.connection.filename());
+        Ok(Mark { floor, boot })
+    }
+
+    /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take it.
+    ///
+    /// The caller's `synchronous` is put back before this returns, whatever happens.
+    pub(crate) fn durably<T>(
+        &self,
+        boundary: Boundary,
+        work: impl FnOnce(Here) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let here = self.here(boundary)?;
+        if !(here.is_weak && here.is_own) {
+            return self.within(boundary, || work(here));
+        }
+        let level = self.connection.synchronous()?;
+        self.connection.set_synchronous(EXTRA)?;
+        let done = self.within(boundary, || work(here));
+        let put_back = self.connection.set_synchronous(level);
+        done.and_then(|done| put_back.map(|()| done).map_err(Error::Sqlite))
+    }
+
+    fn keep(&self, mark: Mark) -> Result<(), Error> {
+        if !self.keeps_mark.get() {
+            create(self.connection, &META)?;
+        }
+        self.connection.keeping_last_insert_rowid(|| {
+            let values = [FORMAT, mark.floor, mark.boot].map(Value::Integer);
+            execute_once(self.connection, KEEP_MARK, &values)
+        })?;
+        Boot::present().remember(mark.floor, self.connection.filename());
+        Ok(())
+    }
+
+    /// What is at risk in this transaction.
+    ///
+    /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
+    /// the pragmas. That is little next to the sync that such a grant waits for.
+    pub(crate) fn here(&self, boundary: Boundary) -> Result<Here, Error> {
+        let boot = self.connection.boot();
+        Ok(Here { boot, is_weak: self.is_weak()?, is_own: boundary == Boundary::Own })
+    }
+
+    /// Whether a power cut can take commits that this connection has acknowledged.
+    ///
+    /// What is not known to be safe counts as weak. The combinations are those that simulated power cuts took
+    /// nothing from; docs/durability.md has the table.
+    fn is_weak(&self) -> Result<bool, Error> {
+        if self.connection.boot() == 0 {
+            return Ok(false);
+        }
+        let synchronous = self.connection.synchronous()?;
+        let is_strong = self.statements.journal_mode.with(self.connection, |statement| {
+            let mut run = statement.run(&[])?;
+            run.step()?;
+            Ok(match run.column(0).and_then(Value::text) {
+                Some("wal" | "truncate" | "persist") => synchronous >= 2,
+                Some("delete") => synchronous >= EXTRA,
+                _ => false,
+            })
+        })?;
+        Ok(!is_strong)
+    }
+}
+
+/// What an error about the file's own numbers names.
+pub(crate) const EVERY_NAME: &str = "every name";
