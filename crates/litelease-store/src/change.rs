@@ -2,9 +2,10 @@
 
 use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
 
-use crate::judge::{Floor, Verdict};
+use crate::judge::Verdict;
 use crate::schema::damaged_meta;
-use crate::statements::{Judged, Statements, stored_row};
+use crate::sqlite::Value;
+use crate::statements::stored_row;
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
 
@@ -13,8 +14,15 @@ use crate::{Error, Failure, Store, When, code};
 pub(crate) enum Change {
     /// A larger token: it must exceed the file's floor, and the file's mark must be right before.
     Grant,
-    /// Anything else. The file's floor does not matter.
-    SameToken,
+    /// Anything else, in a row that is there. The file's floor does not matter.
+    Touch,
+}
+
+/// Whether a row is changed or made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Row,
+    NewRow,
 }
 
 /// What came of asking the rule about a row.
@@ -57,9 +65,8 @@ impl Store {
                 _ => Err(damaged_meta()),
             }
         };
-        let Statements { update, insert, .. } = &self.statements;
         let step = loop {
-            match self.hear(update, boundary, name, when, change, &mut decide)? {
+            match self.hear(Target::Row, boundary, name, when, change, &mut decide)? {
                 Heard::Decided(step) => break step,
                 Heard::Stale => continue,
                 Heard::Unmarked { token } => {
@@ -73,7 +80,7 @@ impl Store {
             if step.write.is_none() {
                 break step;
             }
-            let insert = || self.hear(insert, boundary, name, when, change, &mut decide);
+            let insert = || self.hear(Target::NewRow, boundary, name, when, change, &mut decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 Heard::Decided(step) => break step,
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
@@ -93,7 +100,7 @@ impl Store {
     /// Runs one of the statements that ask the rule.
     fn hear<'q, T>(
         &self,
-        judged: &Judged,
+        target: Target,
         boundary: Boundary,
         name: &str,
         when: When,
@@ -102,29 +109,41 @@ impl Store {
     ) -> Result<Heard<'q, T>, Error> {
         let keeps_mark = self.keeps_mark.get();
         let reads_mark = keeps_mark && change == Change::Grant;
-        let heard = judged.form(reads_mark).with(self.connection, |statement| {
+        let statement = match (change, target) {
+            (Change::Touch, _) => &self.statements.touch,
+            (Change::Grant, Target::Row) => self.statements.update.form(reads_mark),
+            (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_mark),
+        };
+        let heard = statement.with(self.connection, |statement| {
             let mut heard = None;
-            let mut is_stale = false;
             let mut unmarked = None;
             let ran = statement.judge(name, &mut |evidence| {
                 // What was read counts only if the schema is known to be right.
-                let floor = evidence.floor(reads_mark).filter(|_| !evidence.is_unverified);
-                let Some(floor) = floor else {
-                    is_stale = true;
+                if evidence.is_unverified {
                     return None;
-                };
+                }
                 // Read the clock here, under the write lock: waiting for the lock takes time too.
                 let now_ms = when.now_ms();
-                let row = match judged.inserts {
-                    true => Ok(Row::new(name, None)),
-                    false => stored_row(name, evidence.row),
+                let row = match target {
+                    Target::NewRow => Ok(Row::new(name, None)),
+                    Target::Row => stored_row(name, evidence.row),
                 };
-                let step = heard.insert(row.and_then(|row| decide(row, floor.floor, now_ms)));
+                let mark = match change {
+                    Change::Touch => Mark::default(),
+                    Change::Grant => match self.found_mark(evidence.floor) {
+                        Ok(mark) => mark,
+                        Err(error) => {
+                            heard = Some(Err(error));
+                            return None;
+                        }
+                    },
+                };
+                let step = heard.insert(row.and_then(|row| decide(row, mark.floor, now_ms)));
                 let state = step.as_ref().ok()?.write?;
-                if change == Change::Grant {
-                    match self.allows(boundary, floor, state.token()) {
-                        Ok(true) => {}
-                        Ok(false) => {
+                if change == Change::Grant && !self.is_plainly_marked(mark, state.token()) {
+                    match self.needed(boundary, mark, state.token()) {
+                        Ok(None) => {}
+                        Ok(Some(_)) => {
                             (unmarked, heard) = (Some(state.token()), None);
                             return None;
                         }
@@ -143,11 +162,10 @@ impl Store {
                     statement.mark_verified();
                     return Ok(Heard::Stale);
                 }
-                return match unmarked {
-                    Some(token) => Ok(Heard::Unmarked { token }),
-                    None if is_stale => Err(self.verify().err().unwrap_or_else(damaged_meta)),
-                    None => Ok(Heard::NoSuchRow),
-                };
+                return Ok(match unmarked {
+                    Some(token) => Heard::Unmarked { token },
+                    None => Heard::NoSuchRow,
+                });
             };
             if step.write.is_none() {
                 ran?;
@@ -165,7 +183,7 @@ impl Store {
             })?;
             match changed {
                 1 => Ok(Heard::Decided(step)),
-                0 if judged.inserts => Ok(Heard::NoSuchRow),
+                0 if target == Target::NewRow => Ok(Heard::NoSuchRow),
                 changed => Err(Error::unexpected_change(name, changed)),
             }
         });
@@ -176,14 +194,17 @@ impl Store {
         })
     }
 
-    /// Whether a token may be granted with the file's mark as it is.
-    fn allows(&self, boundary: Boundary, floor: Floor, token: i64) -> Result<bool, Error> {
-        let Floor { floor, is_marked } = floor;
-        let is_safe = is_marked || !self.connection.has_file() && !self.keeps_mark.get();
-        if is_safe && (Mark { floor, boot: 0 }).is_enough_for(token) {
-            return Ok(true);
+    /// The mark as the statement found it; where it found none of this boot, as it is.
+    fn found_mark(&self, floor: Option<Value<'_>>) -> Result<Mark, Error> {
+        match floor {
+            Some(Value::Integer(floor @ 0..)) => Ok(Mark { floor, boot: self.boot.get() }),
+            _ => self.mark(),
         }
-        Ok(self.lacks(self.here(boundary)?, token)?.is_none())
+    }
+
+    /// Whether a token may be granted with the mark as it is, as far as can be told without asking anybody.
+    fn is_plainly_marked(&self, mark: Mark, token: i64) -> bool {
+        mark.boot == self.boot.get() && mark.is_enough_for(token)
     }
 }
 

@@ -25,27 +25,10 @@ pub trait Library {
 pub(crate) struct Evidence<'a> {
     /// Owner, token and expiry; `None` for what is no NULL, integer or text.
     pub(crate) row: [Option<Value<'a>>; 3],
-    /// The file's token floor, or its complement if its mark is not of this boot, where the statement looks it
-    /// up.
+    /// The file's token floor, where the statement looks it up and finds a mark of this boot.
     pub(crate) floor: Option<Value<'a>>,
     /// Whether the statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
-}
-
-impl Evidence<'_> {
-    /// The file's floor and whether its mark is of this boot; `None` where what it keeps is damaged or newer.
-    /// What the statement did not look up is floor 0 without a mark.
-    pub(crate) fn floor(&self, reads_mark: bool) -> Option<Floor> {
-        let floor = if reads_mark { self.floor?.integer()? } else { !0 };
-        Some(Floor { floor: floor.max(!floor), is_marked: floor >= 0 })
-    }
-}
-
-/// The file's floor, as the statement found it.
-#[derive(Clone, Copy)]
-pub(crate) struct Floor {
-    pub(crate) floor: i64,
-    pub(crate) is_marked: bool,
 }
 
 /// What to store.
@@ -62,8 +45,17 @@ struct Case<'c, 'q> {
     verdict: Option<Verdict<'q>>,
 }
 
-/// The kind of pointer that `?2` is.
-const CASE: &CStr = c"litelease case";
+/// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick unless it
+/// happens to lie across the border of a memory page: hence the alignment.
+static KIND: Kind = Kind(*b"litelease case!\0");
+
+#[repr(align(16))]
+struct Kind([u8; 16]);
+
+const CASE: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
+    Ok(kind) => kind,
+    Err(_) => c"",
+};
 
 impl Statement {
     /// Runs a statement about `name` that asks the rule, which decides whether and what is written.

@@ -8,7 +8,7 @@ use litelease_core::{Here, Mark};
 use crate::boot::Boot;
 use crate::schema::{FORMAT, META, create, damaged_meta};
 use crate::sqlite::Value;
-use crate::statements::{KEEP_MARK, execute_once};
+use crate::statements::{JOURNAL_MODE, KEEP_MARK, MARK, execute_once};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
@@ -16,10 +16,14 @@ use crate::{Error, Store};
 const EXTRA: i64 = 3;
 
 impl Store {
-    /// The mark that is needed before `token` may be granted, if the file's will not do.
-    pub(crate) fn lacks(&self, here: Here, token: i64) -> Result<Option<Mark>, Error> {
-        let needed = self.mark()?.needed(token, here);
-        needed.map_err(|refusal| Error::refused(EVERY_NAME, refusal))
+    /// The mark that is needed before `token` may be granted, if this one will not do.
+    pub(crate) fn needed(
+        &self,
+        boundary: Boundary,
+        mark: Mark,
+        token: i64,
+    ) -> Result<Option<Mark>, Error> {
+        needed(mark, self.here(boundary)?, token)
     }
 
     /// Stores the mark that is needed before `token` may be granted.
@@ -30,7 +34,7 @@ impl Store {
     /// The same in a transaction that is open.
     pub(crate) fn keep_needed(&self, here: Here, token: i64) -> Result<(), Error> {
         self.verify()?;
-        match self.lacks(here, token)? {
+        match needed(self.mark()?, here, token)? {
             Some(mark) => self.keep(mark),
             // Somebody else was faster.
             None => Ok(()),
@@ -49,12 +53,13 @@ impl Store {
         if !self.keeps_mark.get() {
             return Ok(Mark::default());
         }
-        let (floor, boot) = self.statements.mark.with(self.connection, |statement| {
-            let mut run = statement.run(&[])?;
-            run.step()?;
-            let number = |index| run.column(index).and_then(Value::integer);
-            number(0).filter(|floor| *floor >= 0).zip(number(1)).ok_or_else(damaged_meta)
-        })?;
+        let mut statement = self.connection.prepare(MARK)?;
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        let number = |index| run.column(index).and_then(Value::integer);
+        let (Some(floor @ 0..), Some(boot)) = (number(0), number(1)) else {
+            return Err(damaged_meta());
+        };
         let boot = Boot::present().read(boot, floor, &self.connection.filename());
         Ok(Mark { floor, boot })
     }
@@ -94,9 +99,12 @@ impl Store {
     ///
     /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
     /// the pragmas. That is little next to the sync that such a grant waits for.
-    pub(crate) fn here(&self, boundary: Boundary) -> Result<Here, Error> {
-        let boot = self.connection.boot();
-        Ok(Here { boot, is_weak: self.is_weak()?, is_own: boundary == Boundary::Own })
+    fn here(&self, boundary: Boundary) -> Result<Here, Error> {
+        Ok(Here {
+            boot: self.connection.boot(),
+            is_weak: self.is_weak()?,
+            is_own: boundary == Boundary::Own,
+        })
     }
 
     /// Whether a power cut can take commits that this connection has acknowledged.
@@ -108,17 +116,20 @@ impl Store {
             return Ok(false);
         }
         let synchronous = self.connection.synchronous()?;
-        let is_strong = self.statements.journal_mode.with(self.connection, |statement| {
-            let mut run = statement.run(&[])?;
-            run.step()?;
-            Ok(match run.column(0).and_then(Value::text) {
-                Some("wal" | "truncate" | "persist") => synchronous >= 2,
-                Some("delete") => synchronous >= EXTRA,
-                _ => false,
-            })
-        })?;
+        let mut statement = self.connection.prepare(JOURNAL_MODE)?;
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        let is_strong = match run.column(0).and_then(Value::text) {
+            Some("wal" | "truncate" | "persist") => synchronous >= 2,
+            Some("delete") => synchronous >= EXTRA,
+            _ => false,
+        };
         Ok(!is_strong)
     }
+}
+
+fn needed(mark: Mark, here: Here, token: i64) -> Result<Option<Mark>, Error> {
+    mark.needed(token, here).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
 }
 
 /// What an error about the file's own numbers names.

@@ -115,7 +115,7 @@ impl Store {
     }
 
     fn mark_boot(&self, boundary: Boundary) -> Result<(), Error> {
-        if self.lacks(self.here(boundary)?, 0)?.is_none() {
+        if self.needed(boundary, self.mark()?, 0)?.is_none() {
             return Ok(());
         }
         match self.leave_mark(boundary, 0) {
@@ -160,6 +160,7 @@ impl Store {
             return Err(damaged_meta());
         }
         self.keeps_mark.set(keeps_mark);
+        self.boot.set(self.connection.boot());
         Ok(())
     }
 }

@@ -18,15 +18,19 @@ FROM main.litelease_resources WHERE name = ?1";
 /// Lets the rule decide about a row that is there, and stores what it says: load, decide and save in one
 /// statement, with the write lock held before the rule is asked.
 macro_rules! update {
-    ($floor:literal) => {
+    ($token:literal, $floor:literal) => {
         concat!(
             "UPDATE main.litelease_resources SET owner = litelease_rule(?2, 0),
-token = litelease_rule(?2, 1), lease_expires_at_ms = litelease_rule(?2, 2),
-updated_at_ms = litelease_rule(?2, 3)
+",
+            $token,
+            "lease_expires_at_ms = litelease_rule(?2, 2), updated_at_ms = litelease_rule(?2, 3)
 WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
             $floor,
             ")"
         )
+    };
+    ($floor:literal) => {
+        update!("token = litelease_rule(?2, 1), ", $floor)
     };
 }
 
@@ -44,19 +48,20 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
     };
 }
 
-/// The file's token floor, as a further argument of the rule: as it is if the mark is of this boot, as its
-/// complement if it is not, and NULL where the row is damaged or of another format.
+/// The file's token floor, as a further argument of the rule, if the file's mark is of this boot. Otherwise it
+/// is NULL, and the mark must be looked at more closely.
 macro_rules! with_mark {
     ($statement:ident) => {
         $statement!(
-            ", (SELECT CASE WHEN id = 1 AND format = 1 THEN
-CASE boot WHEN litelease_boot THEN token_floor ELSE ~token_floor END END FROM main.litelease_meta)"
+            ", (SELECT token_floor FROM main.litelease_meta
+WHERE id = 1 AND boot = litelease_boot AND format = 1)"
         )
     };
 }
 
 /// Reads the mark.
-pub(crate) const MARK: &str = "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1";
+pub(crate) const MARK: &str =
+    "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1 AND format = 1";
 
 /// Stores a mark. The floor never sinks.
 pub(crate) const KEEP_MARK: &str =
@@ -72,20 +77,18 @@ pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token
 /// The statements of one connection.
 pub(crate) struct Statements {
     pub(crate) load: Held,
-    pub(crate) update: Judged,
-    pub(crate) insert: Judged,
-    pub(crate) mark: Held,
-    pub(crate) journal_mode: Held,
+    /// For verbs that leave the token as it is.
+    pub(crate) touch: Held,
+    pub(crate) update: Granting,
+    pub(crate) insert: Granting,
     pub(crate) lock: Held,
     pub(crate) begin: Held,
     pub(crate) commit: Held,
     pub(crate) rollback: Held,
 }
 
-/// A statement that asks the rule, for files without and with a mark.
-pub(crate) struct Judged {
-    /// Whether it inserts a row, or updates one.
-    pub(crate) inserts: bool,
+/// A statement that may store a new token, for files without and with a mark.
+pub(crate) struct Granting {
     plain: Held,
     with_mark: Held,
 }
@@ -101,18 +104,15 @@ impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
             load: Held::new(LOAD),
-            update: Judged {
-                inserts: false,
+            touch: Held::asking(update!("", "")),
+            update: Granting {
                 plain: Held::asking(update!("")),
                 with_mark: Held::asking(with_mark!(update)),
             },
-            insert: Judged {
-                inserts: true,
+            insert: Granting {
                 plain: Held::asking(insert!("")),
                 with_mark: Held::asking(with_mark!(insert)),
             },
-            mark: Held::new(MARK),
-            journal_mode: Held::new(JOURNAL_MODE),
             lock: Held::new(LOCK),
             begin: Held::new("BEGIN IMMEDIATE"),
             commit: Held::new("COMMIT"),
@@ -121,7 +121,7 @@ impl Statements {
     }
 }
 
-impl Judged {
+impl Granting {
     /// The form that looks at the file's mark too, or the one that does not.
     pub(crate) fn form(&self, reads_mark: bool) -> &Held {
         if reads_mark { &self.with_mark } else { &self.plain }
@@ -152,6 +152,11 @@ impl Held {
         let done = work(&mut statement);
         self.idle.set(Some(statement));
         done
+    }
+
+    /// Gives up the compiled statement.
+    pub(crate) fn forget(&self) {
+        self.idle.take();
     }
 
     /// Runs the statement, which answers no rows, to its end.

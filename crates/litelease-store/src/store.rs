@@ -21,6 +21,8 @@ pub struct Store {
     pub(crate) statements: Statements,
     /// Whether the file has a table that keeps its mark, as of the last look at its schema.
     pub(crate) keeps_mark: Cell<bool>,
+    /// The present boot, as far as this database is concerned, as of the same look.
+    pub(crate) boot: Cell<i64>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
@@ -47,6 +49,7 @@ impl Store {
             connection,
             statements: Statements::new(),
             keeps_mark: Cell::new(false),
+            boot: Cell::new(0),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
             is_marked: Cell::new(false),
@@ -93,7 +96,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::SameToken, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -108,7 +111,7 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::SameToken, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
                 Ok(rule::release(row, who, now_ms).map(&keep))
             })
         })
