@@ -317,6 +317,9 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
             mismatch(db.transfer("x", "a", "b", LONG)),
             mismatch(db.break_lease("x")),
             mismatch(db.purge(0)),
+            mismatch(db.raise(5000)),
+            mismatch(db.raise_name("x", 5000)),
+            mismatch(db.restore_fence()),
         ] {
             assert!(reason.starts_with("litelease_meta: "), "{damage}: {reason}");
         }

@@ -108,9 +108,6 @@ impl Store {
     }
 
     /// Whether a power cut can take commits that this connection has acknowledged.
-    ///
-    /// What is not known to be safe counts as weak. The combinations are those that simulated power cuts took
-    /// nothing from; docs/durability.md has the table.
     fn is_weak(&self) -> Result<bool, Error> {
         if self.connection.boot() == 0 {
             return Ok(false);
@@ -119,12 +116,20 @@ impl Store {
         let mut statement = self.connection.prepare(JOURNAL_MODE)?;
         let mut run = statement.run(&[])?;
         run.step()?;
-        let is_strong = match run.column(0).and_then(Value::text) {
-            Some("wal" | "truncate" | "persist") => synchronous >= 2,
-            Some("delete") => synchronous >= EXTRA,
-            _ => false,
-        };
-        Ok(!is_strong)
+        let journal_mode = run.column(0).and_then(Value::text).unwrap_or_default();
+        Ok(!is_strong(journal_mode, synchronous))
+    }
+}
+
+/// Whether commits made like this survive a power cut.
+///
+/// The combinations are those that simulated power cuts took nothing from; docs/durability.md has the table. What
+/// is not known to be safe counts as weak.
+pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
+    match journal_mode {
+        "wal" | "truncate" | "persist" => synchronous >= 2,
+        "delete" => synchronous >= EXTRA,
+        _ => false,
     }
 }
 

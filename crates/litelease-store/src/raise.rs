@@ -9,7 +9,7 @@ use crate::statements::execute_once;
 use crate::{Error, Store, When};
 
 /// Ends every lease and raises every token.
-const FENCE: &str = "UPDATE main.litelease_resources
+pub(crate) const FENCE: &str = "UPDATE main.litelease_resources
 SET owner = NULL, lease_expires_at_ms = NULL, token = ?1, updated_at_ms = ?2";
 
 impl Store {
