@@ -4,12 +4,15 @@
 //! real processes. The tests themselves are in `tests/`.
 
 pub mod crate_player;
+pub mod disk;
 pub mod mutant;
 pub mod play;
+pub mod power_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod sql_player;
+pub mod vfs;
 
 /// The Rust blocks of the documents, each run as a test.
 #[cfg(doctest)]

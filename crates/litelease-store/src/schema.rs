@@ -232,6 +232,9 @@ fn difference(found: &str, table: &Table) -> Option<String> {
         return Some("it is a virtual table".into());
     }
     let wanted = format!("CREATE TABLE {} {}", table.name, table.definition);
+    if found == wanted {
+        return None;
+    }
     let (found, wanted) = (parts(found), parts(&wanted));
     let length = found.len().max(wanted.len());
     let part = |parts: &[&str], at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
