@@ -66,7 +66,7 @@ impl Store {
 
     /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take it.
     ///
-    /// The caller's `synchronous` is put back before this returns, whatever happens.
+    /// The caller's `synchronous` is put back before this returns, whatever comes of it.
     pub(crate) fn durably<T>(
         &self,
         boundary: Boundary,
@@ -76,11 +76,25 @@ impl Store {
         if !(here.is_weak && here.is_own) {
             return self.within(boundary, || work(here));
         }
-        let level = self.connection.synchronous()?;
-        self.connection.set_synchronous(EXTRA)?;
-        let done = self.within(boundary, || work(here));
-        let put_back = self.connection.set_synchronous(level);
-        done.and_then(|done| put_back.map(|()| done).map_err(Error::Sqlite))
+        self.owes_synchronous.set(Some(self.connection.synchronous()?));
+        let done = match self.connection.set_synchronous(EXTRA) {
+            Ok(()) => self.within(boundary, || work(here)),
+            Err(failure) => Err(Error::Sqlite(failure)),
+        };
+        self.put_back_synchronous();
+        done
+    }
+
+    /// Gives the caller their `synchronous` back.
+    ///
+    /// While a statement of the caller's that called us is interrupted, SQLite does nothing more, not even a
+    /// rollback. Then this is still owed, and made up for at the next call or when the handle is given up.
+    pub(crate) fn put_back_synchronous(&self) {
+        if let Some(level) = self.owes_synchronous.get()
+            && self.connection.set_synchronous(level).is_ok()
+        {
+            self.owes_synchronous.set(None);
+        }
     }
 
     fn keep(&self, mark: Mark) -> Result<(), Error> {

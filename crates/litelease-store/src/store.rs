@@ -27,6 +27,8 @@ pub struct Store {
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
     pub(crate) owes_rollback: Cell<bool>,
+    /// The caller's `synchronous`, while it is raised.
+    pub(crate) owes_synchronous: Cell<Option<i64>>,
     /// Whether the last transaction of ours got so far as to be marked as such.
     pub(crate) is_marked: Cell<bool>,
     /// How many savepoints of ours are open.
@@ -39,6 +41,7 @@ impl Drop for Store {
             // The last chance; after it, whoever has the connection has an open transaction.
             let _ = self.settle();
         }
+        self.put_back_synchronous();
     }
 }
 
@@ -52,6 +55,7 @@ impl Store {
             boot: Cell::new(0),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
+            owes_synchronous: Cell::new(None),
             is_marked: Cell::new(false),
             savepoints: Cell::new(0),
         }

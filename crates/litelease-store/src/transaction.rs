@@ -151,9 +151,9 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        if self.owes_rollback.get() {
-            self.settle()?;
-        }
+        let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
+        self.put_back_synchronous();
+        settled?;
         let is_autocommit = self.connection.is_autocommit();
         if self.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
