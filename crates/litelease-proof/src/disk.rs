@@ -336,7 +336,7 @@ mod tests {
         let made = [Event::Link("j".into(), 0), Event::Sync(0), Event::SyncFolder];
         let gone = Event::Unlink("j".into());
         let mut dice = Dice::from(1);
-        let unsafe_yet = disk(&[made.as_slice(), &[gone.clone()]].concat());
+        let unsafe_yet = disk(&[made.as_slice(), std::slice::from_ref(&gone)].concat());
         assert!(unsafe_yet.cut(Cut::LosesAll, &mut dice).contains_key("j"));
         assert!(!unsafe_yet.cut(Cut::LosesNothing, &mut dice).contains_key("j"));
         let safe = disk(&[made.as_slice(), &[gone, Event::SyncFolder]].concat());

@@ -5,6 +5,7 @@
 
 pub mod crate_player;
 pub mod disk;
+pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod power_cut;
@@ -12,6 +13,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod sql_player;
+pub mod torture;
 pub mod vfs;
 
 /// The Rust blocks of the documents, each run as a test.
@@ -22,4 +24,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/errors.md")]
     struct Errors;
+
+    #[doc = include_str!("../../../docs/durability.md")]
+    struct Durability;
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{ClaimResult, Error, Litelease};
+use litelease::{ClaimResult, Litelease};
 use litelease_store::boot::{Boot, pretend};
 use tempfile::TempDir;
 
@@ -165,6 +165,9 @@ pub fn cut_power(
                     known = told.clone();
                 }
             }
+            if !places.is_whole(&files) {
+                break;
+            }
         }
     }
     pretend(None);
@@ -235,6 +238,16 @@ impl Places {
         (start, vfs::recorded(), acknowledged)
     }
 
+    /// Whether SQLite finds nothing wrong with a file.
+    fn is_whole(&self, image: &Image) -> bool {
+        put(&self.look, image);
+        check(&self.open_looked()).is_ok()
+    }
+
+    fn open_looked(&self) -> Connection {
+        Connection::open(self.look.join(FILE)).expect("opens")
+    }
+
     /// Opens a file as the next boot finds it.
     fn look(
         &self,
@@ -244,14 +257,10 @@ impl Places {
         case: impl Fn() -> String,
     ) {
         put(&self.look, image);
-        let conn = Connection::open(self.look.join(FILE)).expect("opens");
-        // It need not survive, and nobody else is there: this saves time.
-        let check: Result<String, _> = conn
-            .execute_batch("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF")
-            .and_then(|()| conn.query_row("PRAGMA integrity_check", [], |row| row.get(0)));
-        if check.as_deref() != Ok("ok") {
+        let conn = self.open_looked();
+        if let Err(complaint) = check(&conn) {
             tally.damaged += 1;
-            tally.first.get_or_insert_with(|| format!("{}: {check:?}", case()));
+            tally.first.get_or_insert_with(|| format!("{}: {complaint}", case()));
             return;
         }
         let db = Litelease::from_connection(conn);
@@ -267,8 +276,11 @@ impl Places {
             match db.claim_at(name, "after", TTL, i64::MAX - 1_000) {
                 Ok(ClaimResult::Acquired(lease)) if lease.token > *largest => {}
                 answer => {
-                    let is_repeated = matches!(answer, Ok(_) | Err(Error::NotBootstrapped));
-                    *(if is_repeated { &mut tally.repeated } else { &mut tally.damaged }) += 1;
+                    // Where nothing is granted, no token comes back: then the file is damaged.
+                    match answer {
+                        Ok(_) => tally.repeated += 1,
+                        Err(_) => tally.damaged += 1,
+                    }
                     tally.first.get_or_insert_with(|| {
                         format!("{}: {largest} was acknowledged, then {answer:?}", case())
                     });
@@ -276,6 +288,20 @@ impl Places {
                 }
             }
         }
+    }
+}
+
+/// Lets SQLite look for damage.
+fn check(conn: &Connection) -> Result<(), String> {
+    // The file need not survive, and nobody else is there: this saves time.
+    let quick = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF";
+    let check = "PRAGMA integrity_check";
+    let answer: Result<String, _> =
+        conn.execute_batch(quick).and_then(|()| conn.query_row(check, [], |row| row.get(0)));
+    match answer {
+        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(complaint) => Err(complaint),
+        Err(error) => Err(error.to_string()),
     }
 }
 
