@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel stress bench-quick bench-writers clean
+.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-writers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -48,9 +48,10 @@ python-wheel: ## build the wheel of the Python package into dist/
 	@scripts/setup-python
 	target/python/system/bin/python -m pip wheel -q --no-build-isolation --no-deps -w dist ./python
 
-stress: ## repeat the acceptance journeys for FOR=120 seconds, several at a time on one file
-	@scripts/setup cc
-	LITELEASE_STRESS_SECONDS=$(or $(FOR),120) cargo test -q -p litelease-proof --test journeys stress
+torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
+	@scripts/setup cc strace
+	cargo build -q --release -p litelease-proof
+	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
 bench-writers: ## eight processes compete for one file: who gets how much, by three methods
 	@scripts/setup cc

@@ -23,6 +23,7 @@
 extern crate alloc;
 
 mod answer;
+mod mark;
 mod row;
 mod rule;
 
@@ -30,6 +31,7 @@ pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
     RenewResult, TransferResult,
 };
+pub use mark::{Here, Mark};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, claim, inspect, is_newest, purge_limit, release, renew,

@@ -8,9 +8,11 @@ use std::ffi::{c_char, c_int, c_uchar};
 use std::panic::catch_unwind;
 use std::{ptr, slice, str};
 
-use litelease_store::door::{Outcome, Question, Verb, decide, difference, statement};
+use litelease_store::door::{
+    MarkQuestion, Outcome, Question, Verb, Wish, decide, difference, mark, statement,
+};
 
-use litelease_core::{Claimant, Reason, Refusal, State};
+use litelease_core::{Claimant, Mark, Reason, Refusal, State};
 
 /// A text of the host's.
 #[repr(C)]
@@ -75,6 +77,79 @@ pub unsafe extern "C" fn litelease_door_decide(
         }
         Err(code) => code,
     }
+}
+
+/// What is asked about the mark of a file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CMarkQuestion {
+    /// 0 to grant a token, 1 to raise the floor, 2 to fence a restored file.
+    wish: c_int,
+    is_own: c_int,
+    /// The token, the floor, or the newest token.
+    number: i64,
+    floor: i64,
+    boot: i64,
+    synchronous: i64,
+    file: Text,
+    journal_mode: Text,
+}
+
+/// The mark to store.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CMark {
+    /// Whether another one than before is needed.
+    writes: c_int,
+    /// Whether a power cut can take commits, so that this one needs `synchronous` raised.
+    is_weak: c_int,
+    floor: i64,
+    boot: i64,
+}
+
+/// Asks which mark is needed. Answers 0, or as `litelease_door_decide` does.
+///
+/// # Safety
+/// As for `litelease_door_decide`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_mark(
+    question: *const CMarkQuestion,
+    answer: *mut CMark,
+) -> c_int {
+    // SAFETY: as promised.
+    let answered = catch_unwind(|| unsafe { answer_mark(&*question) });
+    match answered.unwrap_or(Err(5)) {
+        Ok(found) => {
+            // SAFETY: as promised.
+            unsafe { *answer = found };
+            0
+        }
+        Err(code) => code,
+    }
+}
+
+/// # Safety
+/// The texts must be valid.
+unsafe fn answer_mark(asked: &CMarkQuestion) -> Result<CMark, c_int> {
+    // SAFETY: as promised.
+    let (file, journal_mode) = unsafe { (text(asked.file), text(asked.journal_mode)) };
+    let stored = Mark { floor: asked.floor, boot: asked.boot };
+    let question = MarkQuestion {
+        wish: match asked.wish {
+            0 => Wish::Grant(asked.number),
+            1 => Wish::Raise(asked.number),
+            2 => Wish::Restore(asked.number),
+            _ => return Err(5),
+        },
+        mark: stored,
+        file: file.unwrap_or(""),
+        journal_mode: journal_mode.unwrap_or(""),
+        synchronous: asked.synchronous,
+        is_own: asked.is_own != 0,
+    };
+    let (wanted, is_weak) = mark(question).map_err(code_of)?;
+    let Mark { floor, boot } = wanted.unwrap_or(stored);
+    Ok(CMark { writes: c_int::from(wanted.is_some()), is_weak: c_int::from(is_weak), floor, boot })
 }
 
 /// A statement by its name, copied to `out` as far as it fits. Answers its length, or 0 if there is none.
@@ -146,11 +221,7 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         _ => return Err(5),
     };
     let question = Question { verb, state, now_ms: asked.now_ms, floor: asked.floor };
-    let (outcome, write) = decide(question).map_err(|refusal| match refusal {
-        Refusal::InvalidTtl { .. } => 1,
-        Refusal::TimeOverflow { .. } => 2,
-        Refusal::TokenExhausted => 3,
-    })?;
+    let (outcome, write) = decide(question).map_err(code_of)?;
     let (outcome, reason) = match outcome {
         Outcome::Done => (0, 0),
         Outcome::Busy => (1, 0),
@@ -165,6 +236,14 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         token: write.map_or(0, |state| state.token()),
         expires_at_ms: tenure.map_or(0, |tenure| tenure.expires_at_ms),
     })
+}
+
+fn code_of(refusal: Refusal) -> c_int {
+    match refusal {
+        Refusal::InvalidTtl { .. } => 1,
+        Refusal::TimeOverflow { .. } => 2,
+        Refusal::TokenExhausted => 3,
+    }
 }
 
 fn number(reason: Reason) -> c_int {

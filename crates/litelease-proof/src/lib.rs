@@ -4,12 +4,17 @@
 //! real processes. The tests themselves are in `tests/`.
 
 pub mod crate_player;
+pub mod disk;
+pub mod model;
 pub mod mutant;
 pub mod play;
+pub mod power_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod sql_player;
+pub mod torture;
+pub mod vfs;
 
 /// The Rust blocks of the documents, each run as a test.
 #[cfg(doctest)]
@@ -25,4 +30,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/single-writer.md")]
     struct Writer;
+
+    #[doc = include_str!("../../../docs/durability.md")]
+    struct Durability;
 }

@@ -123,6 +123,14 @@ impl Dice {
         Dice(seed | 1)
     }
 
+    /// Dice from a number.
+    pub fn from(seed: u64) -> Self {
+        // Small numbers would begin with small answers.
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| _ = dice.below(2));
+        dice
+    }
+
     /// A number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         // xorshift64*: plenty for choosing moments.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use litelease_core::{Claimant, Refusal, Row, State, Tenure, Term, inspect, purge_limit};
+use litelease_core::{
+    Claimant, Here, Mark, Refusal, Row, State, Tenure, Term, inspect, purge_limit,
+};
 
 use crate::mutant::Rules;
 use crate::play::{Played, Player, ToText, held, number, owner};
@@ -20,8 +22,11 @@ pub struct RulePlayer<R> {
 #[derive(Clone, Default)]
 struct File {
     rows: BTreeMap<String, Stored>,
-    floor: i64,
+    mark: Mark,
 }
+
+/// Nothing is at risk in memory.
+const HERE: Here = Here { boot: 0, is_weak: false, is_own: true };
 
 #[derive(Clone)]
 struct Stored {
@@ -40,6 +45,9 @@ impl<R: Rules> RulePlayer<R> {
         let Some(state) = state else { return };
         let tenure =
             state.tenure().map(|Tenure { owner, expires_at_ms }| (owner.into(), expires_at_ms));
+        if let Ok(Some(needed)) = self.file.mark.needed(state.token(), HERE) {
+            self.file.mark = needed;
+        }
         let stored = Stored { token: state.token(), tenure, updated_at_ms: now_ms };
         self.file.rows.insert(name.to_owned(), stored);
     }
@@ -49,7 +57,7 @@ impl<R: Rules> RulePlayer<R> {
         let copy = action.name().and_then(|name| self.file.rows.get(name).cloned());
         let row =
             Row::new(action.name().unwrap_or_default(), copy.as_ref().and_then(Stored::state));
-        let floor = self.file.floor;
+        let floor = self.file.mark.floor;
         let (write, answer) = match action {
             Action::Claim { owner, ttl_ms, above, .. } => {
                 let floor = floor.max(above.unwrap_or(0));
@@ -87,12 +95,12 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
-        let (rows, floor) = (&mut self.file.rows, &mut self.file.floor);
+        let (rows, mark) = (&mut self.file.rows, &mut self.file.mark);
         let before = rows.len();
         rows.retain(|_, row| {
             let ended = row.state().map_or(i64::MAX, |state| state.ends_at_ms(row.updated_at_ms));
             if ended <= limit {
-                *floor = row.token.max(*floor);
+                *mark = mark.raised(row.token, HERE).unwrap_or(*mark);
             }
             ended > limit
         });

@@ -275,7 +275,7 @@ fn a_newer_format_is_refused_by_name() {
     for upgrade in [
         "UPDATE litelease_meta SET format = 7",
         "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta ADD COLUMN more",
-        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta DROP COLUMN token_floor",
+        "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_meta DROP COLUMN boot",
         "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_resources ADD COLUMN more",
         "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_resources RENAME TO elsewhere",
     ] {
@@ -298,11 +298,13 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         "UPDATE litelease_meta SET token_floor = 'many'",
         "UPDATE litelease_meta SET token_floor = 1.5",
         "PRAGMA ignore_check_constraints = 1; UPDATE litelease_meta SET token_floor = -1",
-        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 0, 0)",
-        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 1, 0)",
+        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 0, 0, 0)",
+        "PRAGMA ignore_check_constraints = 1; INSERT INTO litelease_meta VALUES (0, 1, 0, 0)",
         "PRAGMA ignore_check_constraints = 1; UPDATE litelease_meta SET id = 2",
+        "UPDATE litelease_meta SET boot = 'mine'",
+        "UPDATE litelease_meta SET boot = 1.5",
         "ALTER TABLE litelease_meta ADD COLUMN more",
-        "ALTER TABLE litelease_meta DROP COLUMN token_floor",
+        "ALTER TABLE litelease_meta DROP COLUMN boot",
         "ALTER TABLE litelease_meta RENAME COLUMN format TO version",
         "DROP TABLE litelease_meta; CREATE VIEW litelease_meta AS SELECT 1 AS id, 1 AS format, 0 AS token_floor",
         "CREATE TRIGGER t BEFORE UPDATE ON litelease_meta BEGIN SELECT RAISE(IGNORE); END",
@@ -315,6 +317,9 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
             mismatch(db.transfer("x", "a", "b", LONG)),
             mismatch(db.break_lease("x")),
             mismatch(db.purge(0)),
+            mismatch(db.raise(5000)),
+            mismatch(db.raise_name("x", 5000)),
+            mismatch(db.restore_fence()),
         ] {
             assert!(reason.starts_with("litelease_meta: "), "{damage}: {reason}");
         }

@@ -61,6 +61,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_presenting/2 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
+            "litelease_raise/1 direct only",
+            "litelease_raise/2 direct only",
             "litelease_refused/2 innocuous",
             "litelease_release/2 direct only",
             "litelease_release/3 direct only",

@@ -37,10 +37,15 @@ fn calls_of(journal: &'static str, call: &str) -> usize {
     text.lines().filter(|line| line.contains(&format!("{call}("))).count()
 }
 
-/// A file with one lease in it, so that there is something to lose.
+/// A file with one lease in it, so that there is something to lose. Where commits can get lost, its mark is from
+/// another boot, so that the first grant of the run leaves a new one.
 fn prepared(journal: &'static str) -> (Place, LeaseInfo) {
     let place = Place::new(journal);
-    let lease = acquired(place.open(Duration::ZERO).claim("kept", "a", Duration::from_secs(60)));
+    let db = place.open(Duration::ZERO);
+    let lease = acquired(db.claim("kept", "a", Duration::from_secs(60)));
+    if journal == "DELETE" {
+        db.conn().execute_batch("UPDATE litelease_meta SET boot = 1").unwrap();
+    }
     (place, lease)
 }
 
@@ -96,6 +101,9 @@ fn survive(journal: &'static str, fault: &str, call: &str, n: usize) {
     assert!(newest >= largest, "{case}: told {told:?}, stored {newest}");
     let next = acquired(db.claim_at("x", "b", Duration::from_secs(60), i64::MAX - 100_000)).token;
     assert!(next > largest, "{case}: told {told:?}, then granted {next}");
+    let is_marked = journal == "DELETE";
+    assert_eq!(next > 1 << 40, is_marked, "{case}: {next}");
+    assert!(next < 2 << 40, "{case}: one boot is one epoch, and this is {next}");
 
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(!text.contains("panicked"), "{case}: {text}");

@@ -75,6 +75,7 @@ const STRICT: Argument = Argument { name: "strict", kind: Kind::Flag, null: None
 const OR_WITHDRAW: Argument =
     Argument { name: "token", kind: Kind::Integer, null: Some("to withdraw it") };
 const VALUE: Argument = Argument { name: "value", kind: Kind::Anything, null: None };
+const FLOOR: Argument = Argument { name: "floor", kind: Kind::Integer, null: None };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -221,6 +222,27 @@ pub(crate) const FUNCTIONS: &[Function] =
             run: |store, given| match store.admit(given.text(0), given.integer(1))? {
                 AdmitResult::Admitted => Ok(Answer::Integer(1)),
                 AdmitResult::Stale { .. } => Ok(Answer::Integer(0)),
+            },
+        },
+        Function {
+            name: "litelease_raise",
+            arguments: &[FLOOR],
+            required: 1,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let floor = given.integer(0);
+                store.raise(floor).map(|()| Answer::Integer(floor))
+            },
+        },
+        Function {
+            name: "litelease_raise",
+            arguments: &[NAME, FLOOR],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let floor = given.integer(1);
+                let raised = store.raise_name(given.text(0), floor, When::Now);
+                raised.map(|()| Answer::Integer(floor))
             },
         },
         Function {

@@ -1,12 +1,29 @@
 //! Changing a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{LeaseInfo, Refusal, Row, State, Step, Tenure};
+use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
 
 use crate::judge::Verdict;
-use crate::schema::damaged_floor;
-use crate::statements::{Judged, stored_row};
+use crate::schema::damaged_meta;
+use crate::sqlite::Value;
+use crate::statements::stored_row;
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
+
+/// What a verb may write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// A larger token: it must exceed the file's floor, and the file's mark must be right before.
+    Grant,
+    /// Anything else, in a row that is there. The file's floor does not matter.
+    Touch,
+}
+
+/// Whether a row is changed or made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Row,
+    NewRow,
+}
 
 /// What came of asking the rule about a row.
 enum Heard<'q, T> {
@@ -16,6 +33,8 @@ enum Heard<'q, T> {
     NoSuchRow,
     /// The schema may have changed: what was read does not count before it was looked at. Ask again.
     Stale,
+    /// The file's mark is not right for this token: it comes first.
+    Unmarked { token: i64 },
 }
 
 impl Store {
@@ -27,6 +46,7 @@ impl Store {
         boundary: Boundary,
         name: &str,
         when: When,
+        change: Change,
         mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
     ) -> Result<T, Error> {
         let mut decide = |row: Row<'_>, floor, now_ms| {
@@ -36,11 +56,23 @@ impl Store {
             let message = "cannot commit, because another statement of this connection is running";
             return Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }));
         }
-        let mut insertions = 0;
+        let (mut insertions, mut marks) = (0, 0);
+        let mut mark = |token| {
+            marks += 1;
+            match marks {
+                ..4 => self.leave_mark(boundary, token),
+                // Others may have raised the floor meanwhile, but not again and again.
+                _ => Err(damaged_meta()),
+            }
+        };
         let step = loop {
-            match self.hear(&self.statements.update, boundary, name, when, &mut decide)? {
+            match self.hear(Target::Row, boundary, name, when, change, &mut decide)? {
                 Heard::Decided(step) => break step,
                 Heard::Stale => continue,
+                Heard::Unmarked { token } => {
+                    mark(token)?;
+                    continue;
+                }
                 Heard::NoSuchRow => {}
             }
             // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
@@ -48,12 +80,13 @@ impl Store {
             if step.write.is_none() {
                 break step;
             }
-            let insert = || self.hear(&self.statements.insert, boundary, name, when, &mut decide);
+            let insert = || self.hear(Target::NewRow, boundary, name, when, change, &mut decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 Heard::Decided(step) => break step,
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
                 Heard::NoSuchRow if insertions < 2 => insertions += 1,
                 Heard::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
+                Heard::Unmarked { token } => mark(token)?,
                 Heard::Stale => {}
             }
         };
@@ -67,31 +100,59 @@ impl Store {
     /// Runs one of the statements that ask the rule.
     fn hear<'q, T>(
         &self,
-        judged: &Judged,
+        target: Target,
         boundary: Boundary,
         name: &str,
         when: When,
+        change: Change,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Heard<'q, T>, Error> {
-        let keeps_floor = self.keeps_floor.get();
-        let heard = judged.for_file(keeps_floor).with(self.connection, |statement| {
+        let keeps_mark = self.keeps_mark.get();
+        let reads_mark = keeps_mark && change == Change::Grant;
+        let statement = match (change, target) {
+            (Change::Touch, _) => &self.statements.touch,
+            (Change::Grant, Target::Row) => self.statements.update.form(reads_mark),
+            (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_mark),
+        };
+        let heard = statement.with(self.connection, |statement| {
             let mut heard = None;
-            let mut is_stale = false;
+            let mut unmarked = None;
             let ran = statement.judge(name, &mut |evidence| {
                 // What was read counts only if the schema is known to be right.
-                let floor = evidence.floor(keeps_floor).filter(|_| !evidence.is_unverified);
-                let Some(floor) = floor else {
-                    is_stale = true;
+                if evidence.is_unverified {
                     return None;
-                };
+                }
                 // Read the clock here, under the write lock: waiting for the lock takes time too.
                 let now_ms = when.now_ms();
-                let row = match judged.inserts {
-                    true => Ok(Row::new(name, None)),
-                    false => stored_row(name, evidence.row),
+                let row = match target {
+                    Target::NewRow => Ok(Row::new(name, None)),
+                    Target::Row => stored_row(name, evidence.row),
                 };
-                let step = heard.insert(row.and_then(|row| decide(row, floor, now_ms)));
+                let mark = match change {
+                    Change::Touch => Mark::default(),
+                    Change::Grant => match self.found_mark(evidence.floor) {
+                        Ok(mark) => mark,
+                        Err(error) => {
+                            heard = Some(Err(error));
+                            return None;
+                        }
+                    },
+                };
+                let step = heard.insert(row.and_then(|row| decide(row, mark.floor, now_ms)));
                 let state = step.as_ref().ok()?.write?;
+                if change == Change::Grant && !self.is_plainly_marked(mark, state.token()) {
+                    match self.needed(boundary, mark, state.token()) {
+                        Ok(None) => {}
+                        Ok(Some(_)) => {
+                            (unmarked, heard) = (Some(state.token()), None);
+                            return None;
+                        }
+                        Err(error) => {
+                            heard = Some(Err(error));
+                            return None;
+                        }
+                    }
+                }
                 Some(Verdict { state, now_ms })
             });
             let Some(step) = heard.transpose()? else {
@@ -101,10 +162,10 @@ impl Store {
                     statement.mark_verified();
                     return Ok(Heard::Stale);
                 }
-                return match is_stale {
-                    true => Err(self.verify().err().unwrap_or_else(damaged_floor)),
-                    false => Ok(Heard::NoSuchRow),
-                };
+                return Ok(match unmarked {
+                    Some(token) => Heard::Unmarked { token },
+                    None => Heard::NoSuchRow,
+                });
             };
             if step.write.is_none() {
                 ran?;
@@ -122,15 +183,28 @@ impl Store {
             })?;
             match changed {
                 1 => Ok(Heard::Decided(step)),
-                0 if judged.inserts => Ok(Heard::NoSuchRow),
+                0 if target == Target::NewRow => Ok(Heard::NoSuchRow),
                 changed => Err(Error::unexpected_change(name, changed)),
             }
         });
         heard.or_else(|error| {
             let explained = self.explain(error);
-            // Unless the table of the floor came or went: then ask the other way.
-            if self.keeps_floor.get() == keeps_floor { explained } else { Ok(Heard::Stale) }
+            // Unless the table of the mark came or went: then ask the other way.
+            if self.keeps_mark.get() == keeps_mark { explained } else { Ok(Heard::Stale) }
         })
+    }
+
+    /// The mark as the statement found it; where it found none of this boot, as it is.
+    fn found_mark(&self, floor: Option<Value<'_>>) -> Result<Mark, Error> {
+        match floor {
+            Some(Value::Integer(floor @ 0..)) => Ok(Mark { floor, boot: self.boot.get() }),
+            _ => self.mark(),
+        }
+    }
+
+    /// Whether a token may be granted with the mark as it is, as far as can be told without asking anybody.
+    fn is_plainly_marked(&self, mark: Mark, token: i64) -> bool {
+        mark.boot == self.boot.get() && mark.is_enough_for(token)
     }
 }
 

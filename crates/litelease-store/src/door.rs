@@ -5,15 +5,18 @@
 //! load a row, ask the rule, and save what it says, inside a transaction of their own.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Reason, Refusal, ReleaseResult, RenewResult,
-    Row, State, Status, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Here, Mark, Reason, Refusal, ReleaseResult,
+    RenewResult, Row, State, Status, Step, Term, TransferResult,
 };
 
+use crate::boot::Boot;
 use crate::checkpoint::{CHECKPOINTS, LAST, STORE};
 use crate::gate::{ADMIT, ADMITTED, GATES};
-use crate::purge::{ENDED, RAISE_FLOOR};
+use crate::mark::is_strong;
+use crate::purge::ENDED;
+use crate::raise::FENCE;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
-use crate::statements::LOCK;
+use crate::statements::{JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
 
 /// What a host asks the rule about a row that it has loaded.
 #[allow(missing_docs)]
@@ -110,6 +113,67 @@ fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decisi
     (outcome(answer), write)
 }
 
+/// What a host asks about the mark of a file.
+#[allow(missing_docs)]
+pub struct MarkQuestion<'a> {
+    pub wish: Wish,
+    /// The mark as it is stored: the default if there is none.
+    pub mark: Mark,
+    /// The path of the file; empty for a database in memory.
+    pub file: &'a str,
+    /// What the pragmas of these names answer.
+    pub journal_mode: &'a str,
+    pub synchronous: i64,
+    /// Whether the host can store the mark in a transaction of its own, with `synchronous` raised to EXTRA.
+    pub is_own: bool,
+}
+
+/// What a mark is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// To grant this token.
+    Grant(i64),
+    /// To raise the floor to this at least.
+    Raise(i64),
+    /// To fence off what was granted since a backup in which this is the newest token.
+    Restore(i64),
+}
+
+/// Answers the mark to store, if another one is needed, and whether a power cut can take commits.
+///
+/// ```
+/// use litelease_core::Mark;
+/// use litelease_store::door::{MarkQuestion, Wish, mark};
+///
+/// let in_memory = MarkQuestion {
+///     wish: Wish::Grant(1),
+///     mark: Mark::default(),
+///     file: "",
+///     journal_mode: "memory",
+///     synchronous: 2,
+///     is_own: true,
+/// };
+/// assert_eq!(mark(in_memory)?, (None, false));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal> {
+    let MarkQuestion { wish, mark, file, journal_mode, synchronous, is_own } = question;
+    let present = Boot::present();
+    let is_weak = !file.is_empty() && !is_strong(journal_mode, synchronous);
+    let boot = if file.is_empty() { 0 } else { present.number() };
+    let here = Here { boot, is_weak, is_own };
+    let mark = Mark { boot: present.read(mark.boot, mark.floor, file), ..mark };
+    let wanted = match wish {
+        Wish::Grant(token) => mark.needed(token, here)?,
+        Wish::Raise(floor) => Some(mark.raised(floor, here)?),
+        Wish::Restore(newest) => Some(mark.raised(mark.floor_after_restore(newest)?, here)?),
+    };
+    if let Some(wanted) = wanted {
+        present.remember(wanted.floor, file.into());
+    }
+    Ok((wanted, is_weak))
+}
+
 /// The first difference between a table as it is stored and as it should be. `None` means that it is ours.
 ///
 /// ```
@@ -150,11 +214,17 @@ pub fn statement(name: &str) -> Option<String> {
         "meta_is_right" => META_IS_RIGHT.into(),
         "lock" => LOCK.into(),
         "load" => format!("{LOAD} WHERE name = ?1"),
-        "floor" => "SELECT token_floor FROM main.litelease_meta".into(),
+        "mark" => MARK.into(),
+        "keep_mark" => KEEP_MARK.into(),
+        "journal_mode" => JOURNAL_MODE.into(),
+        "synchronous" => "PRAGMA main.synchronous".into(),
+        "raise_synchronous" => "PRAGMA main.synchronous = EXTRA".into(),
+        "file" => "SELECT file FROM pragma_database_list WHERE name = 'main'".into(),
+        "list" => LOAD.into(),
+        "fence" => FENCE.into(),
         "insert" => INSERT.into(),
         "update" => UPDATE.into(),
         "ended" => format!("{LOAD} WHERE {ENDED}"),
-        "raise_floor" => RAISE_FLOOR.into(),
         "delete_ended" => format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
         _ => return None,
     };

@@ -41,6 +41,15 @@ pub enum Error<E = Failure> {
         /// The name that was asked for.
         name: String,
     },
+    /// A floor was to be raised to less than it is. Nothing was written.
+    FloorTooLow {
+        /// The name whose token it is; `None` for the floor of the file.
+        name: Option<String>,
+        /// The floor that was given.
+        floor: i64,
+        /// The floor as it is.
+        present: i64,
+    },
     /// The database has no lease table yet: call `bootstrap`.
     NotBootstrapped,
     /// A table of ours is not as it should be. It is never repaired or used as it is.
@@ -117,6 +126,7 @@ impl<E> Error<E> {
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
             Error::TokenExhausted { .. } => "TokenExhausted",
+            Error::FloorTooLow { .. } => "FloorTooLow",
             Error::NotBootstrapped => "NotBootstrapped",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::NewerFormat { .. } => "NewerFormat",
@@ -139,6 +149,9 @@ impl<E> Error<E> {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
             Error::TokenExhausted { name } => Error::TokenExhausted { name },
+            Error::FloorTooLow { name, floor, present } => {
+                Error::FloorTooLow { name, floor, present }
+            }
             Error::NotBootstrapped => Error::NotBootstrapped,
             Error::SchemaMismatch { table, reason } => Error::SchemaMismatch { table, reason },
             Error::NewerFormat { found, known } => Error::NewerFormat { found, known },
@@ -214,6 +227,15 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::TokenExhausted { name } => {
                 write!(f, "{}: {}", Short(name), Refusal::TokenExhausted)
             }
+            Error::FloorTooLow { name: Some(name), floor, present } => write!(
+                f,
+                "{}: its token is {present} already, and {floor} is less: tokens never sink",
+                Short(name)
+            ),
+            Error::FloorTooLow { name: None, floor, present } => write!(
+                f,
+                "the floor of the file is {present} already, and {floor} is less: tokens never sink"
+            ),
             Error::NotBootstrapped => {
                 f.write_str("this database has no lease table yet: call bootstrap() once first")
             }

@@ -19,20 +19,10 @@ use crate::sqlite::{Api, Run, Statement, Value, sqlite3_context, sqlite3_value};
 pub(crate) struct Evidence<'a> {
     /// Owner, token and expiry; `None` for text that is not UTF-8.
     pub(crate) row: [Option<Value<'a>>; 3],
-    /// The file's token floor, where the statement looks it up.
+    /// The file's token floor, where the statement looks it up and finds a mark of this boot.
     pub(crate) floor: Option<Value<'a>>,
     /// Whether the statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
-}
-
-impl Evidence<'_> {
-    /// The token floor: 0 where the file keeps none, `None` where what it keeps is damaged or newer.
-    pub(crate) fn floor(&self, is_kept: bool) -> Option<i64> {
-        match is_kept {
-            true => self.floor?.integer().filter(|floor| *floor >= 0),
-            false => Some(0),
-        }
-    }
 }
 
 /// What to store.
@@ -49,8 +39,17 @@ struct Case<'c, 'q> {
     verdict: Option<Verdict<'q>>,
 }
 
-/// The kind of pointer that `?2` is.
-const CASE: &CStr = c"litelease case";
+/// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick unless it
+/// happens to lie across the border of a memory page: hence the alignment.
+static KIND: Kind = Kind(*b"litelease case!\0");
+
+#[repr(align(16))]
+struct Kind([u8; 16]);
+
+const CASE: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
+    Ok(kind) => kind,
+    Err(_) => c"",
+};
 
 impl Statement {
     /// Runs a statement about `name` that asks the rule, which decides whether and what is written.

@@ -4,6 +4,8 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+#[doc(hidden)]
+pub mod boot;
 mod callbacks;
 mod change;
 mod checkpoint;
@@ -14,8 +16,10 @@ mod gate;
 mod guard;
 mod judge;
 mod list;
+mod mark;
 mod present;
 mod purge;
+mod raise;
 mod schema;
 mod shape;
 mod sqlite;

@@ -1,19 +1,13 @@
 //! Deleting rows of names that nobody uses any more, without ever giving a number of theirs again.
 
-use litelease_core::purge_limit;
+use litelease_core::{Here, purge_limit};
 
-use crate::schema::{FORMAT, META, create};
 use crate::sqlite::Value;
 use crate::statements::{execute_once, stored_state};
 use crate::{Error, Store, When};
 
 /// The rows whose last lease ended at `?1` or earlier: it expired then, or was released then.
 pub(crate) const ENDED: &str = "coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
-
-/// Raises the file's token floor, never lowers it.
-pub(crate) const RAISE_FLOOR: &str =
-    "INSERT INTO main.litelease_meta (id, format, token_floor) VALUES (1, ?1, ?2)
-ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor)";
 
 /// What a purge is about to delete.
 #[derive(Default)]
@@ -29,20 +23,20 @@ impl Store {
     /// comes back gets a larger one.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
         self.naming("purge", None, || {
-            self.within(self.boundary()?, || {
+            self.durably(self.boundary()?, |here| {
                 self.verify()?;
                 let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
-                self.all_or_nothing(|| self.delete_ended(limit))
+                self.all_or_nothing(|| self.delete_ended(here, limit))
             })
         })
     }
 
-    fn delete_ended(&self, limit: Value<'_>) -> Result<u64, Error> {
+    fn delete_ended(&self, here: Here, limit: Value<'_>) -> Result<u64, Error> {
         let ended = self.ended(limit)?;
         if ended.rows == 0 {
             return Ok(0);
         }
-        self.raise_floor(ended.largest_token)?;
+        self.raise_floor(here, ended.largest_token)?;
         execute_once(
             self.connection,
             &format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
@@ -76,15 +70,5 @@ impl Store {
             ended.largest_token = ended.largest_token.max(state.token());
         }
         Ok(ended)
-    }
-
-    fn raise_floor(&self, floor: i64) -> Result<(), Error> {
-        if !self.keeps_floor.get() {
-            create(self.connection, &META)?;
-        }
-        self.connection.keeping_last_insert_rowid(|| {
-            let values = [Value::Integer(FORMAT), Value::Integer(floor)];
-            execute_once(self.connection, RAISE_FLOOR, &values)
-        })
     }
 }

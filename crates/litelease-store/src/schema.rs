@@ -48,14 +48,16 @@ pub(crate) const RESOURCES: Table = Table {
 )",
 };
 
-/// What belongs to the file as a whole, in one row. It is made by the first call that needs it; a file
-/// without it has floor 0.
+/// What belongs to the file as a whole, in one row: the mark, as `litelease_core::Mark` has it. It is made by
+/// the first call that needs it; a file without it has floor 0 and no boot.
 pub(crate) const META: Table = Table {
     name: "litelease_meta",
     definition: "(
   id INTEGER PRIMARY KEY CHECK (id = 1),
   format INTEGER NOT NULL,
-  token_floor INTEGER NOT NULL CHECK (token_floor >= 0)
+  token_floor INTEGER NOT NULL CHECK (token_floor >= 0),
+  epoch INTEGER AS (token_floor >> 40),
+  boot INTEGER NOT NULL
 )",
 };
 
@@ -80,12 +82,15 @@ pub(crate) const FORMAT_OF_FILE: &str = "SELECT max(format) FROM main.litelease_
 
 /// 1 if the row of the file is as it must be.
 pub(crate) const META_IS_RIGHT: &str = "SELECT count(*) = 1 AND max(id) = 1 AND max(format) = 1
-AND typeof(max(token_floor)) = 'integer' AND max(token_floor) >= 0 FROM main.litelease_meta";
+AND typeof(max(token_floor)) = 'integer' AND max(token_floor) >= 0 AND typeof(max(boot)) = 'integer'
+FROM main.litelease_meta";
 
 impl Store {
     /// Creates the lease table if it is missing, and checks it if it is there.
     ///
-    /// On a database that has the right table this changes nothing and needs no write lock.
+    /// On a database that has the right table this changes nothing and needs no write lock, with one exception:
+    /// outside a transaction, where a power cut can take commits of this connection, it leaves the mark of the
+    /// present boot, if it is not there yet.
     pub fn bootstrap(&self) -> Result<(), Error> {
         self.naming("bootstrap", None, || {
             let boundary = self.boundary()?;
@@ -93,18 +98,36 @@ impl Store {
                 return self.bootstrap_before_reading();
             }
             match self.verify() {
-                Err(Error::NotBootstrapped) => {}
-                done => return done,
-            }
-            match boundary {
-                Boundary::Joined(_) => create(self.connection, &RESOURCES),
-                Boundary::Own => self.within(boundary, || match self.verify() {
-                    Err(Error::NotBootstrapped) => create(self.connection, &RESOURCES),
-                    // Somebody else was faster.
-                    done => done,
-                }),
+                Ok(()) if boundary == Boundary::Own => self.mark_boot(boundary),
+                Err(Error::NotBootstrapped) => match boundary {
+                    Boundary::Joined(_) => create(self.connection, &RESOURCES),
+                    Boundary::Own => self.durably(boundary, |here| {
+                        self.create_if_missing()?;
+                        self.keep_needed(here, 0)
+                    }),
+                },
+                done => done,
             }
         })
+    }
+
+    fn create_if_missing(&self) -> Result<(), Error> {
+        match self.verify() {
+            Err(Error::NotBootstrapped) => create(self.connection, &RESOURCES),
+            // Somebody else was faster.
+            done => done,
+        }
+    }
+
+    fn mark_boot(&self, boundary: Boundary) -> Result<(), Error> {
+        if self.needed(boundary, self.mark()?, 0)?.is_none() {
+            return Ok(());
+        }
+        match self.leave_mark(boundary, 0) {
+            // Nobody can be granted anything through this connection, either.
+            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => Ok(()),
+            done => done,
+        }
     }
 
     /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks, so that
@@ -126,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Makes sure that the tables are ours, and finds out whether the file keeps a token floor.
+    /// Makes sure that the tables are ours, and finds out whether the file keeps a mark.
     ///
     /// A newer format is told before anything else is looked at: it may have changed any of the tables.
     pub(crate) fn verify(&self) -> Result<(), Error> {
@@ -137,16 +160,17 @@ impl Store {
         if !is_there(self.connection, &RESOURCES)? {
             return Err(Error::NotBootstrapped);
         }
-        let keeps_floor = is_there(self.connection, &META)?;
-        if keeps_floor && !self.connection.answers_one(META_IS_RIGHT)? {
-            return Err(damaged_floor());
+        let keeps_mark = is_there(self.connection, &META)?;
+        if keeps_mark && !self.connection.answers_one(META_IS_RIGHT)? {
+            return Err(damaged_meta());
         }
-        self.keeps_floor.set(keeps_floor);
+        self.keeps_mark.set(keeps_mark);
+        self.boot.set(self.connection.boot());
         Ok(())
     }
 }
 
-pub(crate) fn damaged_floor() -> Error {
+pub(crate) fn damaged_meta() -> Error {
     META.mismatch(format!("its row is missing or is not one of format {FORMAT}"))
 }
 
@@ -209,6 +233,9 @@ fn difference(found: &str, table: &Table) -> Option<String> {
         return Some("it is a virtual table".into());
     }
     let wanted = format!("CREATE TABLE {} {}", table.name, table.definition);
+    if found == wanted {
+        return None;
+    }
     let (found, wanted) = (parts(found), parts(&wanted));
     let length = found.len().max(wanted.len());
     let part = |parts: &[&str], at: usize| parts.get(at).copied().unwrap_or_default().to_owned();

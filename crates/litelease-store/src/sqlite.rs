@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 use std::marker::PhantomData;
 use std::{ptr, slice};
 
+use crate::boot::Boot;
 use crate::{Callbacks, Failure};
 
 /// SQLite's connection, as the C interface has it.
@@ -341,9 +342,19 @@ impl Connection {
 
     /// The path of the main database; empty for one in memory.
     pub(crate) fn filename(self) -> String {
+        self.copy_text(self.path())
+    }
+
+    /// Whether the main database is in a file.
+    pub(crate) fn has_file(self) -> bool {
+        let path = self.path();
+        // SAFETY: what is not null is a C string.
+        !path.is_null() && unsafe { *path } != 0
+    }
+
+    fn path(self) -> *const c_char {
         // SAFETY: `db` is open and the name is a C string.
-        let path = unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) };
-        self.copy_text(path)
+        unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) }
     }
 
     /// Compiles a statement.
@@ -375,6 +386,27 @@ impl Connection {
         Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
     }
 
+    /// The present boot as this database is concerned: 0 for one in memory, which does not outlive any.
+    pub(crate) fn boot(self) -> i64 {
+        if self.has_file() { Boot::present().number() } else { 0 }
+    }
+
+    /// The caller's `synchronous`, as a number.
+    pub(crate) fn synchronous(self) -> Result<i64, Failure> {
+        // SQLite puts the answer into the statement when it compiles it, so a held one would be wrong.
+        let statement = self.prepare("PRAGMA main.synchronous")?;
+        statement.advance()?;
+        Ok(statement.column(0).and_then(Value::integer).unwrap_or(0))
+    }
+
+    /// Sets `synchronous`, which is to be put back.
+    ///
+    /// SQLite does it when it compiles this. There is no white space in it, because an interrupt is looked for
+    /// there and would leave the caller with another setting than before.
+    pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
+        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level}")).map(drop)
+    }
+
     /// Compiles a statement that asks the rule.
     ///
     /// The private function gets a name that no other copy of this code in the process uses for its own, and is
@@ -382,7 +414,9 @@ impl Connection {
     pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
         let judge = self.api.callbacks.judge;
         let name = format!("litelease_rule_{:x}", judge as usize);
-        self.prepare_calling(&sql.replace("litelease_rule", &name), || {
+        let sql = sql.replace("litelease_rule", &name);
+        let sql = sql.replace("litelease_boot", &self.boot().to_string());
+        self.prepare_calling(&sql, || {
             // SAFETY: the function needs no data.
             unsafe { self.register(&name, -1, Caller::Statement, judge, None) }
         })

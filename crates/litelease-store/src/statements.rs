@@ -19,15 +19,19 @@ FROM main.litelease_resources WHERE name = ?1";
 /// Lets the rule decide about a row that is there, and stores what it says: load, decide and save in one
 /// statement, with the write lock held before the rule is asked.
 macro_rules! update {
-    ($floor:literal) => {
+    ($token:literal, $floor:literal) => {
         concat!(
             "UPDATE main.litelease_resources SET owner = litelease_rule(?2, 0),
-token = litelease_rule(?2, 1), lease_expires_at_ms = litelease_rule(?2, 2),
-updated_at_ms = litelease_rule(?2, 3)
+",
+            $token,
+            "lease_expires_at_ms = litelease_rule(?2, 2), updated_at_ms = litelease_rule(?2, 3)
 WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
             $floor,
             ")"
         )
+    };
+    ($floor:literal) => {
+        update!("token = litelease_rule(?2, 1), ", $floor)
     };
 }
 
@@ -45,16 +49,28 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
     };
 }
 
-/// The file's token floor, as a further argument of the rule: NULL where its row is damaged or of another
-/// format.
-macro_rules! with_floor {
+/// The file's token floor, as a further argument of the rule, if the file's mark is of this boot. Otherwise it
+/// is NULL, and the mark must be looked at more closely.
+macro_rules! with_mark {
     ($statement:ident) => {
         $statement!(
-            ", (SELECT CASE WHEN count(*) = 1 AND max(id) = 1 AND max(format) = 1
-THEN max(token_floor) END FROM main.litelease_meta)"
+            ", (SELECT token_floor FROM main.litelease_meta
+WHERE id = 1 AND boot = litelease_boot AND format = 1)"
         )
     };
 }
+
+/// Reads the mark.
+pub(crate) const MARK: &str =
+    "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1 AND format = 1";
+
+/// Stores a mark. The floor never sinks.
+pub(crate) const KEEP_MARK: &str =
+    "INSERT INTO main.litelease_meta (id, format, token_floor, boot) VALUES (1, ?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor), boot = excluded.boot";
+
+/// Answers the journal mode.
+pub(crate) const JOURNAL_MODE: &str = "PRAGMA main.journal_mode";
 
 /// Takes the write lock in a transaction that somebody else began, and changes nothing.
 pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token WHERE FALSE";
@@ -65,20 +81,20 @@ pub(crate) struct Statements {
     /// The same for whoever depends on guards, too.
     pub(crate) fenced: Held,
     pub(crate) presenting: Held,
-    pub(crate) update: Judged,
-    pub(crate) insert: Judged,
+    /// For verbs that leave the token as it is.
+    pub(crate) touch: Held,
+    pub(crate) update: Granting,
+    pub(crate) insert: Granting,
     pub(crate) lock: Held,
     pub(crate) begin: Held,
     pub(crate) commit: Held,
     pub(crate) rollback: Held,
 }
 
-/// A statement that asks the rule, for files without and with a token floor.
-pub(crate) struct Judged {
-    /// Whether it inserts a row, or updates one.
-    pub(crate) inserts: bool,
+/// A statement that may store a new token, for files without and with a mark.
+pub(crate) struct Granting {
     plain: Held,
-    with_floor: Held,
+    with_mark: Held,
 }
 
 /// A statement that is compiled at its first use and then kept.
@@ -102,15 +118,14 @@ impl Statements {
             load: Held::new(LOAD),
             fenced: Held::new(LOAD),
             presenting: Held::calling(Calls::Presenting, PRESENTING),
-            update: Judged {
-                inserts: false,
+            touch: Held::asking(update!("", "")),
+            update: Granting {
                 plain: Held::asking(update!("")),
-                with_floor: Held::asking(with_floor!(update)),
+                with_mark: Held::asking(with_mark!(update)),
             },
-            insert: Judged {
-                inserts: true,
+            insert: Granting {
                 plain: Held::asking(insert!("")),
-                with_floor: Held::asking(with_floor!(insert)),
+                with_mark: Held::asking(with_mark!(insert)),
             },
             lock: Held::new(LOCK),
             begin: Held::new("BEGIN IMMEDIATE"),
@@ -120,10 +135,10 @@ impl Statements {
     }
 }
 
-impl Judged {
-    /// The form for a file that keeps a token floor, or for one that does not.
-    pub(crate) fn for_file(&self, keeps_floor: bool) -> &Held {
-        if keeps_floor { &self.with_floor } else { &self.plain }
+impl Granting {
+    /// The form that looks at the file's mark too, or the one that does not.
+    pub(crate) fn form(&self, reads_mark: bool) -> &Held {
+        if reads_mark { &self.with_mark } else { &self.plain }
     }
 }
 
@@ -164,6 +179,11 @@ impl Held {
         let done = work(&mut statement);
         self.idle.set(Some(statement));
         done
+    }
+
+    /// Gives up the compiled statement.
+    pub(crate) fn forget(&self) {
+        self.idle.take();
     }
 
     /// Runs the statement, which answers no rows, to its end.

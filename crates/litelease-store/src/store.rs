@@ -7,6 +7,7 @@ use litelease_core::{
     RenewResult, Row, Term, TransferResult,
 };
 
+use crate::change::Change;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{Held, Statements, stored_row};
 use crate::{Error, When};
@@ -18,12 +19,16 @@ use crate::{Error, When};
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
-    /// Whether the file has a table that keeps the token floor, as of the last look at its schema.
-    pub(crate) keeps_floor: Cell<bool>,
+    /// Whether the file has a table that keeps its mark, as of the last look at its schema.
+    pub(crate) keeps_mark: Cell<bool>,
+    /// The present boot, as far as this database is concerned, as of the same look.
+    pub(crate) boot: Cell<i64>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
     pub(crate) owes_rollback: Cell<bool>,
+    /// The caller's `synchronous`, while it is raised.
+    pub(crate) owes_synchronous: Cell<Option<i64>>,
     /// Whether the last transaction of ours got so far as to be marked as such.
     pub(crate) is_marked: Cell<bool>,
     /// How many savepoints of ours are open.
@@ -36,6 +41,7 @@ impl Drop for Store {
             // The last chance; after it, whoever has the connection has an open transaction.
             let _ = self.settle();
         }
+        self.put_back_synchronous();
     }
 }
 
@@ -45,9 +51,11 @@ impl Store {
         Store {
             connection,
             statements: Statements::new(),
-            keeps_floor: Cell::new(false),
+            keeps_mark: Cell::new(false),
+            boot: Cell::new(0),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
+            owes_synchronous: Cell::new(None),
             is_marked: Cell::new(false),
             savepoints: Cell::new(0),
         }
@@ -75,7 +83,7 @@ impl Store {
                     return Ok(busy);
                 }
             }
-            self.change(boundary, name, when, |row, floor, now_ms| {
+            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
             })
@@ -92,7 +100,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -107,7 +115,7 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
                 Ok(rule::release(row, who, now_ms).map(&keep))
             })
         })
@@ -124,7 +132,7 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("transfer", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
             })
@@ -139,7 +147,7 @@ impl Store {
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("break", Some(name), || {
-            self.change(self.boundary()?, name, when, |row, floor, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
         })

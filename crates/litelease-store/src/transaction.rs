@@ -1,7 +1,7 @@
 //! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
 
 use crate::sqlite::{TxnState, code};
-use crate::statements::execute_once;
+use crate::statements::{Statements, execute_once};
 use crate::{Error, Store};
 
 /// The transaction that a change is made in.
@@ -151,9 +151,9 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        if self.owes_rollback.get() {
-            self.settle()?;
-        }
+        let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
+        self.put_back_synchronous();
+        settled?;
         let is_autocommit = self.connection.is_autocommit();
         if self.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
@@ -185,13 +185,19 @@ impl Store {
         match boundary {
             Boundary::Own => {
                 self.open()?;
-                match work() {
+                let done = match work() {
                     Ok(done) => self.end().map(|()| done),
                     Err(error) => {
                         let _ = self.rollback();
                         Err(error)
                     }
+                };
+                if !self.owes_rollback.get() {
+                    // Every statement that is kept makes the look for rivals longer, and these are rarely used.
+                    let Statements { begin, commit, rollback, .. } = &self.statements;
+                    [begin, commit, rollback].iter().for_each(|held| held.forget());
                 }
+                done
             }
             Boundary::Joined(TxnState::Write) => work(),
             Boundary::Joined(_) => {

@@ -43,7 +43,9 @@ pub struct Leases {
 impl Leases {
     /// Creates the lease table if it is missing, and checks it strictly if it is there.
     ///
-    /// On a database that has the right table this changes nothing. It may run inside a transaction.
+    /// On a database that has the right table this changes nothing, with one exception: on a connection whose
+    /// commits a power cut can take, and outside a transaction, it leaves the mark of the present boot, so that
+    /// tokens stay in order after one. So call it at every start. It may run inside a transaction.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -549,6 +551,67 @@ impl Leases {
     /// ```
     pub fn purge_at(&self, before_ms: i64, now_ms: i64) -> Result<u64> {
         lift(self.store.purge(before_ms, When::At(now_ms)))
+    }
+
+    /// Raises the floor of the file: every token granted from now on, of any name, is larger than `floor`.
+    ///
+    /// For a file that may be older than what it protects, when the largest token seen elsewhere is known. Tokens
+    /// that are in the file already stay as they are; [`restore_fence`](Leases::restore_fence) raises those too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.raise(1000)?;
+    /// let lease = db.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 1001));
+    /// assert!(matches!(db.raise(999), Err(Error::FloorTooLow { present: 1000, .. })));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn raise(&self, floor: i64) -> Result<()> {
+        lift(self.store.raise(floor))
+    }
+
+    /// Raises the token of one name to `floor`, and ends its lease if it is live: the next grant is larger, and
+    /// whoever has a smaller token is superseded at once.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.raise_name("scheduler", 1000)?;
+    /// assert_eq!(db.token("scheduler")?, Some(1000));
+    /// let lease = db.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 1001));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
+        lift(self.store.raise_name(name, floor, When::Now))
+    }
+
+    /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+    ///
+    /// Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
+    /// every token and the floor far above all that can have been granted since the backup was made: by 2⁵⁴, which
+    /// is more than 16,000 boots of the machine with 2⁴⁰ grants each. There is room for about 500 such calls.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let old = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
+    /// let floor = db.restore_fence()?;
+    /// assert!(matches!(db.renew_exact(&old, ttl)?, RenewResult::Rejected { .. }));
+    /// let lease = db.claim("scheduler", "b", ttl)?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == floor + 1));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn restore_fence(&self) -> Result<i64> {
+        lift(self.store.restore_fence(When::Now))
     }
 
     /// The verbs on a connection.

@@ -17,6 +17,7 @@ from ._types import (
     Busy,
     CommitUnknown,
     ExpiredOnArrival,
+    FloorTooLow,
     InvalidLeaseRow,
     InvalidTtl,
     LeaseInfo,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _RESOURCES, _META = "litelease_resources", "litelease_meta"
 _FORMAT = 1
 _CLAIM, _RENEW, _RELEASE, _TRANSFER, _BREAK, _INSPECT = range(6)
+_TO_RAISE, _TO_RESTORE = 1, 2
 _REASONS = list(Reason)
 _MAX = 2**63 - 1
 
@@ -62,16 +64,31 @@ class Litelease(Fences):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.conn = connection
+        # Whether the open transaction is a verb's own, and the caller's `synchronous` while it is raised.
+        self._is_own = False
+        self._level: int | None = None
 
     def bootstrap(self) -> None:
         """Creates the lease table if it is missing, and checks it strictly if it is there.
 
+        Call it at every start, outside a transaction: where a power cut can take commits, it also leaves the mark
+        that keeps tokens in order after one.
+
         >>> Litelease(sqlite3.connect(":memory:")).bootstrap()
         """
         try:
-            self._check()
+            keeps_mark = self._check()
         except NotBootstrapped:
-            self._write(self._create_if_missing, locks=False)
+            if self.conn.in_transaction:
+                return self._write(self._create_if_missing, locks=False)
+            return self._durably(self._create_and_mark)
+        if not self.conn.in_transaction and self._mark(keeps_mark, 0).writes:
+            try:
+                self._leave_mark(0)
+            except sqlite3.OperationalError as error:
+                # Nobody can be granted anything through a read-only connection, either.
+                if "readonly" not in str(error):
+                    raise
 
     def claim(
         self,
@@ -205,21 +222,75 @@ class Litelease(Fences):
         ever returns."""
 
         def work() -> int:
-            keeps_floor = self._check()
+            keeps_mark = self._check()
             limit = min(before_ms, _time(now_ms))
             largest, count = 0, 0
             for found in self._run("ended", limit):
                 largest, count = max(largest, _valid("?", found)[2]), count + 1
             if count == 0:
                 return 0
-            if not keeps_floor:
-                self._run("create_meta")
-            self._run("raise_floor", _FORMAT, largest)
+            self._keep(keeps_mark, self._mark(keeps_mark, largest, wish=_TO_RAISE))
             if (changed := self._cursor().execute(_library.statement("delete_ended"), (limit,)).rowcount) != count:
                 raise UnexpectedChange(f"purging changed {changed} rows instead of {count}")
             return count
 
-        return self._write(lambda: self._whole(work))
+        return self._durably(lambda: self._whole(work))
+
+    def raise_floor(self, floor: int) -> None:
+        """Raises the floor of the file: every token granted from now on, of any name, is larger than ``floor``.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.raise_floor(1000)
+        >>> db.claim("scheduler", "a", ttl=30).lease.token
+        1001
+        """
+        _check_floor(floor)
+
+        def work() -> None:
+            keeps_mark = self._check()
+            present = self._stored_mark(keeps_mark)[0]
+            if floor < present:
+                raise FloorTooLow(f"the floor of the file is {present} already, and {floor} is less: tokens never sink")
+            if floor == _MAX:
+                raise TokenExhausted("no larger token exists")
+            if floor > present:
+                self._keep(keeps_mark, self._mark(keeps_mark, floor, wish=_TO_RAISE))
+
+        self._durably(lambda: self._whole(work))
+
+    def raise_name(self, name: str, floor: int) -> None:
+        """Raises the token of one name to ``floor``, and ends its lease if it is live."""
+        _check_floor(floor)
+        if floor == _MAX:
+            raise TokenExhausted(f"{name!r}: no larger token exists")
+
+        def decide(row: Row | None, _floor: int, _now: int) -> tuple[_library.Decision, None]:
+            present = row[1] if row else 0
+            if floor < present or floor < 0:
+                raise FloorTooLow(f"{name!r}: its token is {present} already, and {floor} is less: tokens never sink")
+            return _library.Decision(writes=floor > present, token=floor), None
+
+        self._change(name, None, None, decide)
+
+    def restore_fence(self) -> int:
+        """Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+
+        Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
+        every token and the floor far above all that can have been granted since the backup was made.
+        """
+
+        def work() -> int:
+            keeps_mark = self._check()
+            tokens = [_valid("?", found)[2] for found in self._run("list")]
+            mark = self._mark(keeps_mark, max(tokens, default=0), wish=_TO_RESTORE)
+            self._keep(keeps_mark, mark)
+            fence = _library.statement("fence")
+            if (changed := self._cursor().execute(fence, (mark.floor, _time(None))).rowcount) != len(tokens):
+                raise UnexpectedChange(f"fencing changed {changed} rows instead of {len(tokens)}")
+            return mark.floor
+
+        return self._durably(lambda: self._whole(work))
 
     def hold(
         self, name: str, ttl: float = 60.0, *, wait: float = 0.0, owner: str | None = None
@@ -242,12 +313,14 @@ class Litelease(Fences):
         decide: Callable[[Row | None, int, int], tuple[_library.Decision, T]],
     ) -> T:
         def work() -> tuple[_library.Decision, T]:
-            keeps_floor = self._check()
+            keeps_mark = self._check()
             # Read the clock here, under the write lock: waiting for the lock takes time too.
             now = _time(at_ms)
-            row, floor = self._load(name, keeps_floor)
+            row, floor = self._load(name, keeps_mark)
             decision, answer = decide(row[1:] if row else None, floor, now)
             if decision.writes:
+                if decision.token > (row[2] if row else 0) and self._mark(keeps_mark, decision.token).writes:
+                    raise _Unmarked(decision.token)
                 expiry = decision.expires_at_ms if decision.has_owner else None
                 values = (owner if decision.has_owner else None, decision.token, expiry, now)
                 which, key = ("update", row[0]) if row else ("insert", name)
@@ -256,10 +329,74 @@ class Litelease(Fences):
                     raise UnexpectedChange(f"writing {name!r} changed {changed} rows instead of 1")
             return decision, answer
 
-        decision, answer = self._write(work)
+        for _ in range(4):
+            try:
+                decision, answer = self._write(work)
+                break
+            except _Unmarked as unmarked:
+                # The mark comes before the grant, and then the floor may be another one.
+                self._leave_mark(unmarked.token)
+        else:
+            raise SchemaMismatch(f"{_META}: it does not keep a mark")
         if decision.writes and decision.has_owner and at_ms is None and _time(None) >= decision.expires_at_ms:
             raise ExpiredOnArrival(LeaseInfo(name, owner or "", decision.token, decision.expires_at_ms))
         return answer
+
+    def _leave_mark(self, token: int) -> None:
+        """Stores the mark that is needed before ``token`` may be granted."""
+
+        def work() -> None:
+            keeps_mark = self._check()
+            self._keep(keeps_mark, self._mark(keeps_mark, token))
+
+        self._durably(work)
+
+    def _mark(self, keeps_mark: bool, number: int, *, wish: int = 0) -> _library.Mark:
+        """The mark that the file needs to grant a token, or what else is wished."""
+        (file,) = self._run("file")[0] or (None,)
+        code, mark = _library.mark(
+            wish,
+            number,
+            stored=self._stored_mark(keeps_mark),
+            file=_as_text(file or ""),
+            journal_mode=_as_text(self._run("journal_mode")[0][0]),
+            synchronous=self._synchronous(),
+            is_own=not self.conn.in_transaction or self._is_own,
+        )
+        if code:
+            raise TokenExhausted("every name: no larger token exists")
+        return mark
+
+    def _stored_mark(self, keeps_mark: bool) -> tuple[int, int]:
+        floor, boot = self._run("mark")[0] if keeps_mark else (0, 0)
+        return floor, boot
+
+    def _keep(self, keeps_mark: bool, mark: _library.Mark) -> None:
+        if not mark.writes:
+            return
+        if not keeps_mark:
+            self._run("create_meta")
+        self._run("keep_mark", _FORMAT, mark.floor, mark.boot)
+
+    def _synchronous(self) -> int:
+        """The caller's ``synchronous``, also while it is raised."""
+        if self._level is not None:
+            return self._level
+        level: int = self._run("synchronous")[0][0]
+        return level
+
+    def _durably(self, work: Callable[[], T]) -> T:
+        """Does ``work`` as ``_write`` does and, in a transaction of its own, so that no power cut can take it: the
+        caller's ``synchronous`` is raised for this commit and put back, whatever happens."""
+        if self.conn.in_transaction or not self._mark(False, 0).is_weak:
+            return self._write(work)
+        level = self._level = self._synchronous()
+        try:
+            self._run("raise_synchronous")
+            return self._write(work)
+        finally:
+            self._level = None
+            self._cursor().execute(f"PRAGMA main.synchronous = {level}")
 
     def _write(self, work: Callable[[], T], locks: bool = True) -> T:
         """Does ``work`` with the write lock held: in a transaction of its own, or in the caller's, whose busy
@@ -273,12 +410,15 @@ class Litelease(Fences):
                     raise
             return work()
         self._cursor().execute("BEGIN IMMEDIATE")
+        self._is_own = True
         try:
             done = work()
         except BaseException:
             if self.conn.in_transaction:
                 self.conn.rollback()
             raise
+        finally:
+            self._is_own = False
         try:
             self._cursor().execute("COMMIT")
         except sqlite3.Error as error:
@@ -309,8 +449,13 @@ class Litelease(Fences):
         except NotBootstrapped:
             self._run("create")
 
+    def _create_and_mark(self) -> None:
+        self._create_if_missing()
+        keeps_mark = self._check()
+        self._keep(keeps_mark, self._mark(keeps_mark, 0))
+
     def _check(self) -> bool:
-        """Makes sure that the tables are ours. Answers whether the file keeps a token floor."""
+        """Makes sure that the tables are ours. Answers whether the file keeps a mark."""
         try:
             ((newest,),) = self._run("format")
         except sqlite3.OperationalError as error:
@@ -321,10 +466,10 @@ class Litelease(Fences):
             raise NewerFormat(f"the file has format {newest} and this version knows {_FORMAT}: use a newer Litelease")
         if not self._is_there(_RESOURCES):
             raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
-        keeps_floor = self._is_there(_META)
-        if keeps_floor and self._run("meta_is_right") != [(1,)]:
+        keeps_mark = self._is_there(_META)
+        if keeps_mark and self._run("meta_is_right") != [(1,)]:
             raise SchemaMismatch(f"{_META}: its row is missing or is not one of format {_FORMAT}")
-        return keeps_floor
+        return keeps_mark
 
     def _is_there(self, table: str) -> bool:
         found = self._run("entry", table)
@@ -339,10 +484,9 @@ class Litelease(Fences):
             raise SchemaMismatch(f"the table {table} has a {kind} that is not ours, {name!r}")
         return True
 
-    def _load(self, name: str, keeps_floor: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
+    def _load(self, name: str, keeps_mark: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
         rows = self._run("load", name)
-        floor = self._run("floor")[0][0] if keeps_floor else 0
-        return (_valid(name, rows[0]) if rows else None), floor
+        return (_valid(name, rows[0]) if rows else None), self._stored_mark(keeps_mark)[0]
 
     def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._cursor().execute(_library.statement(statement), values).fetchall()
@@ -352,6 +496,19 @@ class Litelease(Fences):
         # Rows as plain tuples, whatever the caller's connection makes of them.
         cursor.row_factory = None
         return cursor
+
+
+class _Unmarked(Exception):
+    """The file's mark is not right for this token."""
+
+    def __init__(self, token: int) -> None:
+        super().__init__(token)
+        self.token = token
+
+
+def _check_floor(floor: int) -> None:
+    if not isinstance(floor, int) or not -(2**63) <= floor <= _MAX:
+        raise OverflowError(f"a floor must be a whole number of at most 64 bits, got {floor!r}")
 
 
 def _time(at_ms: int | None) -> int:

@@ -86,11 +86,41 @@ class Decision(ctypes.Structure):
     expires_at_ms: int
 
 
+class _MarkQuestion(ctypes.Structure):
+    _fields_ = [
+        ("wish", ctypes.c_int),
+        ("is_own", ctypes.c_int),
+        ("number", ctypes.c_int64),
+        ("floor", ctypes.c_int64),
+        ("boot", ctypes.c_int64),
+        ("synchronous", ctypes.c_int64),
+        ("file", _Text),
+        ("journal_mode", _Text),
+    ]
+
+
+class Mark(ctypes.Structure):
+    """The mark to store."""
+
+    _fields_ = [
+        ("writes", ctypes.c_int),
+        ("is_weak", ctypes.c_int),
+        ("floor", ctypes.c_int64),
+        ("boot", ctypes.c_int64),
+    ]
+
+    writes: int
+    is_weak: int
+    floor: int
+    boot: int
+
+
 @functools.lru_cache(maxsize=None)
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(loadable_path())
     library.litelease_door_version.restype = ctypes.c_char_p
     library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
+    library.litelease_door_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
     library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_door_statement.restype = ctypes.c_size_t
     library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
@@ -155,6 +185,30 @@ def decide(
     decision = Decision()
     code: int = _library().litelease_door_decide(ctypes.byref(question), ctypes.byref(decision))
     return code, decision
+
+
+def mark(
+    wish: int, number: int, *, stored: tuple[int, int], file: str, journal_mode: str, synchronous: int, is_own: bool
+) -> tuple[int, Mark]:
+    """Asks which mark a file needs (0 to grant a token, 1 to raise the floor, 2 to fence a restored file).
+
+    ``stored`` is its floor and boot. Answers 0 and the mark, or why it refuses.
+    """
+    if not isinstance(number, int) or not -(2**63) <= number < 2**63:
+        raise OverflowError(f"a floor must be a whole number of at most 64 bits, got {number!r}")
+    question = _MarkQuestion(
+        wish=wish,
+        is_own=is_own,
+        number=number,
+        floor=stored[0],
+        boot=stored[1],
+        synchronous=synchronous,
+        file=_text(file),
+        journal_mode=_text(journal_mode),
+    )
+    answer = Mark()
+    code: int = _library().litelease_door_mark(ctypes.byref(question), ctypes.byref(answer))
+    return code, answer
 
 
 def _text(text: str | None) -> _Text:

@@ -136,6 +136,10 @@ class TokenExhausted(LiteleaseError):
     """No larger token exists. Nothing was written."""
 
 
+class FloorTooLow(LiteleaseError):
+    """A floor was to be raised to less than it is. Nothing was written."""
+
+
 class NotBootstrapped(LiteleaseError):
     """The database has no lease table yet: call ``bootstrap()``."""
 

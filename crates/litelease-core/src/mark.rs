@@ -1,0 +1,121 @@
+//! What a file remembers beyond its rows, so that an accident to the file brings no token back.
+//!
+//! A power cut may take commits that were acknowledged, and a backup may bring back an old file. Then rows
+//! no longer tell the newest token. The floor does: every new token is larger. Its upper bits count
+//! accidents that may have been; they are the epoch.
+
+use crate::Refusal;
+
+/// How many tokens fit into an epoch, as a power of two.
+const EPOCH_BITS: u32 = 40;
+
+/// How many epochs the fence of a restored file skips: more boots than lie between a backup and its return.
+const RESTORE_EPOCHS: i64 = 1 << 14;
+
+/// The floor of a file's tokens, and the boot of the machine that its epoch belongs to.
+///
+/// A file that has none is like one with floor 0 and no boot.
+///
+/// ```
+/// # use litelease_core::{Here, Mark};
+/// let here = Here { boot: 7, is_weak: true, is_own: true };
+/// // The first grant on a connection that can lose commits leaves a mark, and then they are free.
+/// let mark = Mark::default().needed(1, here)?.unwrap();
+/// assert_eq!(mark, Mark { floor: 0, boot: 7 });
+/// assert_eq!(mark.needed(2, here)?, None);
+/// // After the next boot nobody knows what was lost, so numbers go on far above.
+/// let next = mark.needed(3, Here { boot: 8, ..here })?.unwrap();
+/// assert_eq!(next, Mark { floor: 1 << 40, boot: 8 });
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// Every new token is larger. Its epoch is that of every token granted so far, or a later one.
+    pub floor: i64,
+    /// The boot in which grants may have been lost: 0 if there is none. It is negative while the mark itself
+    /// may still get lost, because it was made in a caller's transaction.
+    pub boot: i64,
+}
+
+/// Where a grant is about to be stored.
+///
+/// ```
+/// # use litelease_core::Here;
+/// let in_a_transaction_of_the_callers = Here { boot: 7, is_weak: true, is_own: false };
+/// # assert!(!in_a_transaction_of_the_callers.is_own);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// The present boot; 0 where nothing outlives it, as in memory.
+    pub boot: i64,
+    /// Whether a power cut can take commits that were acknowledged.
+    pub is_weak: bool,
+    /// Whether the mark can be stored in a commit of its own, which no power cut takes.
+    pub is_own: bool,
+}
+
+impl Mark {
+    /// The mark that must be stored before `token` may be granted, or `None` if this one will do.
+    pub fn needed(self, token: i64, here: Here) -> Result<Option<Mark>, Refusal> {
+        let is_sure = here.is_own || !here.is_weak;
+        let ours = if is_sure { here.boot } else { -here.boot };
+        let mut needed = match self.boot {
+            // Nothing can be lost here, and nothing could before.
+            0 if !here.is_weak => self,
+            0 => Mark { boot: ours, ..self },
+            boot if boot == here.boot => self,
+            boot if boot == -here.boot => Mark { boot: ours, ..self },
+            _ => Mark { floor: self.floor_after(1)?, boot: ours },
+        };
+        if !needed.is_enough_for(token) {
+            needed.floor = token >> EPOCH_BITS << EPOCH_BITS;
+            // A mark of this boot no longer tells the whole truth if this commit may get lost.
+            needed.boot = if needed.boot == 0 { 0 } else { ours };
+        }
+        Ok((needed != self).then_some(needed))
+    }
+
+    /// The mark with a floor of at least `floor`.
+    ///
+    /// ```
+    /// # use litelease_core::{Here, Mark};
+    /// let here = Here { boot: 7, is_weak: false, is_own: true };
+    /// assert_eq!(Mark::default().raised(41, here)?, Mark { floor: 41, boot: 0 });
+    /// # Ok::<(), litelease_core::Refusal>(())
+    /// ```
+    pub fn raised(self, floor: i64, here: Here) -> Result<Mark, Refusal> {
+        let mark = self.needed(floor, here)?.unwrap_or(self);
+        Ok(Mark { floor: mark.floor.max(floor), ..mark })
+    }
+
+    /// Whether the epoch of a token is not above the floor's: then a later epoch is above both.
+    ///
+    /// ```
+    /// # use litelease_core::Mark;
+    /// assert!(Mark::default().is_enough_for((1 << 40) - 1));
+    /// assert!(!Mark::default().is_enough_for(1 << 40));
+    /// ```
+    pub fn is_enough_for(self, token: i64) -> bool {
+        token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
+    }
+
+    /// A floor far above everything granted since a backup, of which this is the mark and `newest` the newest
+    /// token.
+    ///
+    /// ```
+    /// # use litelease_core::Mark;
+    /// assert_eq!(Mark::default().floor_after_restore(41)?, 1 << 54);
+    /// # Ok::<(), litelease_core::Refusal>(())
+    /// ```
+    pub fn floor_after_restore(self, newest: i64) -> Result<i64, Refusal> {
+        Mark { floor: self.floor.max(newest), ..self }.floor_after(RESTORE_EPOCHS)
+    }
+
+    fn floor_after(self, epochs: i64) -> Result<i64, Refusal> {
+        let epoch = (self.floor >> EPOCH_BITS) + epochs;
+        match epoch <= i64::MAX >> EPOCH_BITS {
+            true => Ok(epoch << EPOCH_BITS),
+            false => Err(Refusal::TokenExhausted),
+        }
+    }
+}

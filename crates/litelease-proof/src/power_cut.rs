@@ -1,0 +1,385 @@
+//! Power cuts: a workload is recorded, and from every moment of it come files as a power cut may leave them.
+//!
+//! Each is opened with plain SQLite after a simulated boot, must be whole, and must grant larger tokens than all
+//! that were acknowledged before the cut. Some of them are where the workload goes on, so that cuts follow cuts.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
+
+use litelease::rusqlite::{Connection, OpenFlags};
+use litelease::{ClaimResult, Litelease};
+use litelease_store::boot::{Boot, pretend};
+use tempfile::TempDir;
+
+use crate::disk::{CUTS, Cut, Disk, Event, Image};
+use crate::rig::Dice;
+use crate::vfs;
+
+const FILE: &str = "cut.sqlite3";
+const TTL: Duration = Duration::from_millis(50);
+
+/// How a connection is set up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// The journal mode.
+    pub journal: &'static str,
+    /// The `synchronous`.
+    pub synchronous: &'static str,
+}
+
+impl Setting {
+    /// Every setting that is looked at.
+    pub fn all() -> impl Iterator<Item = Setting> {
+        ["WAL", "DELETE", "TRUNCATE", "PERSIST"].into_iter().flat_map(|journal| {
+            ["NORMAL", "FULL", "EXTRA"].map(|synchronous| Setting { journal, synchronous })
+        })
+    }
+
+    /// Whether no acknowledged commit gets lost. This is the table that the store goes by, written again.
+    pub fn is_strong(self) -> bool {
+        match self.journal {
+            "DELETE" => self.synchronous == "EXTRA",
+            _ => self.synchronous != "NORMAL",
+        }
+    }
+
+    /// Whether SQLite itself warns that a power cut can, if rarely, damage the file.
+    pub fn may_be_damaged(self) -> bool {
+        self.journal != "WAL" && self.synchronous == "NORMAL"
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.journal, self.synchronous)
+    }
+}
+
+/// Whether the file learns that the machine was off. If not, there is no epoch: the negative control.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Epoch {
+    /// Each boot has a number of its own.
+    On,
+    /// All boots look the same.
+    Off,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Workloads recorded.
+    pub runs: u64,
+    /// Different files looked at.
+    pub images: u64,
+    /// Files in which an acknowledged grant was missing.
+    pub lost: u64,
+    /// Files that SQLite found damaged, with the first complaint.
+    pub damaged: u64,
+    /// Files that granted a token again, or a smaller one.
+    pub repeated: u64,
+    /// The first thing that was wrong.
+    pub first: Option<String>,
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Tally { runs, images, lost, damaged, repeated, .. } = self;
+        write!(
+            f,
+            "{images} files from {runs} runs: {lost} without an acknowledged grant, {damaged} damaged, \
+             {repeated} with a token again"
+        )
+    }
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: Tally) {
+        self.runs += other.runs;
+        self.images += other.images;
+        self.lost += other.lost;
+        self.damaged += other.damaged;
+        self.repeated += other.repeated;
+        self.first = self.first.take().or(other.first);
+    }
+}
+
+/// What was acknowledged, with how many events there were by then.
+type Acknowledged = Vec<(usize, String, i64)>;
+
+/// Cuts the power until there were so many different files, or the time is up.
+pub fn cut_power(
+    setting: Setting,
+    epoch: Epoch,
+    images: u64,
+    until: Option<Instant>,
+    seed: u64,
+) -> Tally {
+    let mut dice = Dice::from(seed);
+    let mut tally = Tally::default();
+    let places = Places::new();
+    let mut seen = HashSet::new();
+    while tally.images < images && until.is_none_or(|until| Instant::now() < until) {
+        let (mut files, mut known) = (Image::new(), BTreeMap::new());
+        // A chain of boots, each on what the cut before has left.
+        for boot in 1..=3 {
+            let boots = [boot, boot + 1].map(|boot| match epoch {
+                Epoch::On => Boot::Known(boot),
+                Epoch::Off => Boot::Known(1),
+            });
+            pretend(Some(boots[0]));
+            let (start, events, acknowledged) = places.workload(setting, &files, &mut dice);
+            tally.runs += 1;
+            pretend(Some(boots[1]));
+            let goes_on_at = start + dice.below((events.len() - start) as u64) as usize;
+            let mut disk = Disk::default();
+            let mut told = known.clone();
+            let mut acknowledged = acknowledged.into_iter().peekable();
+            for (position, event) in events.iter().enumerate() {
+                disk.follow(event);
+                if position < start {
+                    continue;
+                }
+                while let Some((_, name, token)) =
+                    acknowledged.next_if(|(by_then, ..)| *by_then <= position + 1)
+                {
+                    let largest = told.entry(name).or_insert(0);
+                    *largest = token.max(*largest);
+                }
+                for cut in cuts(&disk, event, position) {
+                    let image = disk.cut(cut, &mut dice);
+                    if seen.insert(key(&image, &told)) {
+                        tally.images += 1;
+                        places.look(&image, &told, &mut tally, || {
+                            format!(
+                                "{setting:?}, epoch {epoch:?}, seed {seed}, {cut:?} after {event:?}"
+                            )
+                        });
+                    }
+                }
+                if position == goes_on_at {
+                    files = disk.cut(Cut::Random, &mut dice);
+                    known = told.clone();
+                }
+            }
+            if !places.is_whole(&files) {
+                break;
+            }
+        }
+    }
+    pretend(None);
+    tally
+}
+
+/// Which cuts to try after an event: those that can make a difference, and of the many some at each moment.
+fn cuts(disk: &Disk, event: &Event, position: usize) -> Vec<Cut> {
+    match event {
+        Event::Sync(_) | Event::SyncFolder => vec![Cut::LosesAll],
+        _ if !disk.is_at_risk() => vec![],
+        _ => {
+            let in_turn = |at: usize| CUTS[at % CUTS.len()];
+            vec![in_turn(2 * position), in_turn(2 * position + 1), Cut::Random, Cut::Random]
+        }
+    }
+}
+
+/// Tells images apart.
+fn key(image: &Image, told: &BTreeMap<String, i64>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    told.hash(&mut hasher);
+    for (name, bytes) in image {
+        (name, bytes.len()).hash(&mut hasher);
+        // SQLite's pages are long: this is many times faster than hashing byte by byte.
+        let mix = |sum: u64, word: &[u8]| {
+            let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+        };
+        bytes.chunks(8).fold(0, mix).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Where the workload runs and where files are looked at: in memory, if the system has such a folder.
+struct Places {
+    _folder: TempDir,
+    run: PathBuf,
+    look: PathBuf,
+}
+
+impl Places {
+    fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let folder = match memory.is_dir() {
+            true => tempfile::tempdir_in(memory),
+            false => tempfile::tempdir(),
+        };
+        let folder = folder.expect("a temporary folder");
+        let [run, look] = ["run", "look"].map(|name| folder.path().join(name));
+        for path in [&run, &look] {
+            fs::create_dir(path).expect("a folder");
+        }
+        Places { _folder: folder, run, look }
+    }
+
+    /// Records a few grants, with these files to begin with. Answers how many events put those there, too.
+    fn workload(
+        &self,
+        setting: Setting,
+        files: &Image,
+        dice: &mut Dice,
+    ) -> (usize, Vec<Event>, Acknowledged) {
+        put(&self.run, files);
+        vfs::record(files);
+        let start = vfs::position();
+        let acknowledged = grants(&self.run.join(FILE), setting, dice);
+        (start, vfs::recorded(), acknowledged)
+    }
+
+    /// Whether SQLite finds nothing wrong with a file.
+    fn is_whole(&self, image: &Image) -> bool {
+        put(&self.look, image);
+        check(&self.open_looked()).is_ok()
+    }
+
+    fn open_looked(&self) -> Connection {
+        Connection::open(self.look.join(FILE)).expect("opens")
+    }
+
+    /// Opens a file as the next boot finds it.
+    fn look(
+        &self,
+        image: &Image,
+        told: &BTreeMap<String, i64>,
+        tally: &mut Tally,
+        case: impl Fn() -> String,
+    ) {
+        put(&self.look, image);
+        let conn = self.open_looked();
+        if let Err(complaint) = check(&conn) {
+            tally.damaged += 1;
+            tally.first.get_or_insert_with(|| format!("{}: {complaint}", case()));
+            return;
+        }
+        let db = Litelease::from_connection(conn);
+        // A purge takes rows away, and leaves the floor.
+        let floor = "SELECT token_floor FROM litelease_meta";
+        let floor: i64 = db.conn().query_row(floor, [], |row| row.get(0)).unwrap_or(0);
+        let is_lost = |(name, largest): (&String, &i64)| {
+            let newest = db.token(name).ok().flatten().unwrap_or(0);
+            newest.max(floor) < *largest
+        };
+        tally.lost += u64::from(told.iter().any(is_lost));
+        for (name, largest) in told {
+            match db.claim_at(name, "after", TTL, i64::MAX - 1_000) {
+                Ok(ClaimResult::Acquired(lease)) if lease.token > *largest => {}
+                answer => {
+                    // Where nothing is granted, no token comes back: then the file is damaged.
+                    match answer {
+                        Ok(_) => tally.repeated += 1,
+                        Err(_) => tally.damaged += 1,
+                    }
+                    tally.first.get_or_insert_with(|| {
+                        format!("{}: {largest} was acknowledged, then {answer:?}", case())
+                    });
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Lets SQLite look for damage.
+fn check(conn: &Connection) -> Result<(), String> {
+    // The file need not survive, and nobody else is there: this saves time.
+    let quick = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF";
+    let check = "PRAGMA integrity_check";
+    let answer: Result<String, _> =
+        conn.execute_batch(quick).and_then(|()| conn.query_row(check, [], |row| row.get(0)));
+    match answer {
+        Ok(answer) if answer == "ok" => Ok(()),
+        Ok(complaint) => Err(complaint),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Makes these the files of the folder.
+fn put(folder: &Path, image: &Image) {
+    for suffix in ["", "-journal", "-wal", "-shm"] {
+        let name = format!("{FILE}{suffix}");
+        let path = folder.join(&name);
+        match image.get(&name) {
+            Some(bytes) => fs::write(path, bytes).expect("writes"),
+            None => drop(fs::remove_file(path)),
+        }
+    }
+}
+
+/// The workload: what it was granted, and when it knew.
+fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
+    let flags = OpenFlags::default();
+    let conn = Connection::open_with_flags_and_vfs(file, flags, vfs::NAME).expect("opens");
+    let page_size = [512, 1024, 4096][dice.below(3) as usize];
+    let Setting { journal, synchronous } = setting;
+    // Either may come first: at the default it would be FULL while the journal mode changes.
+    let mut pragmas = [format!("journal_mode = {journal}"), format!("synchronous = {synchronous}")];
+    if dice.below(2) == 0 {
+        pragmas.reverse();
+    }
+    let [first, second] = pragmas;
+    conn.execute_batch(&format!(
+        "PRAGMA page_size = {page_size}; PRAGMA {first}; PRAGMA {second}; PRAGMA wal_autocheckpoint = 9"
+    ))
+    .expect("pragmas");
+    let mut db = Litelease::from_connection(conn);
+    let mut acknowledged = Acknowledged::new();
+    let mut now_ms = 0;
+    // The first boot makes the table. Later ones may leave the mark to the first grant.
+    let is_marked = db.token("x").is_err() || dice.below(2) == 0;
+    if is_marked {
+        db.bootstrap().expect("bootstrap");
+    }
+    for step in 0..8 {
+        now_ms += 1_000;
+        let name = ["x", "y"][dice.below(2) as usize];
+        let lease = match dice.below(8) {
+            // Inside a transaction the mark is promised only where bootstrap has left it before.
+            0 if is_marked || step > 0 => {
+                let tx = db.transaction().expect("a transaction");
+                let lease = tx.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired();
+                tx.conn().execute_batch("CREATE TABLE IF NOT EXISTS mine (id)").expect("a table");
+                tx.commit().expect("a commit");
+                lease
+            }
+            1 => {
+                let above = (dice.below(3) as i64) << 40 | dice.below(100) as i64;
+                db.claim_above_at(name, "a", TTL, now_ms, above).expect("a claim").acquired()
+            }
+            2 => {
+                db.purge_at(now_ms, now_ms).expect("a purge");
+                None
+            }
+            3 => {
+                let floor = db.token(name).expect("a token").unwrap_or(0) + dice.below(50) as i64;
+                db.raise_name(name, floor).expect("raised");
+                None
+            }
+            _ => db.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired(),
+        };
+        let Some(lease) = lease else { continue };
+        acknowledged.push((vfs::position(), lease.name.clone(), lease.token));
+        match dice.below(4) {
+            0 => {
+                let handed_on = db.transfer_exact_at(&lease, "b", TTL, now_ms).expect("a transfer");
+                if let litelease::TransferResult::Transferred(lease) = handed_on {
+                    acknowledged.push((vfs::position(), lease.name, lease.token));
+                }
+            }
+            1 => drop(db.release_exact_at(&lease, now_ms).expect("a release")),
+            _ => {}
+        }
+    }
+    acknowledged
+}

@@ -1,0 +1,208 @@
+//! The long proofs, within a time budget: the list, and running it.
+//!
+//! A proof is a line in [`PROOFS`] and a function that tries until its time is up.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::model::{PROTECTIONS, search};
+use crate::power_cut::{Epoch, Setting, Tally, cut_power};
+use crate::rig::tell;
+
+/// A long proof.
+pub struct Proof {
+    /// What it is called, on the command line too.
+    pub name: &'static str,
+    /// Its part of the time.
+    pub share: u32,
+    /// Tries until the time is up.
+    pub run: fn(&Watch) -> Outcome,
+}
+
+/// Every long proof.
+pub const PROOFS: &[Proof] = &[
+    Proof { name: "power-cuts", share: 12, run: power_cuts },
+    Proof { name: "power-cuts-without-epoch", share: 1, run: power_cuts_without_epoch },
+    Proof { name: "model", share: 2, run: model },
+    Proof { name: "kills", share: 3, run: |watch| again_and_again(watch, "processes", "") },
+    Proof {
+        name: "system-calls",
+        share: 2,
+        run: |watch| again_and_again(watch, "system_calls", ""),
+    },
+    Proof { name: "agreement", share: 2, run: |watch| again_and_again(watch, "agreement", "") },
+    Proof { name: "journeys", share: 2, run: |watch| again_and_again(watch, "journeys", "stress") },
+];
+
+/// How long a proof may take, and its luck.
+pub struct Watch {
+    /// When to stop.
+    pub until: Instant,
+    /// Where its random numbers begin.
+    pub seed: u64,
+    name: &'static str,
+}
+
+/// What came of a proof.
+pub struct Outcome {
+    /// What was tried, and how often.
+    pub tried: String,
+    /// What was found: nothing, if all is well.
+    pub found: Vec<String>,
+}
+
+impl Watch {
+    /// Whether the time is up.
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Shows how far a proof has come.
+    pub fn show(&self, progress: &str) {
+        let left = self.until.saturating_duration_since(Instant::now()).as_secs();
+        tell(&format!("  {}: {progress} ({left} s left)", self.name));
+    }
+}
+
+/// Runs all proofs, or those that are named, and prints one table. Answers whether nothing was found.
+pub fn run(minutes: f64, seed: u64, names: &[&str]) -> bool {
+    let chosen = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
+    let shares: u32 = PROOFS.iter().filter(chosen).map(|proof| proof.share).sum();
+    tell(&format!("torture: {minutes} minutes, LITELEASE_SEED={seed}"));
+    let mut table = Vec::new();
+    for proof in PROOFS.iter().filter(chosen) {
+        let start = Instant::now();
+        let time =
+            Duration::from_secs_f64(60.0 * minutes * f64::from(proof.share) / f64::from(shares));
+        tell(&format!("{} ({} s)", proof.name, time.as_secs()));
+        let watch = Watch { until: start + time, seed, name: proof.name };
+        let outcome = (proof.run)(&watch);
+        table.push((proof.name, start.elapsed(), outcome));
+    }
+    println!("\n{:<26} {:>6}  {:<8} tried", "proof", "s", "found");
+    let mut is_well = true;
+    for (name, took, Outcome { tried, found }) in &table {
+        is_well &= found.is_empty();
+        let word = if found.is_empty() { "nothing" } else { "FAULT" };
+        println!("{name:<26} {:>6}  {word:<8} {tried}", took.as_secs());
+        found.iter().for_each(|found| println!("    {found}"));
+    }
+    is_well
+}
+
+/// The most files that are looked at: after that, more of the same proves little.
+const IMAGES: u64 = 1_000_000;
+
+fn power_cuts(watch: &Watch) -> Outcome {
+    let tallies = cut_everywhere(watch, Epoch::On);
+    let mut all = Tally::default();
+    let mut found = Vec::new();
+    for (setting, tally) in tallies {
+        let is_damaged = tally.damaged > 0 && !setting.may_be_damaged();
+        let is_lost = tally.lost > 0 && setting.is_strong();
+        if tally.repeated > 0 || is_damaged || is_lost {
+            found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
+        }
+        tell(&format!("  {setting}: {tally}"));
+        all.add(tally);
+    }
+    Outcome { tried: all.to_string(), found }
+}
+
+/// The negative control: where commits get lost, tokens must come back.
+fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
+    let mut all = Tally::default();
+    let mut found = Vec::new();
+    for (setting, tally) in cut_everywhere(watch, Epoch::Off) {
+        let expects = matches!(
+            (setting.journal, setting.synchronous),
+            ("WAL", "NORMAL") | ("DELETE", "FULL")
+        );
+        if expects && tally.images > 1_000 && tally.repeated == 0 {
+            found
+                .push(format!("{setting}: no token came back, so the cuts prove nothing: {tally}"));
+        }
+        tell(&format!("  {setting}: {tally}"));
+        all.add(tally);
+    }
+    Outcome { tried: format!("{all}, as must be"), found }
+}
+
+/// Cuts the power in all settings, on all processors.
+fn cut_everywhere(watch: &Watch, epoch: Epoch) -> Vec<(Setting, Tally)> {
+    let settings: Vec<Setting> = Setting::all().collect();
+    let tallies = Mutex::new(vec![Tally::default(); settings.len()]);
+    let (next, images) = (AtomicU64::new(0), AtomicU64::new(0));
+    let threads = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !watch.is_over() && images.load(Ordering::Relaxed) < IMAGES {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    let which = number as usize % settings.len();
+                    let seed = watch.seed.wrapping_add(number / settings.len() as u64);
+                    let tally = cut_power(settings[which], epoch, 500, Some(watch.until), seed);
+                    let before = images.fetch_add(tally.images, Ordering::Relaxed);
+                    if before / 50_000 != (before + tally.images) / 50_000 {
+                        watch.show(&format!("{} files", before + tally.images));
+                    }
+                    tallies.lock().expect("no panic")[which].add(tally);
+                }
+            });
+        }
+    });
+    settings.into_iter().zip(tallies.into_inner().expect("no panic")).collect()
+}
+
+fn model(watch: &Watch) -> Outcome {
+    let mut found = Vec::new();
+    for protection in PROTECTIONS {
+        if search(Some(protection), 3, watch.left()).violation.is_none() {
+            found.push(format!("{protection:?} is not needed, or the time was too short"));
+        }
+    }
+    let all = search(None, 4, watch.left());
+    found.extend(all.violation);
+    let part = if all.is_all { "all" } else { "some, because the time was up," };
+    let tried = format!(
+        "{} states, {part} of them in order; {} protections taken away",
+        all.states,
+        PROTECTIONS.len()
+    );
+    Outcome { tried, found }
+}
+
+impl Watch {
+    fn left(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1))
+    }
+}
+
+/// Runs a test of this crate until the time is up, each time with other luck.
+pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
+    let (mut rounds, mut found) = (0, Vec::new());
+    while found.is_empty() && (rounds == 0 || !watch.is_over()) {
+        let seed = watch.seed.wrapping_add(rounds);
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["test", "-q", "-p", "litelease-proof", "--test", test, "--", filter]);
+        cargo.env("LITELEASE_SEED", seed.to_string()).env("PROPTEST_CASES", "2000");
+        cargo.env("LITELEASE_STRESS_SECONDS", watch.left().as_secs().clamp(1, 60).to_string());
+        match cargo.output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => {
+                let text = [output.stdout, output.stderr].concat();
+                let text = String::from_utf8_lossy(&text).into_owned();
+                let panic = text.lines().skip_while(|line| !line.contains("panicked")).take(3);
+                found.push(format!("seed {seed}: {}", panic.collect::<Vec<_>>().join(" ")));
+                tell(&text);
+            }
+            Err(error) => found.push(format!("cargo does not run: {error}")),
+        }
+        rounds += 1;
+        watch.show(&format!("{rounds} rounds"));
+    }
+    Outcome { tried: format!("{rounds} rounds of tests/{test}.rs"), found }
+}

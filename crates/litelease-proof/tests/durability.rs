@@ -1,0 +1,511 @@
+//! The mark that keeps tokens in order after a power cut, and floors raised by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use litelease::rusqlite::{Connection, OpenFlags, ffi};
+use litelease::{Error, Leases, Litelease, LiteleaseRef, RenewResult};
+use litelease_proof::rig::{LONG, Place, acquired, sqlite_code};
+use litelease_store::boot::{Boot, pretend};
+
+const TTL: Duration = Duration::from_millis(50);
+const EPOCH: i64 = 1 << 40;
+
+/// The settings in which an acknowledged commit can get lost, and those in which it cannot.
+const WEAK: [(&str, i64); 9] = [
+    ("WAL", 0),
+    ("WAL", 1),
+    ("DELETE", 0),
+    ("DELETE", 1),
+    ("DELETE", 2),
+    ("TRUNCATE", 1),
+    ("PERSIST", 1),
+    ("MEMORY", 2),
+    ("MEMORY", 3),
+];
+const STRONG: [(&str, i64); 7] = [
+    ("WAL", 2),
+    ("WAL", 3),
+    ("DELETE", 3),
+    ("TRUNCATE", 2),
+    ("TRUNCATE", 3),
+    ("PERSIST", 2),
+    ("PERSIST", 3),
+];
+
+/// A handle in this boot of the machine, on a file that has its lease table already.
+fn in_boot(boot: i64, place: &Place, synchronous: i64) -> Litelease {
+    pretend(Some(Boot::Known(boot)));
+    let conn = place.connect(Duration::ZERO);
+    conn.pragma_update(None, "synchronous", synchronous).unwrap();
+    Litelease::from_connection(conn)
+}
+
+/// A file with nothing but the lease table, as an older version or another program has left it.
+fn plain(journal: &'static str) -> Place {
+    let place = Place::new(journal);
+    let memory = litelease_proof::rig::memory();
+    let sql = "SELECT sql FROM sqlite_schema WHERE name = 'litelease_resources'";
+    let sql: String = memory.conn().query_row(sql, [], |row| row.get(0)).unwrap();
+    place.connect(Duration::ZERO).execute_batch(&sql).unwrap();
+    place
+}
+
+fn claim_at(db: &Leases, name: &str, now_ms: i64) -> i64 {
+    acquired(db.claim_at(name, "a", TTL, now_ms)).token
+}
+
+/// The floor and the boot that a file keeps.
+fn mark(conn: &Connection) -> Option<(i64, i64)> {
+    let sql = "SELECT token_floor, boot FROM litelease_meta";
+    conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).ok()
+}
+
+fn synchronous(conn: &Connection) -> i64 {
+    conn.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn a_weak_connection_leaves_a_mark_once_per_boot_and_goes_on_in_a_new_epoch() {
+    for (journal, level) in WEAK {
+        for bootstraps in [true, false] {
+            let case = format!("{journal}, synchronous {level}, bootstraps {bootstraps}");
+            let place = plain(journal);
+            for boot in [7, 8, 9] {
+                let db = in_boot(boot, &place, level);
+                let epoch = (boot - 7) * EPOCH;
+                if bootstraps {
+                    db.bootstrap().unwrap();
+                    assert_eq!(mark(db.conn()), Some((epoch, boot)), "{case}");
+                }
+                for (number, now_ms) in [(1, 0), (2, 100), (3, 200)] {
+                    let now_ms = boot * 1_000 + now_ms;
+                    let expected = epoch + number;
+                    assert_eq!(claim_at(&db, "x", now_ms), expected, "{case}, boot {boot}");
+                    assert_eq!(mark(db.conn()), Some((epoch, boot)), "{case}");
+                }
+                assert_eq!(synchronous(db.conn()), level, "{case}");
+                // Another process of the same boot finds everything in place.
+                let other = in_boot(boot, &place, level);
+                other.bootstrap().unwrap();
+                assert_eq!(claim_at(&other, "y", boot * 1_000), epoch + 1, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_strong_connection_needs_no_mark_and_its_numbers_stay_dense() {
+    for (journal, level) in STRONG {
+        let place = Place::new(journal);
+        for boot in [7, 8, 9] {
+            let db = in_boot(boot, &place, level);
+            db.bootstrap().unwrap();
+            assert_eq!(claim_at(&db, "x", boot * 1_000), boot - 6, "{journal}, {level}");
+            assert_eq!(mark(db.conn()), None, "{journal}, {level}");
+        }
+    }
+    pretend(None);
+    let memory = litelease_proof::rig::memory();
+    acquired(memory.claim("x", "a", LONG));
+    assert_eq!(mark(memory.conn()), None, "nothing in memory outlives a boot");
+}
+
+#[test]
+fn a_strong_connection_minds_what_a_weak_one_may_have_lost_in_another_boot() {
+    for (journal, level) in STRONG {
+        let place = Place::new(journal);
+        let weak = in_boot(7, &place, 1);
+        weak.bootstrap().unwrap();
+        assert_eq!(claim_at(&weak, "x", 0), 1);
+        drop(weak);
+        let strong = in_boot(8, &place, level);
+        assert_eq!(claim_at(&strong, "x", 1_000), EPOCH + 1, "{journal}, {level}");
+        assert_eq!(claim_at(&strong, "x", 2_000), EPOCH + 2, "{journal}, {level}");
+    }
+}
+
+#[test]
+fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
+    let place = Place::new("WAL");
+    let db = in_boot(7, &place, 2);
+    db.bootstrap().unwrap();
+    claim_at(&db, "x", 0);
+    assert_eq!(mark(db.conn()), None);
+    db.conn().pragma_update(None, "synchronous", 1).unwrap();
+    claim_at(&db, "x", 1_000);
+    assert_eq!(mark(db.conn()), Some((0, 7)));
+}
+
+#[test]
+fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_mark() {
+    type Verb = fn(&Leases) -> litelease::Result<Option<i64>>;
+    let verbs: [(&str, Verb); 5] = [
+        ("transfer", |db| db.transfer_at("x", "a", "b", TTL, 10).map(|_| None)),
+        ("break", |db| db.break_lease_at("x", 10).map(|_| None)),
+        ("claim", |db| db.claim_at("x", "b", TTL, 100).map(|_| None)),
+        ("renew", |db| db.renew_at("x", "a", TTL, 10).map(|_| Some(1))),
+        ("release", |db| db.release_at("x", "a", 10).map(|_| Some(1))),
+    ];
+    for (verb, call) in verbs {
+        let place = Place::new("DELETE");
+        let before = in_boot(7, &place, 2);
+        before.bootstrap().unwrap();
+        claim_at(&before, "x", 0);
+        let db = in_boot(8, &place, 2);
+        let kept = call(&db).unwrap();
+        assert_eq!(db.token("x").unwrap(), kept.or(Some(EPOCH + 1)), "{verb}");
+        let expected = if kept.is_some() { (0, 7) } else { (EPOCH, 8) };
+        assert_eq!(mark(db.conn()), Some(expected), "{verb}");
+    }
+}
+
+#[test]
+fn in_a_transaction_the_mark_comes_and_goes_with_it_and_the_next_grant_makes_sure() {
+    for journal in ["WAL", "DELETE"] {
+        let place = plain(journal);
+        let mut db = in_boot(7, &place, 1);
+        let tx = db.transaction().unwrap();
+        assert_eq!(claim_at(&tx, "x", 0), 1);
+        assert_eq!(mark(tx.conn()), Some((0, -7)), "it may still get lost");
+        tx.rollback().unwrap();
+        assert_eq!(mark(db.conn()), None, "{journal}");
+
+        let mut tx = db.transaction().unwrap();
+        let savepoint = tx.savepoint().unwrap();
+        assert_eq!(claim_at(&savepoint, "x", 0), 1);
+        savepoint.commit().unwrap();
+        assert_eq!(claim_at(&tx, "x", 1_000), 2, "{journal}");
+        tx.commit().unwrap();
+        assert_eq!(mark(db.conn()), Some((0, -7)), "{journal}");
+
+        assert_eq!(claim_at(&db, "y", 0), 1);
+        assert_eq!(mark(db.conn()), Some((0, 7)), "{journal}: sure now");
+        // And then a transaction finds it so.
+        let tx = db.transaction().unwrap();
+        claim_at(&tx, "z", 0);
+        assert_eq!(mark(tx.conn()), Some((0, 7)), "{journal}");
+        tx.commit().unwrap();
+
+        let mut next = in_boot(8, &place, 1);
+        let tx = next.transaction().unwrap();
+        assert_eq!(claim_at(&tx, "x", 5_000), EPOCH + 1, "{journal}");
+        assert_eq!(mark(tx.conn()), Some((EPOCH, -8)), "{journal}");
+        tx.rollback().unwrap();
+        next.bootstrap().unwrap();
+        assert_eq!(mark(next.conn()), Some((EPOCH, 8)), "{journal}");
+    }
+}
+
+#[test]
+fn in_a_strong_transaction_the_mark_is_as_sure_as_the_transaction() {
+    let place = Place::new("WAL");
+    in_boot(7, &place, 1).bootstrap().unwrap();
+    let mut db = in_boot(8, &place, 2);
+    let tx = db.transaction().unwrap();
+    assert_eq!(claim_at(&tx, "x", 0), EPOCH + 1);
+    tx.commit().unwrap();
+    assert_eq!(mark(db.conn()), Some((EPOCH, 8)));
+}
+
+#[test]
+fn a_grant_from_inside_a_statement_of_the_callers_leaves_its_mark_too() {
+    let place = plain("DELETE");
+    let db = in_boot(7, &place, 2);
+    litelease::functions::register(db.conn()).unwrap();
+    let conn = db.conn();
+    conn.execute_batch("CREATE TABLE mine (name); INSERT INTO mine VALUES ('x'), ('y')").unwrap();
+    let mut statement = conn.prepare("SELECT litelease_claim(name, 'a', 50, 0) FROM mine").unwrap();
+    let tokens: Vec<i64> =
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
+    assert_eq!(tokens, [1, 1]);
+    assert_eq!(mark(conn), Some((0, 7)));
+    assert_eq!(synchronous(conn), 2);
+
+    // A statement that writes is a transaction of the caller's.
+    let place = plain("DELETE");
+    let db = in_boot(7, &place, 2);
+    litelease::functions::register(db.conn()).unwrap();
+    let conn = db.conn();
+    conn.execute_batch(
+        "CREATE TABLE mine (token); INSERT INTO mine SELECT litelease_claim('x', 'a', 50, 0)",
+    )
+    .unwrap();
+    assert_eq!(mark(conn), Some((0, -7)));
+}
+
+#[test]
+fn synchronous_is_put_back_when_the_mark_cannot_be_left() {
+    // Somebody else has the write lock.
+    let place = plain("DELETE");
+    let db = in_boot(7, &place, 2);
+    let other = place.connect(Duration::ZERO);
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_BUSY);
+    assert_eq!(sqlite_code(db.bootstrap()), ffi::SQLITE_BUSY, "success would mean that it is safe");
+    assert_eq!(sqlite_code(db.purge(0)), ffi::SQLITE_BUSY);
+    assert_eq!(sqlite_code(db.raise(9)), ffi::SQLITE_BUSY);
+    assert_eq!(synchronous(db.conn()), 2);
+    other.execute_batch("ROLLBACK").unwrap();
+
+    // The caller's commit hook refuses.
+    let refuses = Arc::new(AtomicBool::new(true));
+    let told = Arc::clone(&refuses);
+    let mut conn = db.into_connection();
+    conn.commit_hook(Some(move || told.load(Ordering::Relaxed))).unwrap();
+    let db = Litelease::from_connection(conn);
+    assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_CONSTRAINT_COMMITHOOK);
+    assert_eq!((synchronous(db.conn()), mark(db.conn())), (2, None));
+    assert!(db.conn().is_autocommit());
+    refuses.store(false, Ordering::Relaxed);
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
+    assert_eq!((synchronous(db.conn()), mark(db.conn())), (2, Some((0, 7))));
+}
+
+#[test]
+fn synchronous_is_put_back_after_an_interrupt_at_any_step() {
+    let (mut interrupted, mut owed) = (0, 0);
+    for step in (1..).step_by(3) {
+        let place = plain("DELETE");
+        let db = in_boot(7, &place, 2);
+        litelease::functions::register(db.conn()).unwrap();
+        let mut conn = db.into_connection();
+        // From inside a statement, an interrupt lasts until that has ended.
+        let (handle, mut steps) = (conn.get_interrupt_handle(), 0);
+        let stop = move || {
+            steps += 1;
+            if steps == step {
+                handle.interrupt();
+            }
+            false
+        };
+        conn.progress_handler(1, Some(stop)).unwrap();
+        let claimed: Result<i64, _> =
+            conn.query_row("SELECT litelease_claim('x', 'a', 50, 0)", [], |row| row.get(0));
+        conn.progress_handler(0, None::<fn() -> bool>).unwrap();
+        if claimed.is_ok() {
+            assert_eq!(synchronous(&conn), 2);
+            break;
+        }
+        interrupted += 1;
+        // While it is interrupted SQLite does nothing more: then everything is made up for at the next call.
+        owed += u32::from(!conn.is_autocommit() || synchronous(&conn) != 2);
+        let again = "SELECT litelease_claim('x', 'b', 50, 100)";
+        let again = || conn.query_row(again, [], |row| row.get::<_, i64>(0));
+        // Of a BEGIN that was interrupted nobody knows whose it is: then the next call only ends it.
+        let token = again().or_else(|_| {
+            assert_eq!(synchronous(&conn), 2, "interrupted at step {step}");
+            again()
+        });
+        assert!(
+            token.as_ref().is_ok_and(|token| *token <= 2),
+            "interrupted at step {step}: {token:?}"
+        );
+        assert_eq!(synchronous(&conn), 2, "interrupted at step {step}");
+        assert!(conn.is_autocommit(), "interrupted at step {step}");
+        assert_eq!(mark(&conn), Some((0, 7)), "interrupted at step {step}");
+    }
+    assert!(0 < owed && owed < interrupted / 2, "{owed} of {interrupted} had to be made up for");
+    assert!(interrupted > 50, "only {interrupted} steps");
+}
+
+#[test]
+fn an_authorizer_that_forbids_pragmas_gets_an_error_and_no_unsafe_grant() {
+    let place = plain("DELETE");
+    let mut conn = place.connect(Duration::ZERO);
+    pretend(Some(Boot::Known(7)));
+    conn.authorizer(Some(|context: AuthContext<'_>| match context.action {
+        AuthAction::Pragma { pragma_name: "synchronous", .. } => Authorization::Deny,
+        _ => Authorization::Allow,
+    }))
+    .unwrap();
+    let db = Litelease::from_connection(conn);
+    assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_AUTH);
+    assert_eq!(db.token("x").unwrap(), None);
+}
+
+#[test]
+fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
+    let place = Place::new("DELETE");
+    let open = |process: i64| {
+        pretend(Some(Boot::Unknown(process)));
+        Litelease::from_connection(place.connect(Duration::ZERO))
+    };
+    let first = open(101);
+    first.bootstrap().unwrap();
+    assert_eq!(claim_at(&first, "x", 0), 1);
+    assert_eq!(claim_at(&first, "x", 1_000), 2);
+    // The memory of who has left a mark is the process's, so one more process here is one more file.
+    let moved = Place::new("DELETE");
+    drop(first);
+    std::fs::copy(&place.file, &moved.file).unwrap();
+    pretend(Some(Boot::Unknown(102)));
+    let second = Litelease::from_connection(moved.connect(Duration::ZERO));
+    assert_eq!(claim_at(&second, "x", 2_000), EPOCH + 1, "it may have been another boot");
+    assert_eq!(claim_at(&second, "x", 3_000), EPOCH + 2, "and now it is not");
+    // Somebody else's mark of a later start is no news.
+    second.conn().execute_batch("UPDATE litelease_meta SET boot = 103").unwrap();
+    assert_eq!(claim_at(&second, "x", 4_000), EPOCH + 3);
+}
+
+#[test]
+fn a_token_seen_elsewhere_raises_the_epoch_of_the_whole_file() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let db = in_boot(7, &place, 2);
+        db.bootstrap().unwrap();
+        let seen = 5 * EPOCH + 7;
+        let lease = acquired(db.claim_above_at("x", "a", TTL, 0, seen));
+        assert_eq!(lease.token, seen + 1);
+        assert_eq!(claim_at(&db, "y", 0), 5 * EPOCH + 1, "{journal}: the file is older than that");
+        let weak = in_boot(7, &place, 1);
+        assert_eq!(claim_at(&weak, "x", 1_000), seen + 2, "{journal}");
+        let next = in_boot(8, &place, 1);
+        assert_eq!(claim_at(&next, "x", 2_000), 6 * EPOCH + 1, "{journal}");
+    }
+}
+
+#[test]
+fn the_last_epoch_is_the_end_and_says_so() {
+    let place = Place::new("DELETE");
+    let db = in_boot(7, &place, 2);
+    db.bootstrap().unwrap();
+    acquired(db.claim_above_at("x", "a", TTL, 0, i64::MAX - 1));
+    assert_eq!(claim_at(&db, "y", 0), (i64::MAX >> 40 << 40) + 1, "there are others left");
+    let next = in_boot(8, &place, 2);
+    for refused in [
+        next.claim_at("y", "a", TTL, 1_000).map(drop),
+        next.bootstrap(),
+        next.restore_fence().map(drop),
+    ] {
+        assert!(matches!(refused, Err(Error::TokenExhausted { .. })), "{refused:?}");
+    }
+    assert_eq!(next.token("y").unwrap(), Some((i64::MAX >> 40 << 40) + 1));
+}
+
+#[test]
+fn a_floor_is_raised_for_every_name_and_never_lowered() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let mut db = in_boot(7, &place, 2);
+        db.bootstrap().unwrap();
+        assert_eq!(claim_at(&db, "x", 0), 1);
+        db.raise(41).unwrap();
+        db.raise(41).unwrap();
+        assert_eq!((claim_at(&db, "x", 100), claim_at(&db, "y", 100)), (42, 42));
+        for floor in [40, 0, -1, i64::MIN] {
+            let refused = db.raise(floor);
+            assert!(matches!(refused, Err(Error::FloorTooLow { present: 41, .. })), "{refused:?}");
+        }
+        assert!(matches!(db.raise(i64::MAX), Err(Error::TokenExhausted { .. })));
+        assert_eq!(mark(db.conn()).unwrap().0, 41, "{journal}: nothing changed");
+        let tx = db.transaction().unwrap();
+        tx.raise(99).unwrap();
+        assert_eq!(claim_at(&tx, "z", 0), 100);
+        tx.rollback().unwrap();
+        assert_eq!(claim_at(&db, "z", 0), 42, "{journal}");
+        db.raise(3 * EPOCH + 5).unwrap();
+        assert_eq!(claim_at(&db, "z", 100), 3 * EPOCH + 6, "{journal}");
+    }
+}
+
+#[test]
+fn raising_a_name_supersedes_its_holder_and_leaves_the_others_alone() {
+    let db = litelease_proof::rig::memory();
+    let lease = acquired(db.claim("x", "a", LONG));
+    db.raise_name("x", 1).unwrap();
+    assert_eq!(db.owner("x").unwrap().as_deref(), Some("a"), "that is its token already");
+    db.raise_name("x", 500).unwrap();
+    assert_eq!((db.owner("x").unwrap(), db.token("x").unwrap()), (None, Some(500)));
+    assert!(matches!(db.renew_exact(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
+    assert_eq!(acquired(db.claim("x", "b", LONG)).token, 501);
+    assert_eq!(acquired(db.claim("y", "b", LONG)).token, 1);
+    for floor in [500, 0, -3] {
+        let refused = db.raise_name("x", floor);
+        assert!(matches!(refused, Err(Error::FloorTooLow { present: 501, .. })), "{refused:?}");
+    }
+    assert!(matches!(db.raise_name("x", i64::MAX), Err(Error::TokenExhausted { .. })));
+    assert_eq!(db.owner("x").unwrap().as_deref(), Some("b"), "nothing changed");
+    db.raise_name("new", 7).unwrap();
+    assert_eq!(acquired(db.claim("new", "b", LONG)).token, 8);
+}
+
+#[test]
+fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let db = in_boot(7, &place, 2);
+        db.bootstrap().unwrap();
+        let old = acquired(db.claim("x", "a", LONG));
+        db.conn().execute_batch("VACUUM").unwrap();
+        let backup = Place::new(journal);
+        db.conn().execute("VACUUM INTO ?1", [backup.file.to_str().unwrap()]).unwrap();
+
+        // After the backup: a hundred boots, and a successor.
+        let _ = db.break_lease("x").unwrap();
+        db.raise(100 * EPOCH).unwrap();
+        let newer = acquired(db.claim("x", "b", LONG));
+
+        let restored = in_boot(8, &backup, 2);
+        assert_eq!(restored.owner("x").unwrap().as_deref(), Some("a"), "as it was");
+        let floor = restored.restore_fence().unwrap();
+        assert!(floor > newer.token, "{journal}");
+        assert_eq!(
+            (restored.owner("x").unwrap(), restored.token("x").unwrap()),
+            (None, Some(floor))
+        );
+        for zombie in [&old, &newer] {
+            let renewed = restored.renew_exact(zombie, LONG).unwrap();
+            assert!(matches!(renewed, RenewResult::Rejected { .. }), "{journal}: {renewed:?}");
+        }
+        assert_eq!(acquired(restored.claim("x", "c", LONG)).token, floor + 1);
+        assert_eq!(acquired(restored.claim("never seen", "c", LONG)).token, floor + 1);
+        let again = restored.restore_fence().unwrap();
+        assert!(again > floor + 1, "a second restore is fenced again");
+    }
+}
+
+#[test]
+fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
+    pretend(Some(Boot::Known(7)));
+    let foreign = Litelease::from_connection(Connection::open_in_memory().unwrap());
+    foreign.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
+    assert!(matches!(foreign.restore_fence(), Err(Error::NotBootstrapped)));
+    assert!(matches!(foreign.raise(5), Err(Error::NotBootstrapped)));
+    assert!(matches!(foreign.raise_name("x", 5), Err(Error::NotBootstrapped)));
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    let tables: i64 = foreign.conn().query_row(tables, [], |row| row.get(0)).unwrap();
+    assert_eq!(tables, 1, "nothing was made");
+
+    let place = plain("DELETE");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let read_only = Connection::open_with_flags(&place.file, flags).unwrap();
+    let db = LiteleaseRef::new(&read_only);
+    db.bootstrap().unwrap();
+    assert_eq!(sqlite_code(db.restore_fence()), ffi::SQLITE_READONLY);
+    assert_eq!(sqlite_code(db.raise(5)), ffi::SQLITE_READONLY);
+    assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_READONLY);
+
+    let text = Place::new("DELETE");
+    std::fs::write(
+        &text.file,
+        "this is no database, and it is long enough to look like one".repeat(20),
+    )
+    .unwrap();
+    let db = Litelease::open(&text.file).unwrap();
+    assert_eq!(sqlite_code(db.restore_fence()), ffi::SQLITE_NOTADB);
+
+    let place = plain("WAL");
+    let db = in_boot(7, &place, 2);
+    acquired(db.claim("x", "a", LONG));
+    db.conn()
+        .execute_batch(
+            "PRAGMA ignore_check_constraints = 1; UPDATE litelease_resources SET token = 0",
+        )
+        .unwrap();
+    assert!(matches!(db.restore_fence(), Err(Error::InvalidLeaseRow(_))));
+    assert_eq!(mark(db.conn()), None, "nothing changed");
+    assert!(db.conn().is_autocommit());
+}

@@ -1,0 +1,155 @@
+//! Keeping the mark: the floor of all tokens and the boot that may have lost some, in `litelease_meta`.
+//!
+//! What a mark means is `litelease_core::Mark`'s. Here it is read, and stored so that a power cut cannot take
+//! it even where it can take a grant.
+
+use litelease_core::{Here, Mark};
+
+use crate::boot::Boot;
+use crate::schema::{FORMAT, META, create, damaged_meta};
+use crate::sqlite::Value;
+use crate::statements::{JOURNAL_MODE, KEEP_MARK, MARK, execute_once};
+use crate::transaction::Boundary;
+use crate::{Error, Store};
+
+/// The `synchronous` at which no journal mode loses a commit: EXTRA.
+const EXTRA: i64 = 3;
+
+impl Store {
+    /// The mark that is needed before `token` may be granted, if this one will not do.
+    pub(crate) fn needed(
+        &self,
+        boundary: Boundary,
+        mark: Mark,
+        token: i64,
+    ) -> Result<Option<Mark>, Error> {
+        needed(mark, self.here(boundary)?, token)
+    }
+
+    /// Stores the mark that is needed before `token` may be granted.
+    pub(crate) fn leave_mark(&self, boundary: Boundary, token: i64) -> Result<(), Error> {
+        self.durably(boundary, |here| self.keep_needed(here, token))
+    }
+
+    /// The same in a transaction that is open.
+    pub(crate) fn keep_needed(&self, here: Here, token: i64) -> Result<(), Error> {
+        self.verify()?;
+        match needed(self.mark()?, here, token)? {
+            Some(mark) => self.keep(mark),
+            // Somebody else was faster.
+            None => Ok(()),
+        }
+    }
+
+    /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is then.
+    pub(crate) fn raise_floor(&self, here: Here, floor: i64) -> Result<i64, Error> {
+        let raised = self.mark()?.raised(floor, here);
+        let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
+        self.keep(raised).map(|()| raised.floor)
+    }
+
+    /// The mark of the file.
+    pub(crate) fn mark(&self) -> Result<Mark, Error> {
+        if !self.keeps_mark.get() {
+            return Ok(Mark::default());
+        }
+        let mut statement = self.connection.prepare(MARK)?;
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        let number = |index| run.column(index).and_then(Value::integer);
+        let (Some(floor @ 0..), Some(boot)) = (number(0), number(1)) else {
+            return Err(damaged_meta());
+        };
+        let boot = Boot::present().read(boot, floor, &self.connection.filename());
+        Ok(Mark { floor, boot })
+    }
+
+    /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take it.
+    ///
+    /// The caller's `synchronous` is put back before this returns, whatever comes of it.
+    pub(crate) fn durably<T>(
+        &self,
+        boundary: Boundary,
+        work: impl FnOnce(Here) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let here = self.here(boundary)?;
+        if !(here.is_weak && here.is_own) {
+            return self.within(boundary, || work(here));
+        }
+        self.owes_synchronous.set(Some(self.connection.synchronous()?));
+        let done = match self.connection.set_synchronous(EXTRA) {
+            Ok(()) => self.within(boundary, || work(here)),
+            Err(failure) => Err(Error::Sqlite(failure)),
+        };
+        self.put_back_synchronous();
+        done
+    }
+
+    /// Gives the caller their `synchronous` back.
+    ///
+    /// While a statement of the caller's that called us is interrupted, SQLite does nothing more, not even a
+    /// rollback. Then this is still owed, and made up for at the next call or when the handle is given up.
+    pub(crate) fn put_back_synchronous(&self) {
+        if let Some(level) = self.owes_synchronous.get()
+            && self.connection.set_synchronous(level).is_ok()
+        {
+            self.owes_synchronous.set(None);
+        }
+    }
+
+    fn keep(&self, mark: Mark) -> Result<(), Error> {
+        if !self.keeps_mark.get() {
+            create(self.connection, &META)?;
+        }
+        self.connection.keeping_last_insert_rowid(|| {
+            let values = [FORMAT, mark.floor, mark.boot].map(Value::Integer);
+            execute_once(self.connection, KEEP_MARK, &values)
+        })?;
+        Boot::present().remember(mark.floor, self.connection.filename());
+        Ok(())
+    }
+
+    /// What is at risk in this transaction.
+    ///
+    /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
+    /// the pragmas. That is little next to the sync that such a grant waits for.
+    fn here(&self, boundary: Boundary) -> Result<Here, Error> {
+        Ok(Here {
+            boot: self.connection.boot(),
+            is_weak: self.is_weak()?,
+            is_own: boundary == Boundary::Own,
+        })
+    }
+
+    /// Whether a power cut can take commits that this connection has acknowledged.
+    fn is_weak(&self) -> Result<bool, Error> {
+        if self.connection.boot() == 0 {
+            return Ok(false);
+        }
+        let synchronous = self.connection.synchronous()?;
+        let mut statement = self.connection.prepare(JOURNAL_MODE)?;
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        let journal_mode = run.column(0).and_then(Value::text).unwrap_or_default();
+        Ok(!is_strong(journal_mode, synchronous))
+    }
+}
+
+/// Whether commits made like this survive a power cut.
+///
+/// The combinations are those that simulated power cuts took nothing from; docs/durability.md has the table. What
+/// is not known to be safe counts as weak.
+pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
+    match journal_mode {
+        "wal" | "truncate" | "persist" => synchronous >= 2,
+        "delete" => synchronous >= EXTRA,
+        _ => false,
+    }
+}
+
+fn needed(mark: Mark, here: Here, token: i64) -> Result<Option<Mark>, Error> {
+    mark.needed(token, here).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
+}
+
+/// What an error about the file's own numbers names.
+pub(crate) const EVERY_NAME: &str = "every name";

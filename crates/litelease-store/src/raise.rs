@@ -1,0 +1,84 @@
+//! Raising tokens by hand, for a file that may be older than what it protects.
+
+use litelease_core::{State, Step};
+
+use crate::change::Change;
+use crate::mark::EVERY_NAME;
+use crate::sqlite::Value;
+use crate::statements::execute_once;
+use crate::{Error, Store, When};
+
+/// Ends every lease and raises every token.
+pub(crate) const FENCE: &str = "UPDATE main.litelease_resources
+SET owner = NULL, lease_expires_at_ms = NULL, token = ?1, updated_at_ms = ?2";
+
+impl Store {
+    /// Raises the file's floor: every token granted from now on is larger than `floor`.
+    ///
+    /// Where it can be, this is made so that no power cut takes it.
+    pub fn raise(&self, floor: i64) -> Result<(), Error> {
+        self.naming("raise", None, || {
+            self.durably(self.boundary()?, |here| {
+                self.verify()?;
+                let present = self.mark()?.floor;
+                match floor {
+                    _ if floor < present => Err(Error::FloorTooLow { name: None, floor, present }),
+                    // There would be nothing above it.
+                    i64::MAX => Err(Error::TokenExhausted { name: EVERY_NAME.into() }),
+                    _ if floor == present => Ok(()),
+                    _ => self.all_or_nothing(|| self.raise_floor(here, floor).map(drop)),
+                }
+            })
+        })
+    }
+
+    /// Raises the token of one name to `floor`, and ends its lease: the token of a holder no longer counts.
+    ///
+    /// A floor that is the name's token already changes nothing.
+    pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
+        self.naming("raise", Some(name), || {
+            if floor == i64::MAX {
+                return Err(Error::TokenExhausted { name: name.into() });
+            }
+            let raised =
+                self.change(self.boundary()?, name, when, Change::Grant, |row, _, _| {
+                    let present = row.token().unwrap_or(0);
+                    Ok(match State::stored(floor, None, None).filter(|_| floor > present) {
+                        Some(state) => Step { write: Some(state), answer: Ok(()) },
+                        None if floor == present => Step { write: None, answer: Ok(()) },
+                        None => Step { write: None, answer: Err(present) },
+                    })
+                })?;
+            let name = Some(name.into());
+            raised.map_err(|present| Error::FloorTooLow { name, floor, present })
+        })
+    }
+
+    /// Fences off everything that was granted before this file was restored from a backup: ends every lease,
+    /// and raises every token and the floor far above whatever was granted since the backup. Answers the new
+    /// floor.
+    pub fn restore_fence(&self, when: When) -> Result<i64, Error> {
+        self.naming("fence", None, || {
+            self.durably(self.boundary()?, |here| {
+                // Also makes sure that every row is valid: what is not is reported, never overwritten.
+                let rows = self.list()?;
+                let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
+                let floor = self.mark()?.floor_after_restore(newest);
+                let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
+                self.all_or_nothing(|| {
+                    let floor = self.raise_floor(here, floor)?;
+                    let values = [floor, when.now_ms()].map(Value::Integer);
+                    execute_once(self.connection, FENCE, &values)?;
+                    match (self.connection.changes(), i64::try_from(rows.len())) {
+                        (changed, Ok(expected)) if changed == expected => Ok(floor),
+                        (changed, expected) => Err(Error::UnexpectedChange {
+                            what: "every row".into(),
+                            expected: expected.unwrap_or(i64::MAX),
+                            changed,
+                        }),
+                    }
+                })
+            })
+        })
+    }
+}

@@ -1,0 +1,193 @@
+"""Tokens that survive a power cut, a restore and an old backup, through Python's own ``sqlite3``."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from litelease import Acquired, FloorTooLow, Litelease, Rejected, TokenExhausted
+
+EPOCH = 1 << 40
+
+
+def open_db(path: Path | str, mode: str = "delete", synchronous: int = 2) -> Litelease:
+    conn = sqlite3.connect(path)
+    conn.execute(f"PRAGMA journal_mode = {mode}")
+    conn.execute(f"PRAGMA synchronous = {synchronous}")
+    return Litelease(conn)
+
+
+def tables(db: Litelease) -> list[str]:
+    return [name for (name,) in db.conn.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
+
+
+def mark(db: Litelease) -> tuple[int, int]:
+    floor, boot = db.conn.execute("SELECT token_floor, boot FROM litelease_meta").fetchone()
+    return floor, boot
+
+
+def reboot(db: Litelease) -> None:
+    """Makes the mark another boot's, as it is after the machine was off."""
+    db.conn.execute("UPDATE litelease_meta SET boot = 1")
+    db.conn.commit()
+
+
+def token(db: Litelease, name: str, now_ms: int = 0) -> int:
+    claimed = db.claim(name, "a", ttl_ms=50, now_ms=now_ms)
+    assert isinstance(claimed, Acquired)
+    return claimed.lease.token
+
+
+@pytest.mark.parametrize("bootstraps", [True, False])
+@pytest.mark.parametrize(("mode", "synchronous"), [("delete", 2), ("wal", 1), ("truncate", 1), ("memory", 2), ("wal", 0)])
+def test_a_weak_connection_leaves_a_mark_and_its_synchronous_as_it_was(
+    tmp_path: Path, mode: str, synchronous: int, bootstraps: bool
+) -> None:
+    db = open_db(tmp_path / "db", mode, synchronous)
+    if bootstraps:
+        db.bootstrap()
+    else:
+        db.conn.execute(DEFINITION)
+    assert token(db, "x") == 1
+    floor, boot = mark(db)
+    assert floor == 0 and boot > 1
+    reboot(db)
+    if bootstraps:
+        db.bootstrap()
+        assert mark(db) == (EPOCH, boot)
+    assert token(db, "x", 50) == EPOCH + 1
+    assert token(db, "x", 100) == EPOCH + 2, "once per boot"
+    assert mark(db) == (EPOCH, boot)
+    assert db.conn.execute("PRAGMA synchronous").fetchone() == (synchronous,)
+
+
+@pytest.mark.parametrize(("mode", "synchronous"), [("wal", 2), ("truncate", 2), ("persist", 2), ("delete", 3)])
+def test_a_strong_connection_keeps_only_the_lease_table(tmp_path: Path, mode: str, synchronous: int) -> None:
+    db = open_db(tmp_path / "db", mode, synchronous)
+    db.bootstrap()
+    assert [token(db, "x", now) for now in (0, 50, 100)] == [1, 2, 3]
+    assert tables(db) == ["litelease_resources"]
+    # Unless another boot may have lost something.
+    open_db(tmp_path / "db", mode, 1).bootstrap()
+    assert mark(db)[0] == 0
+    reboot(db)
+    assert token(db, "x", 150) == EPOCH + 1
+
+
+def test_in_a_transaction_the_mark_is_part_of_it_and_made_sure_later(tmp_path: Path) -> None:
+    db = open_db(tmp_path / "db")
+    db.conn.execute(DEFINITION)
+    db.conn.execute("BEGIN IMMEDIATE")
+    assert token(db, "x") == 1
+    assert mark(db)[1] < 0, "it may still get lost"
+    db.conn.rollback()
+    assert tables(db) == ["litelease_resources"]
+    db.conn.execute("BEGIN IMMEDIATE")
+    assert token(db, "x") == 1
+    db.conn.commit()
+    assert mark(db)[1] < 0
+    assert token(db, "y") == 1
+    assert mark(db)[1] > 0
+
+
+def test_a_mark_that_cannot_be_left_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
+    db = open_db(tmp_path / "db")
+    db.conn.execute(DEFINITION)
+    other = sqlite3.connect(tmp_path / "db")
+    other.execute("BEGIN IMMEDIATE")
+    db.conn.execute("PRAGMA busy_timeout = 0")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        db.claim("x", "a", ttl=30)
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        db.bootstrap()
+    assert db.conn.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert not db.conn.in_transaction
+    other.rollback()
+    assert token(db, "x") == 1
+
+
+def test_a_read_only_connection_bootstraps_without_a_mark(tmp_path: Path) -> None:
+    open_db(tmp_path / "db").conn.execute(DEFINITION)
+    db = Litelease(sqlite3.connect(f"file:{tmp_path / 'db'}?mode=ro", uri=True))
+    db.bootstrap()
+    assert tables(db) == ["litelease_resources"]
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        db.restore_fence()
+
+
+def test_raising_the_floor() -> None:
+    db = open_db(":memory:")
+    db.bootstrap()
+    db.raise_floor(0)
+    assert tables(db) == ["litelease_resources"], "nothing to raise"
+    db.raise_floor(41)
+    assert token(db, "x") == 42
+    for lower in (40, -1, -(2**63)):
+        with pytest.raises(FloorTooLow, match="41 already"):
+            db.raise_floor(lower)
+    with pytest.raises(TokenExhausted):
+        db.raise_floor(2**63 - 1)
+    for wrong in (2**63, 1.5, "7", None):
+        with pytest.raises(OverflowError):
+            db.raise_floor(wrong)  # type: ignore[arg-type]
+    assert mark(db) == (41, 0)
+
+
+def test_raising_a_name_supersedes_its_holder() -> None:
+    db = open_db(":memory:")
+    db.bootstrap()
+    db.claim("x", "a", ttl=30)
+    db.raise_name("x", 1)
+    assert db.owner("x") == "a", "it is its token already"
+    db.raise_name("x", 100)
+    assert db.owner("x") is None and db.token("x") == 100
+    renewed = db.renew("x", "a", ttl=30, token=1)
+    assert isinstance(renewed, Rejected) and renewed.newest == 100
+    with pytest.raises(FloorTooLow):
+        db.raise_name("x", 99)
+    with pytest.raises(TokenExhausted):
+        db.raise_name("x", 2**63 - 1)
+    db.raise_name("new", 7)
+    assert token(db, "new") == 8 and token(db, "other") == 1
+
+
+def test_a_restored_backup_is_fenced(tmp_path: Path) -> None:
+    db = open_db(tmp_path / "db")
+    db.bootstrap()
+    old = db.claim("x", "a", ttl=3600)
+    assert isinstance(old, Acquired)
+    shutil.copy(tmp_path / "db", tmp_path / "backup")
+    seen = db.claim("y", "a", ttl=30, min_token=3 * EPOCH)
+    assert isinstance(seen, Acquired)
+
+    restored = open_db(tmp_path / "backup")
+    floor = restored.restore_fence()
+    assert floor > seen.lease.token
+    assert restored.owner("x") is None and restored.token("x") == floor
+    assert isinstance(restored.renew("x", "a", ttl=30, token=old.lease.token), Rejected)
+    assert token(restored, "x") == floor + 1 and token(restored, "y") == floor + 1
+
+
+def test_a_token_seen_elsewhere_raises_the_epoch_of_the_file() -> None:
+    db = open_db(":memory:")
+    db.bootstrap()
+    db.claim("x", "a", ttl=30, min_token=5 * EPOCH + 7)
+    assert db.token("x") == 5 * EPOCH + 8
+    assert token(db, "y") == 5 * EPOCH + 1
+
+
+DEFINITION = """CREATE TABLE litelease_resources (
+  name TEXT PRIMARY KEY,
+  owner TEXT,
+  token INTEGER NOT NULL CHECK (token >= 1),
+  lease_expires_at_ms INTEGER,
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL,
+  CHECK (
+    (owner IS NULL AND lease_expires_at_ms IS NULL)
+    OR (owner IS NOT NULL AND lease_expires_at_ms IS NOT NULL)
+  )
+)"""
