@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,7 @@ def test_a_table_guarded_by_connection_takes_the_newest_token_only() -> None:
     assert refused(db, insert)
     assert db.guards() == [GuardInfo("orders", "writer", None, False, True, db.guards()[0].refusals)]
     assert db.guards()[0].refusals >= 3
+    assert db.unguard("orders", "nobody") == 0 and refused(db, insert)
     assert (db.unguard("orders", "writer"), db.unguard("orders")) == (1, 0)
     assert not refused(db, insert)
 
@@ -142,6 +145,38 @@ def test_a_late_checkpoint_is_refused_and_the_successor_reads_the_last() -> None
     assert not db.conn.in_transaction
 
 
+def test_a_checkpoint_waits_for_the_write_lock_before_it_looks(tmp_path: Path) -> None:
+    db, other = fresh(tmp_path / "app.sqlite3"), fresh(tmp_path / "app.sqlite3")
+    two_grants(db)
+    other.conn.execute("BEGIN IMMEDIATE")
+    assert isinstance(other.transfer("writer", "b", "c", LONG), Transferred)
+    done: list[object] = []
+    thread = threading.Thread(target=lambda: done.append(fresh(tmp_path / "app.sqlite3").checkpoint("writer", 2, "x")))
+    thread.start()
+    time.sleep(0.1)
+    other.conn.execute("COMMIT")
+    thread.join()
+    assert done == [Stale(3)]
+
+
+def test_a_refusal_is_told_from_other_errors() -> None:
+    db = fresh()
+    db.conn.execute("CREATE TABLE t (x UNIQUE)")
+    db.conn.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(sqlite3.IntegrityError) as error:
+        db.conn.execute("INSERT INTO t VALUES (1)")
+    assert not is_stale(error.value)
+
+
+def test_tokens_are_numbers() -> None:
+    db = fresh()
+    for call in (db.checkpoint, lambda name, token, _: db.admit(name, token)):
+        with pytest.raises(TypeError, match="token must be a whole number"):
+            call("x", "7", None)
+        with pytest.raises(OverflowError):
+            call("x", 2**63, None)
+
+
 def test_a_checkpoint_joins_the_transaction_of_its_caller() -> None:
     db = fresh()
     two_grants(db)
@@ -153,6 +188,7 @@ def test_a_checkpoint_joins_the_transaction_of_its_caller() -> None:
 
 def test_a_gate_remembers_the_largest_token(tmp_path: Path) -> None:
     with Gate(tmp_path / "gate.sqlite3") as gate:
+        assert gate._file.conn.execute("PRAGMA synchronous").fetchone() == (2,)
         assert gate.admit("printer", 0) == Stale(0)
         assert gate.admit("printer", 7) == Admitted()
         assert gate.admit("printer", 7) == Admitted()

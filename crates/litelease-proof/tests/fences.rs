@@ -297,3 +297,26 @@ fn wrong_arguments_of_the_fences_are_named() {
         assert!(refused.contains(words), "{sql}: {refused}");
     }
 }
+
+/// In a transaction that has not read yet, a gate waits for another writer like any write does, instead of taking a
+/// snapshot that it could never upgrade.
+#[test]
+fn a_gate_in_a_deferred_transaction_waits_for_another_writer() {
+    let place = Place::new("WAL");
+    let target = place.open(LONG);
+    assert_eq!(target.admit("x", 1).unwrap(), AdmitResult::Admitted);
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = place.connect(LONG);
+            other.execute_batch("BEGIN IMMEDIATE; CREATE TABLE t (x)").unwrap();
+            locked.send(()).unwrap();
+            thread::sleep(std::time::Duration::from_millis(200));
+            other.execute_batch("COMMIT").unwrap();
+        });
+        is_locked.recv().unwrap();
+        target.conn().execute_batch("BEGIN").unwrap();
+        assert_eq!(target.admit("x", 2).unwrap(), AdmitResult::Admitted);
+        target.conn().execute_batch("COMMIT").unwrap();
+    });
+}

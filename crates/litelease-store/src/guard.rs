@@ -3,7 +3,7 @@
 //! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a word, and a
 //! fence would stand open. So what is guarded is recorded, and record and schema are compared.
 
-use crate::present::refusals;
+use crate::present::{forget_refusals, refusals};
 use crate::schema::{Table, create, is_there};
 use crate::shape::Shape;
 use crate::sqlite::Value;
@@ -65,8 +65,11 @@ const TRIGGER: &str = "SELECT tbl_name, sql FROM main.sqlite_schema
 WHERE type = 'trigger' AND name = ?1 COLLATE NOCASE";
 
 /// A guarded table: what is recorded of it, and how it is found.
+#[derive(Clone)]
 struct Guarded {
     number: i64,
+    /// What the record calls it.
+    recorded: String,
     /// What it is called now.
     table: String,
     demands: Vec<Demand>,
@@ -74,6 +77,9 @@ struct Guarded {
     /// Whether the record has the names as they are now.
     is_current: bool,
 }
+
+/// No number: the place that a guarded table has left, and that stands open.
+const MOVED_AWAY: i64 = 0;
 
 impl Guard {
     /// The connection presents the token, once: see [`Store::present`].
@@ -137,7 +143,7 @@ impl Store {
     pub fn guards(&self) -> Result<Vec<GuardInfo>, Error> {
         self.naming("list guards", None, || {
             self.verify()?;
-            let file = self.connection.filename();
+            let file = self.connection.place();
             let guarded = self.guarded()?;
             Ok(guarded.iter().flat_map(|table| table.guards(&file)).collect())
         })
@@ -157,15 +163,17 @@ impl Store {
         let shape = Shape::of(self.connection, table)?;
         demand.column = demand.column.map(|column| shape.spelled(column));
         let known = self.guarded()?;
-        let next = known.iter().map(|known| known.number).max().unwrap_or(0).saturating_add(1);
-        let known = known.into_iter().find(|known| known.is_called(&shape.table));
-        let mut guarded = known.unwrap_or_else(|| Guarded {
-            number: next,
-            table: shape.table.clone(),
-            demands: Vec::new(),
-            is_intact: false,
-            is_current: false,
-        });
+        let mut guarded = match known.iter().find(|known| known.is_called(&shape.table)) {
+            Some(known) if known.number != MOVED_AWAY => known.clone(),
+            moved => Guarded {
+                number: self.free_number(&known)?,
+                recorded: shape.table.clone(),
+                table: shape.table.clone(),
+                demands: moved.map(|moved| moved.demands.clone()).unwrap_or_default(),
+                is_intact: false,
+                is_current: false,
+            },
+        };
         match guarded.demands.iter().find(|known| known.name == demand.name) {
             Some(known) if *known == demand && guarded.is_intact && guarded.is_current => {
                 return Ok(());
@@ -185,20 +193,55 @@ impl Store {
     }
 
     fn take_off(&self, table: &str, name: Option<&str>) -> Result<u64, Error> {
-        let known = self.guarded()?.into_iter().find(|known| known.is_called(table));
-        let Some(mut guarded) = known else { return Ok(0) };
+        let known = self.guarded()?;
+        let Some(mut guarded) = known.iter().find(|known| known.is_called(table)).cloned() else {
+            return Ok(0);
+        };
         let before = guarded.demands.len();
         guarded.demands.retain(|demand| name.is_some_and(|name| demand.name != name));
         let taken = before - guarded.demands.len();
         if taken == 0 {
             return Ok(0);
         }
+        if guarded.number == MOVED_AWAY {
+            // The table that it moved to stays guarded, and from now on under that name only.
+            let moved = known.iter().filter(|known| known.recorded.eq_ignore_ascii_case(table));
+            for moved in moved.filter(|moved| !moved.is_called(table)) {
+                self.record(moved)?;
+            }
+            return Ok(taken as u64);
+        }
         self.clear(guarded.number)?;
-        if !guarded.demands.is_empty() {
-            let shape = Shape::of(self.connection, &guarded.table)?;
-            self.set_up(&guarded, &shape)?;
+        match guarded.demands.is_empty() {
+            true => {}
+            false if Shape::exists(self.connection, &guarded.table)? => {
+                let shape = Shape::of(self.connection, &guarded.table)?;
+                self.set_up(&guarded, &shape)?;
+            }
+            false => self.record(&guarded)?,
         }
         Ok(taken as u64)
+    }
+
+    /// A number that neither a guarded table nor a trigger has: a trigger without a record, as a dump of parts of a
+    /// file may leave it, must not be taken for ours.
+    fn free_number(&self, known: &[Guarded]) -> Result<i64, Error> {
+        let largest = known.iter().map(|known| known.number).max().unwrap_or(0);
+        let mut number = largest.saturating_add(1);
+        while self.has_triggers(number)? {
+            number = number.saturating_add(1);
+        }
+        forget_refusals(&self.connection.place(), number);
+        Ok(number)
+    }
+
+    fn has_triggers(&self, number: i64) -> Result<bool, Error> {
+        for write in WRITES {
+            if self.trigger(&trigger_name(number, write))?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Writes triggers and record of a table anew.
@@ -212,6 +255,12 @@ impl Store {
             let trigger = format!("CREATE TRIGGER main.{}", fence.trigger(write));
             execute_once(self.connection, &trigger, &[])?;
         }
+        self.record(guarded)
+    }
+
+    /// Writes the record of a table anew.
+    fn record(&self, guarded: &Guarded) -> Result<(), Error> {
+        execute_once(self.connection, FORGET, &[Value::Integer(guarded.number)])?;
         self.connection.keeping_last_insert_rowid(|| {
             guarded.demands.iter().try_for_each(|demand| {
                 let column = demand.column.as_deref().map_or(Value::Null, Value::Text);
@@ -244,7 +293,24 @@ impl Store {
         for table in &mut tables {
             self.find(table)?;
         }
+        self.add_places_left_open(&mut tables)?;
         Ok(tables)
+    }
+
+    /// A table that moved away with its triggers, by RENAME, is guarded where it is now. But if another one has taken
+    /// its name, that one stands open.
+    fn add_places_left_open(&self, tables: &mut Vec<Guarded>) -> Result<(), Error> {
+        let moved = tables.iter().filter(|moved| !moved.is_called(&moved.recorded));
+        let mut open = Vec::new();
+        for moved in moved {
+            let is_guarded = tables.iter().any(|known| known.is_called(&moved.recorded));
+            if !is_guarded && Shape::exists(self.connection, &moved.recorded)? {
+                let table = moved.recorded.clone();
+                open.push(Guarded { number: MOVED_AWAY, table, is_intact: false, ..moved.clone() });
+            }
+        }
+        tables.append(&mut open);
+        Ok(())
     }
 
     fn records(&self) -> Result<Vec<Guarded>, Error> {
@@ -264,6 +330,7 @@ impl Store {
             match tables.last_mut().filter(|last| last.number == number) {
                 Some(last) => last.demands.push(demand),
                 None => tables.push(Guarded {
+                    recorded: table.clone(),
                     number,
                     table,
                     demands: vec![demand],
@@ -291,12 +358,11 @@ impl Store {
             texts.push(text);
         }
         let Some(table) = called else { return Ok(()) };
-        if !guarded.is_called(&table) && Shape::exists(self.connection, &guarded.table)? {
-            // The table moved away with its triggers, and another one took its place without them.
-            return Ok(());
-        }
-        let Ok(shape) = Shape::of(self.connection, &table) else { return Ok(()) };
-        let mut renamed = Guarded { table, demands: guarded.demands.clone(), ..*guarded };
+        let shape = match Shape::of(self.connection, &table) {
+            Err(Error::CannotGuard { .. }) => return Ok(()),
+            shape => shape?,
+        };
+        let mut renamed = Guarded { table, ..guarded.clone() };
         let columns = columns_in(&texts[0]);
         let presented = renamed.demands.iter_mut().filter_map(|demand| demand.column.as_mut());
         for (column, found) in presented.zip(columns) {

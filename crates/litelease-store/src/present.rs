@@ -91,6 +91,12 @@ pub(crate) fn refusals(file: String, number: i64, name: &str) -> u64 {
     counters.get(&(file, number, name.to_owned())).copied().unwrap_or(0)
 }
 
+/// Begins to count anew for a table that gets a number which another one may have had.
+pub(crate) fn forget_refusals(file: &str, number: i64) {
+    let mut counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
+    counters.retain(|(counted, of, _), _| counted != file || *of != number);
+}
+
 /// `litelease_presented(name)`: the token, or NULL.
 ///
 /// # Safety
@@ -151,7 +157,7 @@ pub(crate) unsafe extern "C" fn refused<L: Library>(
         let number = api.value(*values).and_then(Value::integer);
         let name = api.value(*values.add(1)).and_then(Value::text);
         if let Some((number, name)) = number.zip(name) {
-            let key = (connection.filename(), number, name.to_owned());
+            let key = (connection.place(), number, name.to_owned());
             let mut counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);
             if counters.len() < MOST_COUNTERS || counters.contains_key(&key) {
                 *counters.entry(key).or_default() += 1;

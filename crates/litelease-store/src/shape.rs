@@ -1,7 +1,7 @@
 //! What a table is like, as far as guarding it depends on that.
 
 use crate::schema::word_by_word;
-use crate::sqlite::{Connection, Value};
+use crate::sqlite::{Connection, Value, code};
 use crate::trigger::{Demand, Key, quoted};
 use crate::{Error, Failure};
 
@@ -23,6 +23,15 @@ struct Column {
 const ENTRY: &str = "SELECT name, type, rootpage FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 const COLUMNS: &str = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(?1, 'main')";
+const KEY: &str = "SELECT part.name, part.coll FROM pragma_index_list(?1, 'main') AS keys
+JOIN pragma_index_xinfo(keys.name, 'main') AS part
+WHERE keys.origin = 'pk' AND part.key = 1 ORDER BY part.seqno";
+/// Unique indexes: their name, whether they have a column, and their definition, which may mention it elsewhere.
+const UNIQUE: &str =
+    "SELECT keys.name, EXISTS (SELECT 1 FROM pragma_index_xinfo(keys.name, 'main') AS part
+WHERE part.key = 1 AND part.name = ?2 COLLATE NOCASE),
+(SELECT sql FROM main.sqlite_schema WHERE type = 'index' AND name = keys.name)
+FROM pragma_index_list(?1, 'main') AS keys WHERE keys.\"unique\" = 1";
 const TRIGGERS: &str = "SELECT name, sql FROM main.sqlite_schema
 WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE AND name NOT LIKE 'litelease!_guard!_%' ESCAPE '!'
 UNION ALL SELECT name, sql FROM temp.sqlite_schema
@@ -50,13 +59,13 @@ impl Shape {
             _ => {}
         }
         let columns = columns(connection, &name)?;
-        let key = key(connection, &name, &columns);
+        let key = key(connection, &name, &columns)?;
         Ok(Shape { table: name, key, columns })
     }
 
-    /// Whether there is a table or view of this name.
+    /// Whether there is a table of this name. A view writes to tables that have guards of their own.
     pub(crate) fn exists(connection: Connection, table: &str) -> Result<bool, Error> {
-        Ok(entry(connection, table)?.is_some())
+        Ok(entry(connection, table)?.is_some_and(|(_, kind, _)| kind == "table"))
     }
 
     /// Makes sure that tokens can be presented in the columns that the demands name.
@@ -76,6 +85,7 @@ impl Shape {
                 return Err(self.refused(reason));
             }
             seen.push(column);
+            self.check_indexes(connection, column)?;
             self.check_values(connection, column)?;
         }
         if seen.is_empty() {
@@ -115,6 +125,25 @@ impl Shape {
         self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }
 
+    /// Rows of one grant have the same token, and its negation must not meet another row's: under REPLACE that
+    /// one would be deleted.
+    fn check_indexes(&self, connection: Connection, column: &str) -> Result<(), Error> {
+        let mut statement = connection.prepare(UNIQUE)?;
+        let mut run = statement.run(&[Value::Text(&self.table), Value::Text(column)])?;
+        while run.step()? {
+            let text = |index| run.column(index).and_then(Value::text).unwrap_or_default();
+            let has_column = run.column(1) == Some(Value::Integer(1));
+            if has_column || word_by_word(text(2)).any(|word| means(word, column)) {
+                return Err(self.refused(format!(
+                    "the unique index {:?} depends on the column {column:?}, so using up a token could meet \
+                     another row",
+                    text(0)
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// A positive number that is there already would count as a presentation that is still good: an update of
     /// such a row that does not mention the column would pass.
     fn check_values(&self, connection: Connection, column: &str) -> Result<(), Error> {
@@ -126,11 +155,12 @@ impl Shape {
         }
         Err(self.refused(format!(
             "the column {column} has positive numbers from before, which would pass as presented tokens: run \
-             UPDATE {table} SET {column} = -{column} WHERE {column} > 0 first"
+             UPDATE {table} SET {column} = -{column} WHERE {wrong} first"
         )))
     }
 
-    /// A trigger of the table's own that changes the table presents no token while it does so.
+    /// A trigger of the table's own that changes the table presents no token while it does so, or presents one
+    /// that nobody looks at: a trigger that is running does not fire again.
     fn check_triggers(&self, connection: Connection) -> Result<(), Error> {
         let mut statement = connection.prepare(TRIGGERS)?;
         let mut run = statement.run(&[Value::Text(&self.table)])?;
@@ -181,17 +211,25 @@ fn columns(connection: Connection, table: &str) -> Result<Vec<Column>, Failure> 
 }
 
 /// How a row is found again.
-fn key(connection: Connection, table: &str, columns: &[Column]) -> Key {
+fn key(connection: Connection, table: &str, columns: &[Column]) -> Result<Key, Failure> {
     let hides = |alias: &str| columns.iter().any(|column| column.name.eq_ignore_ascii_case(alias));
-    let Some(alias) = ALIASES.into_iter().find(|alias| !hides(alias)) else { return Key::None };
-    // A table WITHOUT ROWID has no such column.
+    let Some(alias) = ALIASES.into_iter().find(|alias| !hides(alias)) else {
+        return Ok(Key::None);
+    };
     match connection.prepare(&format!("SELECT {alias} FROM main.{}", quoted(table))) {
-        Ok(_) => Key::Rowid(alias),
-        Err(_) => {
-            let keys = columns.iter().filter(|column| column.is_key);
-            Key::Columns(keys.map(|column| column.name.clone()).collect())
-        }
+        Ok(_) => return Ok(Key::Rowid(alias)),
+        // A table WITHOUT ROWID has no such column.
+        Err(failure) if failure.code & 0xff == code::ERROR => {}
+        Err(failure) => return Err(failure),
     }
+    let mut statement = connection.prepare(KEY)?;
+    let mut run = statement.run(&[Value::Text(table)])?;
+    let mut parts = Vec::new();
+    while run.step()? {
+        let text = |index| run.column(index).and_then(Value::text).unwrap_or_default().to_owned();
+        parts.push((text(0), text(1)));
+    }
+    Ok(Key::Columns(parts))
 }
 
 /// Whether a column of a declared type stores an integer as an integer. The rules are SQLite's.
@@ -207,14 +245,16 @@ fn keeps_integers(declared: &str) -> bool {
     }
 }
 
-/// Whether a trigger updates the table or deletes from it. One that hides it behind a comment is not seen
-/// here, and refused by the guard when it runs.
+/// Whether a trigger writes to the table. One that hides it behind a comment is not seen here; what it updates or
+/// deletes is refused by the guard when it runs.
 fn changes(trigger: &str, table: &str) -> bool {
     let words: Vec<&str> = word_by_word(trigger).collect();
     let is = |at: usize, word: &str| words.get(at).is_some_and(|it| it.eq_ignore_ascii_case(word));
     (0..words.len()).any(|at| {
         let target = match at {
             _ if is(at, "DELETE") && is(at + 1, "FROM") => at + 2,
+            // INSERT INTO, INSERT OR … INTO, REPLACE INTO
+            _ if is(at, "INTO") => at + 1,
             _ if is(at, "UPDATE") && is(at + 1, "OR") => at + 3,
             _ if is(at, "UPDATE") => at + 1,
             _ => return false,
@@ -223,14 +263,14 @@ fn changes(trigger: &str, table: &str) -> bool {
     })
 }
 
-/// Whether a word of SQL names the table. One with a quote inside is taken for it by its first half.
-fn means(word: &str, table: &str) -> bool {
+/// Whether a word of SQL names a table or column. One with a quote inside is taken for it by its first half.
+fn means(word: &str, name: &str) -> bool {
     let inner = word.trim_matches(['"', '\'', '`', '[', ']']);
     if inner.len() == word.len() && ["OF", "ON"].iter().any(|key| word.eq_ignore_ascii_case(key)) {
         return false;
     }
-    let first = table.split(['"', '\'', '`', ']']).next().unwrap_or(table);
-    inner.eq_ignore_ascii_case(table) || (first != table && inner.eq_ignore_ascii_case(first))
+    let first = name.split(['"', '\'', '`', ']']).next().unwrap_or(name);
+    inner.eq_ignore_ascii_case(name) || (first != name && inner.eq_ignore_ascii_case(first))
 }
 
 #[cfg(test)]
@@ -253,6 +293,8 @@ mod tests {
             "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN UPDATE orders SET a = 1; END",
             "create trigger t after update on orders begin update or ignore \"Orders\" set a = 1; end",
             "CREATE TRIGGER t AFTER INSERT ON orders BEGIN SELECT 1; DELETE FROM [orders]; END",
+            "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN INSERT OR FAIL INTO orders VALUES (1); END",
+            "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN REPLACE INTO orders VALUES (1); END",
         ];
         let no = [
             "CREATE TRIGGER t AFTER UPDATE ON orders BEGIN INSERT INTO log VALUES ('UPDATE orders'); END",

@@ -357,6 +357,14 @@ impl Connection {
         unsafe { (self.api.db_filename)(self.db, MAIN.as_ptr()) }
     }
 
+    /// What the main database is told by: its path, or the connection for one in memory.
+    pub(crate) fn place(self) -> String {
+        match self.filename() {
+            none if none.is_empty() => format!("memory {:p}", self.db),
+            path => path,
+        }
+    }
+
     /// Compiles a statement.
     pub fn prepare(self, sql: &str) -> Result<Statement, Failure> {
         let Ok(length) = c_int::try_from(sql.len()) else {

@@ -25,8 +25,8 @@ pub(crate) struct Demand {
 pub(crate) enum Key {
     /// By its rowid, under the alias that no column hides.
     Rowid(&'static str),
-    /// By its primary key.
-    Columns(Vec<String>),
+    /// By its primary key: columns, with the collation that makes two of them equal there.
+    Columns(Vec<(String, String)>),
     /// Not at all: columns hide every alias of the rowid. No token can be presented in a column then.
     None,
 }
@@ -66,9 +66,12 @@ impl Fence<'_> {
                 self.columns(" AND ", |column| format!(
                     "typeof(OLD.{column}) = 'integer' AND OLD.{column} > 0 AND NEW.{column} = -OLD.{column}"
                 )),
-                self.check_and_use_up()
+                self.check_and_use_up(|demand| self.check_update(demand))
             ),
-            (_, true) => format!("AFTER {verb} ON {table}\nBEGIN\n{}", self.check_and_use_up()),
+            (_, true) => format!(
+                "AFTER {verb} ON {table}\nBEGIN\n{}",
+                self.check_and_use_up(|demand| self.check(demand))
+            ),
         };
         format!("{} {rest}END", quoted(&name))
     }
@@ -91,25 +94,41 @@ impl Fence<'_> {
         })
     }
 
-    fn check_and_use_up(&self) -> String {
+    /// The statement that fires a trigger decides what becomes of conflicts in it, so using up may be ignored
+    /// silently; other triggers can do that too. Hence the look at what it changed.
+    fn check_and_use_up(&self, check: impl FnMut(&Demand) -> String) -> String {
         format!(
-            "{}UPDATE {} SET {} WHERE {};\n",
-            self.each("", |demand| self.check(demand)),
+            "{}UPDATE {} SET {} WHERE {};\nSELECT RAISE(ABORT, {}) WHERE changes() IS NOT 1;\n",
+            self.each("", check),
             quoted(self.table),
             self.columns(", ", |column| format!("{column} = -NEW.{column}")),
-            match self.key {
-                Key::Rowid(alias) => format!("{alias} = NEW.{alias}"),
-                Key::None => "FALSE".into(),
-                Key::Columns(columns) => joined(columns, " AND ", |column| {
-                    let column = quoted(column);
-                    format!("{column} = NEW.{column}")
-                }),
-            }
+            self.row(),
+            literal(NOT_USED_UP),
         )
+    }
+
+    /// The condition that finds the row again.
+    fn row(&self) -> String {
+        match self.key {
+            Key::Rowid(alias) => format!("{alias} = NEW.{alias}"),
+            Key::None => "FALSE".into(),
+            Key::Columns(columns) => joined(columns, " AND ", |(column, collation)| {
+                let (column, collation) = (quoted(column), quoted(collation));
+                format!("{column} = NEW.{column} COLLATE {collation}")
+            }),
+        }
     }
 
     fn check(&self, demand: &Demand) -> String {
         format!("{} WHERE NOT {};\n", self.refusal(demand), holds(demand))
+    }
+
+    /// A token that was in the row before counts for nothing, should one ever be left there: else an update that does
+    /// not mention the column would pass.
+    fn check_update(&self, demand: &Demand) -> String {
+        let Some(column) = demand.column.as_deref().map(quoted) else { return self.check(demand) };
+        let refusal = self.refusal(demand);
+        format!("{refusal} WHERE NEW.{column} IS OLD.{column} OR NOT {};\n", holds(demand))
     }
 
     fn refusal(&self, demand: &Demand) -> String {
@@ -143,6 +162,10 @@ impl Fence<'_> {
         columns.join(between)
     }
 }
+
+/// What keeps a presented token from being negated: a constraint or a trigger that forbids or ignores it.
+const NOT_USED_UP: &str = "stale fencing token: the presented one could not be negated, because a constraint or \
+trigger of the table forbids it";
 
 /// The condition that a demand is met. It is never NULL.
 fn holds(demand: &Demand) -> String {

@@ -1,8 +1,10 @@
 //! The gate: a file that remembers which tokens a target has seen.
 
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
 use crate::error::failure;
 use crate::{AdmitResult, Litelease, Result};
@@ -42,8 +44,7 @@ impl Gate {
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let connection = Connection::open(path.as_ref())?;
         // SQLite keeps the mode that it can have, and does not complain.
-        let mode: String =
-            connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        let mode = set_wal(&connection)?;
         if mode != "wal" {
             return Err(failure(&format!(
                 "{} cannot be used as a gate: its journal mode stays {mode} instead of wal",
@@ -70,5 +71,37 @@ impl Gate {
     /// ```
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult> {
         self.file.admit(name, token)
+    }
+}
+
+/// Switches to WAL, and answers the mode that it is now. While another process does the same to a new file, SQLite says
+/// BUSY at once, whatever the busy timeout is.
+fn set_wal(connection: &Connection) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && start.elapsed() < Duration::from_secs(5) =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            done => return Ok(done?),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_gate_remembers_is_on_the_disk() -> std::result::Result<(), Box<dyn std::error::Error>>
+    {
+        let folder = tempfile::tempdir()?;
+        let gate = Gate::open(folder.path().join("gate.sqlite3"))?;
+        let full: i64 = gate.file.conn().query_row("PRAGMA synchronous", [], |row| row.get(0))?;
+        assert_eq!(full, 2);
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from . import _library
@@ -82,6 +83,7 @@ class Fences:
 
     def checkpoint(self, name: str, token: int, value: Value) -> Stored | Stale:
         """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
+        _library.check_number("token", token)
 
         def work() -> Stored | Stale:
             self._check()
@@ -107,8 +109,7 @@ class Fences:
         This is the check for a target whose leases are elsewhere, in a transaction of the target's own file. It
         needs no ``bootstrap``.
         """
-        if not isinstance(token, int) or not -(2**63) <= token < 2**63:
-            raise OverflowError(f"token must be a whole number of at most 64 bits, got {token!r}")
+        _library.check_number("token", token)
 
         def work() -> Admitted | Stale:
             if not self._is_there(_GATES):
@@ -146,7 +147,7 @@ class Gate:
         from ._leases import Litelease
 
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        mode = _set_wal(connection, timeout)
         if mode != "wal":
             connection.close()
             raise LiteleaseError(f"{path} cannot be used as a gate: its journal mode stays {mode} instead of wal")
@@ -166,6 +167,20 @@ class Gate:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
+
+
+def _set_wal(connection: sqlite3.Connection, timeout: float) -> str:
+    """Switches to WAL, and answers the mode that it is now. While another process does the same to a new file, SQLite
+    says "locked" at once, whatever the timeout is."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return str(mode)
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() >= deadline:
+                raise
+            time.sleep(0.005)
 
 
 def is_stale(error: BaseException) -> bool:

@@ -151,6 +151,14 @@ def difference(table: str, kind: str, sql: str) -> str | None:
     return out.raw[: min(length, len(out))].decode(errors="replace") if length else None
 
 
+def check_number(what: str, number: object) -> None:
+    """Makes sure that a number is one, and fits into SQLite's."""
+    if not isinstance(number, int):
+        raise TypeError(f"{what} must be a whole number, got {number!r}")
+    if not -(2**63) <= number < 2**63:
+        raise OverflowError(f"{what} must be a whole number of at most 64 bits, got {number!r}")
+
+
 def decide(
     verb: int,
     *,
@@ -164,8 +172,7 @@ def decide(
 ) -> tuple[int, Decision]:
     """Asks the rule about a stored row (owner, token, expiry). Answers 0 and the decision, or why it refuses."""
     for what, number in (("ttl_ms", ttl_ms), ("now_ms", now_ms), ("token", token or 0), ("min_token", floor)):
-        if not isinstance(number, int) or not -(2**63) <= number < 2**63:
-            raise OverflowError(f"{what} must be a whole number of at most 64 bits, got {number!r}")
+        check_number(what, number)
     stored_owner, stored_token, expiry = row if row is not None else (None, 0, None)
     question = _Question(
         verb=verb,
