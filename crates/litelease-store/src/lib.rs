@@ -8,6 +8,7 @@ mod change;
 mod clock;
 pub mod door;
 mod error;
+mod file;
 mod judge;
 mod list;
 mod purge;

@@ -2,9 +2,11 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::error::lift;
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -99,6 +101,27 @@ impl Litelease {
         // SAFETY: the connection is dropped after the verbs, or given away once they are gone.
         let leases = unsafe { Leases::on(&connection) };
         Litelease { leases, connection }
+    }
+
+    /// Opens a file that belongs to the program, made ready for leases: it is created if it is missing, put into
+    /// WAL mode if it is new, and written so that a power cut loses no grant. The lease table is there.
+    ///
+    /// A file that is there keeps its journal mode. The connection waits for locks for 10 seconds.
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("leases.sqlite3");
+    /// let db = Litelease::open_own(&path)?;
+    /// assert_eq!(db.inspect("scheduler")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
+        let db = Litelease::open(path)?;
+        db.connection.busy_timeout(Duration::from_secs(10))?;
+        lift(db.leases.store().own())?;
+        db.bootstrap()?;
+        Ok(db)
     }
 
     /// Begins a transaction that holds the write lock (`BEGIN IMMEDIATE`), so that a claim and the work it

@@ -26,19 +26,31 @@
 //! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
 
 mod error;
+mod file;
 pub mod functions;
 mod handle;
+mod hold;
+mod hold_error;
+mod kept_rows;
 mod leases;
 mod linked;
+mod ringer;
+mod tracker;
 mod transaction;
+mod wait;
 
 pub use error::{Error, Result};
 pub use handle::{Litelease, LiteleaseRef};
+pub use hold::{Held, HoldOptions, LossSignal};
+pub use hold_error::{HoldError, Lost};
 pub use leases::Leases;
 pub use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
+    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Status, TransferResult,
 };
+pub use litelease_keeper::{Identity, Liveness, Loss};
+pub use litelease_store::Listed;
 pub use rusqlite;
+pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 
 /// The system clock as Litelease reads it: Unix time in milliseconds.
