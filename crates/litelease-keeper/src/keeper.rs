@@ -171,10 +171,8 @@ impl Group {
         drop(rows);
         let now = clock.now();
         for (hold, answer) in batch.iter().zip(answers) {
-            let interval = hold.window().interval();
-            // Up to a tenth earlier, so that processes that were started together drift apart.
-            let jitter = interval / 10 * (start.subsec_micros() % 1000) / 1000;
-            hold.settle(start, now, answer, start + interval - jitter);
+            let due = start + hold.window().interval() - jitter(hold.window().interval(), start);
+            hold.settle(start, now, answer, due);
         }
     }
 
@@ -247,4 +245,12 @@ impl fmt::Debug for Keeper {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Up to a tenth of the interval: processes that were started together drift apart.
+fn jitter(interval: Duration, start: Duration) -> Duration {
+    let seed = start.as_micros() as u64 ^ u64::from(std::process::id()) << 32;
+    // Multiplicative hashing; the upper ten bits are as good as random.
+    let dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+    interval / 10 * dice as u32 / 1024
 }
