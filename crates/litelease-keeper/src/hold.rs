@@ -218,6 +218,11 @@ impl Hold {
         self.state().loss.clone()
     }
 
+    /// Why the last renewal failed, if it did.
+    pub fn trouble(&self) -> Option<Loss> {
+        self.state().trouble.clone()
+    }
+
     /// Whether its holder has given it up.
     pub fn is_ended(&self) -> bool {
         self.state().ended

@@ -42,7 +42,15 @@ impl Identity {
     /// This process, for one acquisition.
     #[allow(clippy::new_without_default)] // each one is another
     pub fn new() -> Self {
-        let pid = std::process::id();
+        Identity::of(std::process::id())
+    }
+
+    /// The process that has started this one, for a program that claims on behalf of its caller.
+    pub fn of_parent() -> Self {
+        Identity::of(std::os::unix::process::parent_id())
+    }
+
+    fn of(pid: u32) -> Self {
         Identity { host: host(), pid, start: start_of(pid), unique: unique() }
     }
 

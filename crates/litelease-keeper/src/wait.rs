@@ -28,6 +28,18 @@ pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {
 /// Whoever waits at a file: it hears when others of ours ring, and sees when anybody writes.
 ///
 /// Where the system has neither, or does not allow it, a nap is just a nap.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_keeper::Waiter;
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let file = folder.path().join("app.sqlite3");
+/// # std::fs::write(&file, "").unwrap();
+/// let waiter = Waiter::at(&file);
+/// let heard = waiter.heard();
+/// // Look at the row here; then:
+/// waiter.nap(heard, Duration::from_millis(1));
+/// ```
 #[derive(Debug)]
 pub struct Waiter {
     #[cfg(target_os = "linux")]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::error::lift;
+use crate::file::writer;
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -172,6 +173,22 @@ impl Litelease {
     /// ```
     pub fn conn(&self) -> &Connection {
         &self.connection
+    }
+
+    /// The process that holds the file's write lock right now, where the system tells: who is in the way.
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let tx = db.transaction()?;
+    /// # drop(tx);
+    /// # let other = Litelease::open(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(other.writer(), None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn writer(&self) -> Option<u32> {
+        writer(&self.leases.store().file()?)
     }
 
     /// Gives the connection back, as it was.

@@ -263,6 +263,21 @@ impl Held {
         }
     }
 
+    /// Why the last renewal failed, if it did. The lease is not lost by that: the keeper goes on trying.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.trouble(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn trouble(&self) -> Option<Loss> {
+        self.kept.hold.trouble()
+    }
+
     /// Something to wait on in another thread until the lease is lost.
     ///
     /// ```

@@ -47,7 +47,7 @@ pub use leases::Leases;
 pub use litelease_core::{
     BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Status, TransferResult,
 };
-pub use litelease_keeper::{Identity, Liveness, Loss};
+pub use litelease_keeper::{Identity, Liveness, Loss, Waiter, nap};
 pub use litelease_store::Listed;
 pub use rusqlite;
 pub use tracker::{Tracker, TrackerGuard};
