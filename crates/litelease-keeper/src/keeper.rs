@@ -115,7 +115,8 @@ impl Keeper {
         let groups = {
             let mut book = locked(&self.book);
             book.has_news = false;
-            book.groups.retain(|group| !group.is_empty());
+            // Whoever still has a hold of it may leave something to be released.
+            book.groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
             book.groups.clone()
         };
         for group in &groups {
@@ -128,16 +129,13 @@ impl Keeper {
     }
 
     fn nap(&self, next: Option<Duration>) {
-        let mut book = locked(&self.book);
+        let book = locked(&self.book);
         if book.has_news {
             return;
         }
-        if next.is_none() && book.groups.iter().all(|group| group.is_empty()) {
-            // Connections of files in which nothing is held any more are closed before the long sleep.
-            book.groups.clear();
+        if book.groups.is_empty() {
             let woken = self.news.wait_while(book, |book| !book.has_news);
-            drop(woken.unwrap_or_else(PoisonError::into_inner));
-            return;
+            return drop(woken.unwrap_or_else(PoisonError::into_inner));
         }
         let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
         let woken =

@@ -5,6 +5,9 @@
 //! worker inspect FILE NAME                tells who has it
 //! worker cycle FILE NAME OWNER ROUNDS TTL_MS
 //!                                         claims and releases, telling each token once it is granted
+//! worker wait-cycle FILE NAME OWNER ROUNDS
+//!                                         waits for the name and releases it, telling each token
+//! worker lock-it FILE NAME                locks a name with a Tracker once
 //! worker hold-lock FILE                   holds the write lock until its input ends
 //! ```
 
@@ -13,7 +16,7 @@ use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use litelease::{ClaimResult, Litelease, ReleaseResult};
+use litelease::{ClaimResult, HoldError, Litelease, ReleaseResult, Tracker};
 use litelease_proof::play::ToText;
 
 fn main() -> ExitCode {
@@ -41,6 +44,21 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ["cycle", file, name, owner, rounds, ttl_ms] => {
             cycle(file, name, owner, rounds.parse()?, Duration::from_millis(ttl_ms.parse()?))
         }
+        ["wait-cycle", file, name, owner, rounds] => {
+            let db = open(file)?;
+            for _ in 0..rounds.parse()? {
+                let claimed = db.claim_wait(name, owner, Duration::from_secs(60), Duration::MAX)?;
+                let lease = claimed.acquired().ok_or("waited for ever and got nothing")?;
+                tell(&lease.token.to_string())?;
+                db.release_exact(&lease)?;
+            }
+            Ok(())
+        }
+        ["lock-it", file, name] => match Tracker::new(file)?.lock_it(name, Tracker::EXPIRE) {
+            Ok(token) => tell(&format!("won {token}")),
+            Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
+            Err(error) => Err(error.into()),
+        },
         ["hold-lock", file] => {
             let mut db = open(file)?;
             let tx = db.transaction()?;
