@@ -3,6 +3,7 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod command;
 pub mod crate_player;
 pub mod mutant;
 pub mod play;

@@ -23,7 +23,11 @@ impl KeptRows {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(file, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        Ok(KeptRows { db: Litelease::from_connection(connection), file: file.into() })
+        let db = Litelease::from_connection(connection);
+        // SQLite opens the -wal at the first look. If the file were replaced before that, it would open the new
+        // file's, and write into it what belongs to the old one.
+        db.token("")?;
+        Ok(KeptRows { db, file: file.into() })
     }
 
     fn renew_all(&mut self, grants: &[&Grant]) -> Result<Vec<std::result::Result<i64, Loss>>> {
@@ -56,8 +60,11 @@ impl KeptRows {
 
 impl Rows for KeptRows {
     fn renew(&mut self, grants: &[&Grant]) -> Vec<std::result::Result<i64, Loss>> {
+        if self.is_moved() {
+            return vec![Err(Loss::FileReplaced); grants.len()];
+        }
         let answers = self.renew_all(grants);
-        // Asked afterwards: what was just stored may be in a file that nobody else opens any more.
+        // Asked again: what was just stored may be in a file that nobody else opens any more.
         if self.is_moved() {
             return vec![Err(Loss::FileReplaced); grants.len()];
         }
@@ -65,6 +72,9 @@ impl Rows for KeptRows {
     }
 
     fn release(&mut self, grant: &Grant) -> std::result::Result<(), Loss> {
+        if self.is_moved() {
+            return Err(Loss::FileReplaced);
+        }
         match self.db.release_exact(&lease(grant)) {
             Ok(ReleaseResult::Released { .. }) => Ok(()),
             Ok(ReleaseResult::Rejected { reason, current }) => {

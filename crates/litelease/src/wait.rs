@@ -77,8 +77,12 @@ pub(crate) fn claim_wait(
     loop {
         // What is heard from here on happened after we looked.
         let heard = waiter.as_ref().map_or(0, Waiter::heard);
+        if has_moved(connection) {
+            return Err(HoldError::FileMoved(file));
+        }
         let start = SystemClock.now();
         let answer = leases.claim(name, owner, ttl);
+        // Asked again: what was just granted may be in a file that nobody else opens any more.
         if has_moved(connection) {
             return Err(HoldError::FileMoved(file));
         }
