@@ -11,6 +11,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod sql_player;
+pub mod terminal;
 
 /// The Rust blocks of the documents, each run as a test.
 #[cfg(doctest)]
