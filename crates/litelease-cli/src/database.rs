@@ -32,9 +32,20 @@ pub(crate) fn own_path() -> Result<PathBuf> {
     Ok(state.join("litelease/leases.sqlite3"))
 }
 
+/// SQLite takes a file that is shorter than its smallest page for an empty one, and overwrites it.
+fn check_length(path: &Path) -> Result<()> {
+    let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if (1..512).contains(&length) {
+        let text = format!("{} is not a database: choose another file with --db", path.display());
+        return Err(Failure::failed("NotADatabase", text));
+    }
+    Ok(())
+}
+
 /// Opens the file for granting. It is made if it is missing; its folder only if it is the user's own.
 pub(crate) fn open(common: &Common) -> Result<Litelease> {
     let path = path(common)?;
+    check_length(&path)?;
     if common.db.is_none()
         && let Some(folder) = path.parent()
     {
@@ -52,6 +63,7 @@ pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
         let missing = format!("{} does not exist: nothing was ever leased there", path.display());
         return Err(Failure::failed("NoFile", missing));
     }
+    check_length(&path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let open = || {
         let connection = Connection::open_with_flags(&path, flags)?;

@@ -117,8 +117,8 @@ pub(crate) fn group_exists(group: pid_t) -> bool {
 
 /// Stops this process until somebody continues it.
 pub(crate) fn stop_self() {
-    // SAFETY: no pointers are involved.
-    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+    // SAFETY: no pointers are involved. Sent to this thread, so that it does not run on for a moment.
+    unsafe { libc::raise(libc::SIGSTOP) };
 }
 
 /// Reaps every child from now on and tells of it, until there is none left.

@@ -8,6 +8,8 @@ mod terminal;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use litelease::HoldError;
+
 use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result};
@@ -67,6 +69,10 @@ impl Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    // Found out before the file is made.
+    if args.ttl <= Duration::from_millis(100) {
+        return Err(HoldError::TtlTooShort(args.ttl).into());
+    }
     let grace = args.kill_grace();
     if args.ttl <= grace * 2 {
         let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
