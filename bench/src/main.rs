@@ -2,8 +2,10 @@
 //!
 //! `litelease-bench quick` prints a table of counts: instructions by callgrind and system calls by strace,
 //! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
-//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run.
+//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run. `litelease-bench hold`
+//! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds.
 
+mod hold;
 mod measure;
 mod quick;
 mod workload;
@@ -12,6 +14,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: litelease-bench quick
+       litelease-bench hold
        litelease-bench run WORKLOAD ROUNDS FOLDER";
 
 /// Anything that can go wrong here ends the run with its message.
@@ -22,6 +25,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["quick"] => quick::run(),
+        ["hold"] => hold::run(),
+        ["worker", work, file] => hold::worker(work, Path::new(file)),
         ["run", workload, rounds, folder] => run(workload, rounds, Path::new(folder)),
         _ => Err(USAGE.into()),
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Bell;
 
 /// A waiter looks this often even if nothing was heard.
-const SLOW_POLL: Duration = Duration::from_millis(250);
+const SLOW_POLL: Duration = Duration::from_millis(500);
 
 /// How long a waiter may nap before it looks again: until the holder's lease ends, until its own deadline, and
 /// never for long, since a wake-up is only a hint.
@@ -17,7 +17,7 @@ const SLOW_POLL: Duration = Duration::from_millis(250);
 /// let ms = Duration::from_millis;
 /// assert_eq!(nap(40, ms(1000)), ms(40), "the holder's lease ends first");
 /// assert_eq!(nap(9000, ms(30)), ms(30), "the own deadline comes first");
-/// assert_eq!(nap(9000, ms(9000)), ms(250));
+/// assert_eq!(nap(9000, ms(9000)), ms(500));
 /// assert_eq!(nap(-5, ms(9000)), ms(1), "it has ended: look again, but do not spin");
 /// ```
 pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use crate::Bell;
 
-/// The event of a write comes before its commit can be seen, so those who wait are woken a few times.
-const BURST_MS: [u64; 5] = [0, 1, 2, 5, 10];
+/// The event of a write comes before its commit can be seen, so those who wait are woken a few times: after these
+/// pauses, in microseconds.
+const BURST: [u64; 7] = [0, 250, 500, 1000, 2000, 4000, 8000];
 
 struct Watcher {
     /// The inotify instance.
@@ -81,8 +82,8 @@ impl Watcher {
         if bells.is_empty() {
             return Some(());
         }
-        for pause in BURST_MS {
-            thread::sleep(Duration::from_millis(pause));
+        for pause in BURST {
+            thread::sleep(Duration::from_micros(pause));
             bells.iter().for_each(|bell| bell.nudge());
         }
         Some(())

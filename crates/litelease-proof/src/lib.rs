@@ -21,4 +21,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/errors.md")]
     struct Errors;
+
+    #[doc = include_str!("../../../docs/holding.md")]
+    struct Holding;
 }

@@ -129,7 +129,11 @@ fn dependencies_point_inward() {
         ("litelease-store", &["litelease-core"]),
         ("litelease-sql", &["litelease-core", "litelease-store"]),
         ("litelease-extension", &["litelease-core", "litelease-sql", "litelease-store"]),
-        ("litelease", &["litelease-core", "litelease-sql", "litelease-store", "rusqlite"]),
+        ("litelease-keeper", &["libc"]),
+        (
+            "litelease",
+            &["litelease-core", "litelease-keeper", "litelease-sql", "litelease-store", "rusqlite"],
+        ),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));

@@ -83,7 +83,7 @@ pub(crate) fn claim_wait(
         let start = SystemClock.now();
         let answer = leases.claim(name, owner, ttl);
         // Asked again: what was just granted may be in a file that nobody else opens any more.
-        if has_moved(connection) {
+        if matches!(answer, Ok(ClaimResult::Acquired(_))) && has_moved(connection) {
             return Err(HoldError::FileMoved(file));
         }
         let left = timeout.saturating_sub(SystemClock.now() - begin);
