@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
+use crate::watch::Listener;
 use crate::{Clock, SystemClock};
 
 /// Bytes of the file: one word, and room for what may come.
@@ -90,11 +91,6 @@ impl Bell {
         }
     }
 
-    /// Wakes up those of this process who wait at this file.
-    pub(crate) fn nudge(&self) {
-        self.futex(libc::FUTEX_WAKE_BITSET, EVERYBODY, ptr::null());
-    }
-
     fn futex(&self, operation: i32, value: u32, until: *const libc::timespec) {
         // Processes that happen to share a bit nudge each other, which is harmless.
         let bits = 1u32 << (std::process::id() % 32);
@@ -119,6 +115,13 @@ impl Bell {
             return Err(io::Error::last_os_error());
         }
         Ok(Bell { file, word: word.cast() })
+    }
+}
+
+impl Listener for Bell {
+    /// Wakes up those of this process who wait at this file.
+    fn nudge(&self) {
+        self.futex(libc::FUTEX_WAKE_BITSET, EVERYBODY, ptr::null());
     }
 }
 

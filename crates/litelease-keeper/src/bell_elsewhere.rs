@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::watch::Listener;
+
 /// The bell of a database file, which is silent on this system.
 #[derive(Debug)]
 pub struct Bell;
@@ -31,4 +33,8 @@ impl Bell {
 
     /// Nobody hears it.
     pub fn ring(&self) {}
+}
+
+impl Listener for Bell {
+    fn nudge(&self) {}
 }

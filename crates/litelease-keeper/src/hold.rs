@@ -246,6 +246,12 @@ impl Hold {
         self.changed.notify_all();
     }
 
+    /// Has it renewed as soon as can be.
+    pub(crate) fn hurry(&self, now: Duration) {
+        let mut state = self.state();
+        state.due = state.due.min(now);
+    }
+
     /// When the keeper must look at it next, unless it is over.
     pub(crate) fn next(&self) -> Option<Duration> {
         let state = self.state();

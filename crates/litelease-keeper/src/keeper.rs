@@ -1,10 +1,13 @@
 //! The keeper: one thread that renews all holds of a process, those of one file in one transaction.
 
 use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::watch::{Listener, watch};
 use crate::{Clock, Grant, Hold, Loss};
 
 /// The rows of one file, on a connection of the keeper's own. A call must come back soon, also when the file
@@ -16,6 +19,9 @@ pub trait Rows: Send {
     /// Ends this grant. One that is no longer current is left alone, and that is the answer.
     fn release(&mut self, grant: &Grant) -> Result<(), Loss>;
 
+    /// Whether the row still names this grant, as far as a look without the write lock can tell.
+    fn is_current(&mut self, grant: &Grant) -> bool;
+
     /// Whether the file is no longer where it was opened.
     fn is_moved(&self) -> bool;
 }
@@ -26,14 +32,15 @@ pub trait Rows: Send {
 pub struct Keeper {
     clock: Arc<dyn Clock>,
     pid: u32,
-    book: Mutex<Book>,
-    news: Condvar,
+    groups: Mutex<Vec<Arc<Group>>>,
+    alarm: Arc<Alarm>,
 }
 
+/// What wakes the keeper's thread before its time.
 #[derive(Default)]
-struct Book {
-    groups: Vec<Arc<Group>>,
-    has_news: bool,
+struct Alarm {
+    has_rung: Mutex<bool>,
+    rings: Condvar,
 }
 
 /// The holds of one file.
@@ -43,6 +50,10 @@ struct Group {
     holds: Mutex<Vec<Arc<Hold>>>,
     /// Given up by their holders when the file was in the way, and still to be released.
     leftovers: Mutex<Vec<Arc<Hold>>>,
+    /// Whether somebody has written the file since we last looked.
+    was_written: AtomicBool,
+    last_look: Mutex<Duration>,
+    alarm: Arc<Alarm>,
 }
 
 /// A hold and the way to give it up.
@@ -52,7 +63,7 @@ pub struct Kept {
     group: Arc<Group>,
 }
 
-/// The keeper wakes up this often even if nothing is due: after a suspend its own alarm is late.
+/// The keeper wakes up this often while it has something to keep, even if nothing is due.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 /// How often a release is tried again when the file is in the way.
@@ -61,7 +72,7 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 impl Keeper {
     /// A keeper with this clock, and no thread yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Keeper { clock, pid: std::process::id(), book: Mutex::default(), news: Condvar::new() }
+        Keeper { clock, pid: std::process::id(), groups: Mutex::default(), alarm: Arc::default() }
     }
 
     /// Gives it its thread, for as long as the process lives.
@@ -90,34 +101,41 @@ impl Keeper {
         hold: Hold,
         open: impl FnOnce() -> Result<Box<dyn Rows>, E>,
     ) -> Result<Kept, E> {
-        let mut book = locked(&self.book);
+        let mut groups = locked(&self.groups);
         // What was opened before the file was replaced has a ghost of it.
-        let found = book.groups.iter().find(|group| group.file == file && !group.is_moved());
+        let found = groups.iter().find(|group| group.file == file && !group.is_moved());
         let group = match found {
             Some(group) => group.clone(),
             None => {
-                let rows = Mutex::new(open()?);
-                let (holds, leftovers) = Default::default();
-                let group = Arc::new(Group { file: file.into(), rows, holds, leftovers });
-                book.groups.push(group.clone());
+                let group = Arc::new(Group::new(file, open()?, self.alarm.clone()));
+                watch(Path::new(file), &group);
+                groups.push(group.clone());
                 group
             }
         };
         let hold = Arc::new(hold);
         locked(&group.holds).push(hold.clone());
-        book.has_news = true;
-        self.news.notify_all();
+        self.alarm.ring();
         Ok(Kept { hold, group })
+    }
+
+    /// Takes note that somebody has written `file`: what is held in it is looked at soon. Where the system watches
+    /// files, this happens by itself.
+    pub fn was_written(&self, file: &str) {
+        locked(&self.groups)
+            .iter()
+            .filter(|group| group.file == file)
+            .for_each(|group| group.nudge());
     }
 
     /// Does everything that is due now, and answers when something is due next.
     pub fn step(&self) -> Option<Duration> {
+        self.alarm.reset();
         let groups = {
-            let mut book = locked(&self.book);
-            book.has_news = false;
+            let mut groups = locked(&self.groups);
             // Whoever still has a hold of it may leave something to be released.
-            book.groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
-            book.groups.clone()
+            groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
+            groups.clone()
         };
         for group in &groups {
             // A group that is blocked must not keep others from being told.
@@ -129,34 +147,75 @@ impl Keeper {
     }
 
     fn nap(&self, next: Option<Duration>) {
-        let book = locked(&self.book);
-        if book.has_news {
-            return;
-        }
-        if book.groups.is_empty() {
-            let woken = self.news.wait_while(book, |book| !book.has_news);
-            return drop(woken.unwrap_or_else(PoisonError::into_inner));
-        }
+        // After a suspend an alarm is late, so that the naps are short. Without anything to keep there is none.
+        let has_none = locked(&self.groups).is_empty();
         let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
-        let woken =
-            self.news.wait_timeout_while(book, left.min(LONGEST_NAP), |book| !book.has_news);
+        self.alarm.wait(if has_none { Duration::MAX } else { left.min(LONGEST_NAP) });
+    }
+}
+
+impl Alarm {
+    fn ring(&self) {
+        *locked(&self.has_rung) = true;
+        self.rings.notify_all();
+    }
+
+    fn reset(&self) {
+        *locked(&self.has_rung) = false;
+    }
+
+    fn wait(&self, time: Duration) {
+        let woken = self.rings.wait_timeout_while(locked(&self.has_rung), time, |rung| !*rung);
         drop(woken.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
 impl Group {
+    fn new(file: &str, rows: Box<dyn Rows>, alarm: Arc<Alarm>) -> Self {
+        Group {
+            file: file.into(),
+            rows: Mutex::new(rows),
+            holds: Mutex::default(),
+            leftovers: Mutex::default(),
+            was_written: AtomicBool::new(false),
+            last_look: Mutex::default(),
+            alarm,
+        }
+    }
+
     fn step(&self, clock: &dyn Clock) -> Option<Duration> {
         self.release_leftovers(clock.now());
         let holds = self.holds();
+        let next_look = self.look(&holds, clock.now());
         let now = clock.now();
         if holds.iter().any(|hold| hold.is_due(now, false)) {
             self.renew(&holds, clock);
         }
-        let next = holds.iter().filter_map(|hold| hold.next()).min();
-        match locked(&self.leftovers).is_empty() {
-            true => next,
-            false => Some(next.map_or(now + RELEASE_PAUSE, |next| next.min(now + RELEASE_PAUSE))),
+        let next_release = (!locked(&self.leftovers).is_empty()).then_some(now + RELEASE_PAUSE);
+        holds.iter().filter_map(|hold| hold.next()).chain(next_look).chain(next_release).min()
+    }
+
+    /// Looks whether the holds are still what the rows say, if anybody has written the file, and answers when to
+    /// look if not now. What is not is renewed at once: the answer to that is the reason.
+    fn look(&self, holds: &[Arc<Hold>], now: Duration) -> Option<Duration> {
+        if !self.was_written.load(Ordering::SeqCst) {
+            return None;
         }
+        // A file that is written all the time is not looked at all the time.
+        let pause = holds.iter().map(|hold| hold.window().pause()).min()?;
+        let mut last_look = locked(&self.last_look);
+        if now < *last_look + pause {
+            return Some(*last_look + pause);
+        }
+        *last_look = now;
+        self.was_written.store(false, Ordering::SeqCst);
+        let mut rows = locked(&self.rows);
+        for hold in holds {
+            if !rows.is_current(hold.grant()) {
+                hold.hurry(now);
+            }
+        }
+        None
     }
 
     /// Renews all that are due, and those that soon will be: so they stay together from then on.
@@ -182,9 +241,13 @@ impl Group {
         let mut rows = locked(&self.rows);
         // What has run out needs no release any more.
         leftovers.retain(|hold| now < hold.trusted_until());
-        leftovers.retain(
-            |hold| matches!(rows.release(hold.grant()), Err(trouble) if trouble.may_pass()),
-        );
+        // If the file is in the way of one, it is in the way of all.
+        let mut is_blocked = false;
+        leftovers.retain(|hold| {
+            is_blocked = is_blocked
+                || matches!(rows.release(hold.grant()), Err(trouble) if trouble.may_pass());
+            is_blocked
+        });
     }
 
     fn holds(&self) -> Vec<Arc<Hold>> {
@@ -199,6 +262,14 @@ impl Group {
 
     fn is_moved(&self) -> bool {
         locked(&self.rows).is_moved()
+    }
+}
+
+impl Listener for Group {
+    fn nudge(&self) {
+        if !self.was_written.swap(true, Ordering::SeqCst) {
+            self.alarm.ring();
+        }
     }
 }
 

@@ -11,7 +11,7 @@ mod identity;
 mod keeper;
 mod loss;
 mod wait;
-#[cfg(target_os = "linux")]
+#[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
 mod watch;
 
 pub use bell::Bell;

@@ -1,9 +1,11 @@
 //! Waiting for a name: how long to nap, and what ends a nap early.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Bell;
+use crate::watch::watch;
 
 /// A waiter looks this often even if nothing was heard.
 const SLOW_POLL: Duration = Duration::from_millis(500);
@@ -42,33 +44,19 @@ pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {
 /// ```
 #[derive(Debug)]
 pub struct Waiter {
-    #[cfg(target_os = "linux")]
-    bell: Option<std::sync::Arc<Bell>>,
-    #[cfg(not(target_os = "linux"))]
-    bell: Option<Bell>,
+    bell: Option<Arc<Bell>>,
 }
 
-#[cfg(target_os = "linux")]
 impl Waiter {
     /// Starts to listen at a database file. What happens from now on ends a nap.
     pub fn at(file: &Path) -> Self {
-        let bell = Bell::hang(file).ok().map(std::sync::Arc::new);
+        let bell = Bell::hang(file).ok().map(Arc::new);
         if let Some(bell) = &bell {
-            crate::watch::watch(file, bell);
+            watch(file, bell);
         }
         Waiter { bell }
     }
-}
 
-#[cfg(not(target_os = "linux"))]
-impl Waiter {
-    /// Starts to listen at a database file.
-    pub fn at(file: &Path) -> Self {
-        Waiter { bell: Bell::hang(file).ok() }
-    }
-}
-
-impl Waiter {
     /// What was heard so far. Asked before looking, so that a ring in between is not missed.
     pub fn heard(&self) -> u32 {
         self.bell.as_ref().map_or(0, |bell| bell.heard())

@@ -11,29 +11,38 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-use crate::Bell;
+/// Whoever wants to know that a file was written. A nudge is a hint.
+pub(crate) trait Listener: Send + Sync {
+    fn nudge(&self);
+}
 
 /// The event of a write comes before its commit can be seen, so those who wait are woken a few times: after these
 /// pauses, in microseconds.
 const BURST: [u64; 7] = [0, 250, 500, 1000, 2000, 4000, 8000];
 
+/// Who listens to which watch.
+type Listeners = HashMap<i32, Vec<Weak<dyn Listener>>>;
+
+/// A write, or a deletion: the file's attributes change when it loses its name.
+const EVENTS: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF;
+
 struct Watcher {
     /// The inotify instance.
     events: File,
-    /// Who waits for which watch.
-    listeners: Mutex<HashMap<i32, Vec<Weak<Bell>>>>,
+    listeners: Mutex<Listeners>,
 }
 
-/// From now on, writes to a database file or to its -wal wake up the listeners of `bell` in this process.
+/// From now on, `listener` is nudged when a database file or its -wal is written or deleted.
 ///
 /// Where the system has no more watches to give, the slow poll has to do.
-pub(crate) fn watch(database: &Path, bell: &Arc<Bell>) {
+pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
     static WATCHER: OnceLock<Option<Arc<Watcher>>> = OnceLock::new();
     let Some(watcher) = WATCHER.get_or_init(Watcher::start) else { return };
     let mut wal = database.as_os_str().to_owned();
     wal.push("-wal");
-    watcher.add(database, bell);
-    watcher.add(Path::new(&wal), bell);
+    let listener: Weak<L> = Arc::downgrade(listener);
+    watcher.add(database, listener.clone());
+    watcher.add(Path::new(&wal), listener);
 }
 
 impl Watcher {
@@ -54,17 +63,16 @@ impl Watcher {
         Some(watcher)
     }
 
-    fn add(&self, path: &Path, bell: &Arc<Bell>) {
+    fn add(&self, path: &Path, listener: Weak<dyn Listener>) {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
         let mut listeners = self.listeners();
         // SAFETY: the path ends with a NUL and lives until the call returns. Watching a file does not open it.
-        let watch = unsafe {
-            libc::inotify_add_watch(self.events.as_raw_fd(), path.as_ptr(), libc::IN_MODIFY)
-        };
+        let watch =
+            unsafe { libc::inotify_add_watch(self.events.as_raw_fd(), path.as_ptr(), EVENTS) };
         if watch >= 0 {
-            let bells = listeners.entry(watch).or_default();
-            bells.retain(|bell| bell.strong_count() > 0);
-            bells.push(Arc::downgrade(bell));
+            let listeners = listeners.entry(watch).or_default();
+            listeners.retain(|listener| listener.strong_count() > 0);
+            listeners.push(listener);
         }
     }
 
@@ -72,29 +80,29 @@ impl Watcher {
     fn pass_on(&self) -> Option<()> {
         let mut buffer = [0; 4096];
         let length = (&self.events).read(&mut buffer).ok()?;
-        let bells: Vec<Arc<Bell>> = {
+        let nudged: Vec<Arc<dyn Listener>> = {
             let mut listeners = self.listeners();
             let written = watches(&buffer[..length]);
             self.forget(&mut listeners, &written);
             let heard = written.iter().filter_map(|watch| listeners.get(watch)).flatten();
             heard.filter_map(Weak::upgrade).collect()
         };
-        if bells.is_empty() {
+        if nudged.is_empty() {
             return Some(());
         }
         for pause in BURST {
             thread::sleep(Duration::from_micros(pause));
-            bells.iter().for_each(|bell| bell.nudge());
+            nudged.iter().for_each(|listener| listener.nudge());
         }
         Some(())
     }
 
     /// Takes away the watches that nobody waits for any more.
-    fn forget(&self, listeners: &mut HashMap<i32, Vec<Weak<Bell>>>, written: &[i32]) {
+    fn forget(&self, listeners: &mut Listeners, written: &[i32]) {
         for watch in written {
             let is_forgotten = listeners
                 .get(watch)
-                .is_some_and(|bells| bells.iter().all(|bell| bell.strong_count() == 0));
+                .is_some_and(|listeners| listeners.iter().all(|one| one.strong_count() == 0));
             if is_forgotten {
                 listeners.remove(watch);
                 // SAFETY: no pointers are involved.
@@ -103,7 +111,7 @@ impl Watcher {
         }
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<i32, Vec<Weak<Bell>>>> {
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -89,6 +89,25 @@ fn an_operators_break_is_told_with_its_reason_and_the_successor_left_alone() {
 }
 
 #[test]
+fn a_loss_that_the_file_tells_of_is_noticed_long_before_the_next_renewal() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    // The next renewal is due in twenty minutes.
+    let held = hold(&db, "books", LONG);
+    let _ = db.break_lease("books").unwrap();
+    assert_eq!(loss_of(&held), Loss::Broken);
+
+    let held = hold(&db, "books", LONG);
+    let statement = "UPDATE litelease_resources SET owner = 'b', token = token + 1";
+    place.connect(LONG).execute_batch(statement).unwrap();
+    assert_eq!(loss_of(&held), Loss::Superseded { by: 4, owner: Some("b".into()) });
+
+    let held = hold(&db, "maps", LONG);
+    fs::remove_file(&place.file).unwrap();
+    assert_eq!(loss_of(&held), Loss::FileReplaced);
+}
+
+#[test]
 fn a_hold_is_told_who_superseded_it_or_that_it_was_released_elsewhere() {
     let place = Place::new("WAL");
     let db = place.open(LONG);

@@ -32,6 +32,7 @@ struct Told {
     clock: Stepped,
     calls: Arc<Mutex<Vec<String>>>,
     moved: Arc<Mutex<bool>>,
+    superseded: Arc<Mutex<bool>>,
 }
 
 impl Told {
@@ -56,6 +57,11 @@ impl Rows for Told {
     fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
         self.calls.lock().unwrap().push(format!("release {}", grant.name));
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    fn is_current(&mut self, grant: &Grant) -> bool {
+        self.calls.lock().unwrap().push(format!("look at {}", grant.name));
+        !*self.superseded.lock().unwrap()
     }
 
     fn is_moved(&self) -> bool {
@@ -207,6 +213,41 @@ fn what_the_row_says_is_told_at_once_and_for_good() {
 }
 
 #[test]
+fn a_file_that_somebody_has_written_is_looked_at_and_not_all_the_time() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.at(1000);
+    assert!(rig.rows.calls().is_empty());
+    rig.keeper.was_written("another file");
+    rig.at(1001);
+    assert!(rig.rows.calls().is_empty());
+    rig.keeper.was_written("file");
+    rig.at(1002);
+    assert_eq!(rig.rows.calls(), ["look at x"], "still ours, so nothing is renewed");
+    // Written again at once, and superseded: seen a quarter of a second later, long before the renewal is due.
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.rows.answers(Some(Loss::Broken));
+    rig.keeper.was_written("file");
+    assert_eq!(rig.at(1003), Some(1252));
+    assert!(rig.rows.calls().is_empty());
+    rig.at(1252);
+    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(kept.hold.loss(), Some(Loss::Broken));
+}
+
+#[test]
+fn a_look_alone_loses_nothing() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.keeper.was_written("file");
+    rig.at(1000);
+    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(kept.hold.loss(), None, "the renewal went well, and that decides");
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(9100));
+}
+
+#[test]
 fn time_asleep_counts() {
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
@@ -281,6 +322,14 @@ fn what_could_not_be_released_is_released_later_but_not_after_its_time() {
     assert_eq!(rig.rows.calls(), ["release x"]);
     assert_eq!(rig.at(20_000), None, "it has run out by itself");
     assert!(rig.rows.calls().is_empty());
+
+    // What is in the way of one release is in the way of all: each would be waited for.
+    for name in ["a", "b", "c"] {
+        let _ = rig.keep(name, TTL).release(Duration::ZERO);
+    }
+    rig.rows.calls();
+    rig.at(20_100);
+    assert_eq!(rig.rows.calls(), ["release a"]);
 }
 
 #[test]

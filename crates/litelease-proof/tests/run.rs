@@ -63,7 +63,7 @@ fn who_does_not_get_the_name_says_who_has_it() {
     let busy = desk.run(&["run", "-n", "x", "--", "true"]);
     let (code, _, errors) = told(&busy);
     assert_eq!(code, 1);
-    assert!(errors.contains(&format!("x is held by")) && errors.contains("(token 1)"), "{errors}");
+    assert!(errors.contains("x is held by") && errors.contains("(token 1)"), "{errors}");
     assert!(errors.contains(&format!("pid {}", first.pid())), "{errors}");
     assert_eq!(told(&desk.run(&["run", "-w", "100ms", "-E", "42", "x", "--", "true"])).0, 42);
 

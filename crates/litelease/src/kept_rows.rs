@@ -84,6 +84,15 @@ impl Rows for KeptRows {
         }
     }
 
+    fn is_current(&mut self, grant: &Grant) -> bool {
+        let found = self.db.inspect(&grant.name);
+        // What cannot be read now is left to the renewals.
+        let is_ours = found.map_or(true, |found| {
+            found.is_some_and(|found| found.token == grant.token && found.owner == grant.owner)
+        });
+        is_ours && !self.is_moved()
+    }
+
     fn is_moved(&self) -> bool {
         has_moved(self.db.conn())
     }
