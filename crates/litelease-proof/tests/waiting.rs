@@ -87,6 +87,21 @@ fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
 }
 
 #[test]
+fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    acquired(db.claim("x", "a", LONG));
+    db.release("x", "a").unwrap();
+    let waiter = Waiter::at(&place.file);
+    let heard = waiter.heard();
+    eventually("a ring", || {
+        acquired(db.claim("x", "a", LONG));
+        db.release("x", "a").unwrap();
+        (waiter.heard() != heard).then_some(())
+    });
+}
+
+#[test]
 fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
     for journal in ["WAL", "DELETE"] {
         for way in ["ring", "write"] {

@@ -39,14 +39,14 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
     take(&args, common, sender.clone())?;
-    let held = match wait_for_lease(&events)? {
+    let held = match wait_for_lease(&events, common.json)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(args.conflict_exit_code),
     };
     // The child may have another working directory one day; the path should still be right.
     let path = std::path::absolute(&path).unwrap_or(path);
-    Session::start(args, held, path, sentinel, sender)?.run(&events)
+    Session::start(args, common.json, held, path, sentinel, sender)?.run(&events)
 }
 
 /// How the waiting ended.
@@ -56,12 +56,12 @@ enum Waited {
     Busy,
 }
 
-fn wait_for_lease(events: &Receiver<Event>) -> Result<Waited> {
+fn wait_for_lease(events: &Receiver<Event>, as_json: bool) -> Result<Waited> {
     loop {
         match events.recv() {
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
             Ok(Event::Held(Err(failure))) if failure.code == code::NO => {
-                failure.tell(false);
+                failure.tell(as_json);
                 return Ok(Waited::Busy);
             }
             Ok(Event::Held(Err(failure))) => return Err(failure),
@@ -123,6 +123,7 @@ fn forward_signals(events: Sender<Event>) -> Result<()> {
 /// A command that runs under a lease.
 struct Session {
     args: Args,
+    as_json: bool,
     held: Held,
     path: PathBuf,
     group: pid_t,
@@ -144,6 +145,7 @@ impl Session {
     /// Starts the command.
     fn start(
         args: Args,
+        as_json: bool,
         held: Held,
         path: PathBuf,
         mut sentinel: Sentinel,
@@ -170,7 +172,7 @@ impl Session {
         held.on_lost(move |_| drop(lost.send(Event::Lost)));
         child::reap(events)?;
         let (ended, ending, hook) = (None, None, None);
-        Ok(Session { args, held, path, group, sentinel, terminal, ended, ending, hook })
+        Ok(Session { args, as_json, held, path, group, sentinel, terminal, ended, ending, hook })
     }
 
     /// Runs until the group and the hook have ended.
@@ -191,7 +193,7 @@ impl Session {
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
         if let Err(lost) = self.held.release() {
-            Failure::failed("Lost", lost).tell(false);
+            Failure::failed("Lost", lost).tell(self.as_json);
         }
         Ok(self.ended.unwrap_or(code::FAILED))
     }
@@ -227,7 +229,8 @@ impl Session {
         let time = if is_own_clock { left } else { grace };
         self.ending = Some(Ending { kill_at: Instant::now() + time, is_killed: false });
         let name = printable(&self.args.name);
-        Failure::new(code::LOST, "Lost", format!("lost the lease on {name}: {reason}")).tell(false);
+        Failure::new(code::LOST, "Lost", format!("lost the lease on {name}: {reason}"))
+            .tell(self.as_json);
         child::signal_group(self.group, libc::SIGTERM);
         // One that is stopped would not notice.
         child::signal_group(self.group, libc::SIGCONT);
@@ -239,7 +242,7 @@ impl Session {
         let Some(hook) = self.args.on_lost.take() else { return };
         match child::start_hook(&hook, &self.held, &self.path, &reason.to_string()) {
             Ok(pid) => self.hook = Some(pid),
-            Err(error) => Failure::failed("Hook", format!("--on-lost: {error}")).tell(false),
+            Err(error) => Failure::failed("Hook", format!("--on-lost: {error}")).tell(self.as_json),
         }
     }
 
