@@ -31,7 +31,6 @@ pub trait Rows: Send {
 /// It does nothing by itself: [`start`](Keeper::start) gives it a thread, tests call [`step`](Keeper::step).
 pub struct Keeper {
     clock: Arc<dyn Clock>,
-    pid: u32,
     groups: Mutex<Vec<Arc<Group>>>,
     alarm: Arc<Alarm>,
 }
@@ -72,7 +71,7 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 impl Keeper {
     /// A keeper with this clock, and no thread yet.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Keeper { clock, pid: std::process::id(), groups: Mutex::default(), alarm: Arc::default() }
+        Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
     }
 
     /// Gives it its thread, for as long as the process lives.
@@ -82,16 +81,6 @@ impl Keeper {
             self.nap(next);
         };
         thread::Builder::new().name("litelease keeper".into()).spawn(body).map(drop)
-    }
-
-    /// The clock that all its holds are measured with.
-    pub fn clock(&self) -> &dyn Clock {
-        &*self.clock
-    }
-
-    /// Whether this is another process than the one whose holds it keeps. Its thread is not here.
-    pub fn is_forked(&self) -> bool {
-        self.pid != std::process::id()
     }
 
     /// Keeps `hold`, a grant in `file`. Its rows are opened if none of that file is held yet.
@@ -308,7 +297,7 @@ impl fmt::Debug for Kept {
 
 impl fmt::Debug for Keeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").field("pid", &self.pid).finish_non_exhaustive()
+        f.debug_struct("Keeper").finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Held leases: claimed, kept alive by the keeper, and released at the end.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -471,12 +472,20 @@ impl Drop for PendingRenewal {
 /// The keeper of this process, with its thread.
 fn keeper() -> Result<Arc<Keeper>> {
     static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+    /// The process that has a keeper. Asked first: in a forked process the lock may be held for ever, by a thread that
+    /// is not there.
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    match PROCESS.load(Ordering::SeqCst) {
+        pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
+        _ => {}
+    }
     let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(keeper) = &*keeper {
-        return if keeper.is_forked() { Err(HoldError::Forked) } else { Ok(keeper.clone()) };
+        return Ok(keeper.clone());
     }
     let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
     new.clone().start().map_err(HoldError::NoThread)?;
+    PROCESS.store(std::process::id(), Ordering::SeqCst);
     *keeper = Some(new.clone());
     Ok(new)
 }
