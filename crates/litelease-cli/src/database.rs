@@ -53,7 +53,7 @@ pub(crate) fn open(common: &Common) -> Result<Litelease> {
             Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
         })?;
     }
-    Litelease::open_own(&path).map_err(|error| named(&path, error))
+    Ok(Litelease::open_own(&path)?)
 }
 
 /// Opens a file that is there, and makes nothing.
@@ -65,17 +65,7 @@ pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     }
     check_length(&path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let open = || {
-        let connection = Connection::open_with_flags(&path, flags)?;
-        connection.busy_timeout(Duration::from_secs(10))?;
-        litelease::Result::Ok(Litelease::from_connection(connection))
-    };
-    open().map_err(|error| named(&path, error))
-}
-
-/// Makes sure that an error names the file, as those of the verbs do.
-pub(crate) fn named(path: &Path, error: litelease::Error) -> Failure {
-    let file = path.display().to_string();
-    let failure = Failure::from(error);
-    if failure.mentions(&file) { failure } else { failure.about(&file) }
+    let connection = Connection::open_with_flags(&path, flags).map_err(litelease::Error::from)?;
+    connection.busy_timeout(Duration::from_secs(10)).map_err(litelease::Error::from)?;
+    Ok(Litelease::from_connection(connection))
 }

@@ -4,6 +4,8 @@ use std::fmt::Display;
 
 use litelease::{Error, HoldError};
 
+use crate::{Common, database};
+
 /// The exit codes of the command itself. `run` passes on its child's otherwise.
 pub(crate) mod code {
     /// Done.
@@ -47,13 +49,14 @@ impl Failure {
         Failure::new(code::FAILED, kind, message)
     }
 
-    pub(crate) fn mentions(&self, text: &str) -> bool {
-        self.message.contains(text)
-    }
-
-    /// The same with what it is about in front.
-    pub(crate) fn about(self, what: &str) -> Self {
-        Failure { message: format!("{what}: {}", self.message), ..self }
+    /// The same, with the file in front if it is about the file and does not name it yet.
+    pub(crate) fn naming_file(self, common: &Common) -> Self {
+        let Ok(path) = database::path(common) else { return self };
+        let file = path.display().to_string();
+        if self.code != code::FAILED || self.message.contains(&file) {
+            return self;
+        }
+        Failure { message: format!("{file}: {}", self.message), ..self }
     }
 
     /// Says it on standard error, in one line.
@@ -76,11 +79,12 @@ impl Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let way_out = match &error {
-            Error::Sqlite(error) => way_out(error),
-            _ => "",
+        let text = match &error {
+            Error::Sqlite(failure) => format!("{error}{}", way_out(failure)),
+            Error::NotBootstrapped => "no lease table yet: the first claim or run makes it".into(),
+            error => error.to_string(),
         };
-        Failure::failed(error.kind(), format!("{error}{way_out}"))
+        Failure::failed(error.kind(), text)
     }
 }
 

@@ -58,6 +58,7 @@ fn main() -> ExitCode {
     match cli.command.execute(&cli.common) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
+            let failure = failure.naming_file(&cli.common);
             failure.tell(cli.common.json);
             ExitCode::from(failure.code)
         }

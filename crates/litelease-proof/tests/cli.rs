@@ -245,6 +245,12 @@ fn a_foreign_file_is_refused_by_name_and_left_as_it_was() {
     let (code, _, errors) = told(&desk.run(&["run", "x", "--", "true"]));
     assert_eq!(code, 69);
     assert!(errors.contains("litelease_resources is not as Litelease makes it"), "{errors}");
+    assert!(errors.contains("leases.sqlite3"), "{errors}");
+    // And one that has none.
+    theirs.execute_batch("DROP TABLE litelease_resources; CREATE TABLE theirs (id)").unwrap();
+    let (code, _, errors) = told(&desk.run(&["who", "x"]));
+    assert_eq!(code, 69);
+    assert!(errors.contains("leases.sqlite3: no lease table yet"), "{errors}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use litelease_proof::rig::{LONG, Place, acquired, eventually, memory, now_ms, wo
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 /// Short enough to see the end of, long enough for a slow machine to renew in time.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(3);
 
 fn hold(db: &Litelease, name: &str, ttl: Duration) -> Held {
     db.hold(name, HoldOptions::new(ttl)).unwrap()

@@ -123,7 +123,7 @@ fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_
     let desk = Desk::new();
     let script = "sleep 1000 & echo $! > grandchild; setsid sh -c 'echo $$ > left; exec sleep 1000' & \
                   trap '' TERM HUP; echo $$ > child; while :; do sleep 0.05; done";
-    let run = desk.start(&["--ttl", "1s", "x"], script);
+    let run = desk.start(&["--ttl", "3s", "x"], script);
     let pids = ["child", "grandchild", "left"].map(|name| desk.pid(name));
     run.signal(SIGKILL);
     assert_eq!(run.end().0, 128 + SIGKILL);
@@ -142,7 +142,7 @@ fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_
 #[test]
 fn a_stopped_wrapper_cannot_end_its_command_but_does_so_when_it_goes_on() {
     let desk = Desk::new();
-    let run = desk.start(&["--ttl", "1s", "x"], WORK);
+    let run = desk.start(&["--ttl", "3s", "x"], WORK);
     let child = desk.pid("child");
     run.signal(SIGSTOP);
     let db = desk.db();
@@ -163,7 +163,7 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
     let script =
         format!("sh -c \"echo \\$\\$ > grandchild; {}\" & {DEAF}", DEAF.replace("$$", "deaf"));
     let hook = "echo $LITELEASE_NAME $LITELEASE_TOKEN $LITELEASE_LOST > hook";
-    let words = ["--ttl", "3s", "--kill-grace", "200ms", "--on-lost", hook, "x"];
+    let words = ["--ttl", "30s", "--kill-grace", "200ms", "--on-lost", hook, "x"];
     let run = desk.start(&words, &script);
     let grandchild = desk.pid("grandchild");
     eventually("the child", || desk.peek("child").ends_with('\n').then_some(()));
@@ -203,7 +203,7 @@ fn a_file_locked_for_longer_than_the_ttl_ends_the_command_before_the_lease_does(
     let desk = Desk::new();
     let mut db = desk.db();
     let mut tx = None;
-    let errors = ends_in_time(&desk, &["--ttl", "2s", "x"], || {
+    let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
         tx = Some(db.transaction().unwrap());
     });
     let pid = std::process::id();
@@ -218,7 +218,7 @@ fn a_file_that_is_deleted_or_replaced_ends_the_command() {
     for replace in [false, true] {
         let desk = Desk::new();
         drop(desk.db());
-        let errors = ends_in_time(&desk, &["--ttl", "2s", "x"], || {
+        let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
             for suffix in ["", "-wal", "-shm"] {
                 let _ = fs::remove_file(format!("{}{suffix}", desk.file.display()));
             }
@@ -249,7 +249,7 @@ fn a_full_disk_ends_the_command_in_time_and_is_forgotten_when_there_is_space_aga
     desk.file = small.join("leases.sqlite3");
     drop(desk.db());
     let filler = small.join("filler");
-    let errors = ends_in_time(&desk, &["--ttl", "2s", "x"], || {
+    let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
         let mut file = fs::File::create(&filler).unwrap();
         while file.write_all(&[7; 512]).is_ok() {}
     });
@@ -312,7 +312,7 @@ fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
 #[test]
 fn a_clock_that_is_a_day_ahead_takes_over_and_the_old_holder_is_told() {
     let desk = Desk::new();
-    let run = desk.start(&["--ttl", "2s", "x"], WORK);
+    let run = desk.start(&["--ttl", "5s", "x"], WORK);
     let child = desk.pid("child");
     let Some(mut ahead) = faketime(&desk, "+1d", &["claim", "x", "--owner", "b", "--ttl", "1h"])
     else {
@@ -330,7 +330,7 @@ fn a_clock_that_is_a_day_ahead_takes_over_and_the_old_holder_is_told() {
 fn a_holder_whose_clock_is_an_hour_behind_is_succeeded_told_and_never_revived() {
     let desk = Desk::new();
     let Some(mut behind) =
-        faketime(&desk, "-1h", &["run", "--ttl", "2s", "x", "--", "sh", "-c", WORK])
+        faketime(&desk, "-1h", &["run", "--ttl", "5s", "x", "--", "sh", "-c", WORK])
     else {
         return;
     };
@@ -361,10 +361,10 @@ fn a_waiter_whose_clock_is_an_hour_behind_is_woken_by_a_release_all_the_same() {
 #[test]
 fn a_command_may_run_for_many_ttls() {
     let desk = Desk::new();
-    let run = desk.start(&["--ttl", "1s", "x"], WORK);
+    let run = desk.start(&["--ttl", "3s", "x"], WORK);
     desk.pid("child");
     let db = desk.db();
-    assert!(stays(Duration::from_secs(3), || holder(&db).is_some()), "it was free in between");
+    assert!(stays(Duration::from_secs(7), || holder(&db).is_some()), "it was free in between");
     run.signal(SIGTERM);
     assert_eq!(run.end().0, 128 + SIGTERM);
 }

@@ -84,7 +84,7 @@ fn a_shell_gets_the_terminal_back_and_control_z_and_fg_work() {
 fn a_command_that_was_stopped_for_too_long_does_not_go_on() {
     let desk = Desk::new();
     let mut terminal = shell(&desk);
-    terminal.types("litelease run --ttl 1s x -- cat\n");
+    terminal.types("litelease run --ttl 3s x -- cat\n");
     terminal.shows("cat\r\n");
     terminal.types("one\n");
     terminal.shows("one\r\none\r\n");

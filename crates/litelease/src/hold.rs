@@ -152,7 +152,14 @@ impl Held {
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         let keeper = keeper()?;
         let owner = Identity::new().to_string();
-        let Waited { answer, start } = claim_wait(leases, connection, name, &owner, ttl, wait)?;
+        let waited = claim_wait(leases, connection, name, &owner, ttl, wait);
+        let Waited { answer, start } = waited.inspect_err(|_| {
+            // It may have been stored all the same, and the owner text tells: nobody else uses it.
+            let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);
+            if let Some(lease) = stored {
+                let _ = leases.release_exact(&lease);
+            }
+        })?;
         let lease = match answer {
             ClaimResult::Acquired(lease) => lease,
             ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
