@@ -101,6 +101,17 @@ impl Run {
         kill(self.pid(), signal);
     }
 
+    /// [`end`](Run::end) of one that cannot end before what it says is read.
+    #[track_caller]
+    pub fn end_reading(mut self) -> (i32, String) {
+        let mut said = String::new();
+        if let Some(mut errors) = self.child.stderr.take() {
+            use std::io::Read;
+            let _ = errors.read_to_string(&mut said);
+        }
+        (self.end().0, said)
+    }
+
     /// Waits for its end: the exit code as a shell has it, and what it said on standard error.
     #[track_caller]
     pub fn end(mut self) -> (i32, String) {

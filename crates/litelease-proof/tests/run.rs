@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -211,6 +212,23 @@ fn a_file_locked_for_longer_than_the_ttl_ends_the_command_before_the_lease_does(
     let expiry = tx.unwrap().inspect_at("x", 0).unwrap().unwrap().lease_expires_at_ms;
     let last = last_alive_ms(&desk);
     assert!(last < expiry, "alive {} ms after its lease", last - expiry);
+}
+
+#[test]
+fn somebody_who_does_not_read_what_it_says_does_not_keep_it_from_ending_the_command() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "30s", "--kill-grace", "200ms", "x"], DEAF);
+    let child = desk.pid("child");
+    // Its standard error is a pipe that is full, and stays so.
+    let mut options = fs::OpenOptions::new();
+    let pipe = options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut pipe = pipe.open(format!("/proc/{}/fd/2", run.pid())).unwrap();
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    while pipe.write(b"x").is_ok() {}
+    let _ = desk.db().break_lease("x").unwrap();
+    is_gone(child);
+    drop(pipe); // the other end is read until nobody can write any more
+    assert_eq!(run.end_reading().0, 75);
 }
 
 #[test]

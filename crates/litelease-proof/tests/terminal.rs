@@ -123,11 +123,16 @@ fn a_command_in_the_background_that_wants_the_terminal_stops_like_any_other() {
 fn a_pipeline_keeps_the_terminal_to_itself() {
     let desk = Desk::new();
     let mut terminal = shell(&desk);
-    // The second one reads the keyboard, which the first must not have taken away.
-    terminal.types("litelease run x -- sh -c 'echo a; sleep 0.5; echo b' | (cat; read l </dev/tty; echo got $l)\n");
-    terminal.shows("a\r\nb\r\n");
+    terminal.types("mkfifo fifo; echo mark$((1 + 1))\n");
+    terminal.shows("mark2");
+    // The second one reads the keyboard while the first is at work, which must not have taken it away.
+    terminal.types(
+        "litelease run x -- sh -c 'read l; echo $l' <fifo | (read k </dev/tty; echo got $k; cat)\n",
+    );
     terminal.types("key\n");
     terminal.shows("got key");
+    std::fs::write(desk.folder.path().join("fifo"), "done\n").unwrap();
+    terminal.shows("done");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
@@ -138,7 +138,19 @@ struct Session {
 /// The end of a group whose lease is lost.
 struct Ending {
     kill_at: Instant,
+    /// Whether it must be over when our own trust window is: nobody else is known to have the name yet.
+    is_own_clock: bool,
     is_killed: bool,
+    /// Somebody who does not read what we say must not keep us from what we do.
+    telling: Option<JoinHandle<()>>,
+}
+
+impl Ending {
+    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a suspend, the
+    /// second does.
+    fn is_due(&self, left: Duration) -> bool {
+        Instant::now() >= self.kill_at || (self.is_own_clock && left.is_zero())
+    }
 }
 
 impl Session {
@@ -188,7 +200,8 @@ impl Session {
         }
         self.terminal.take_back();
         self.sentinel.dismiss();
-        if self.ending.is_some() {
+        if let Some(ending) = self.ending {
+            let _ = ending.telling.map(JoinHandle::join);
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
@@ -208,7 +221,7 @@ impl Session {
         match &mut self.ending {
             None if left.is_zero() => self.end(),
             None if left <= self.args.kill_grace() => self.end(),
-            Some(ending) if !ending.is_killed && Instant::now() >= ending.kill_at => {
+            Some(ending) if !ending.is_killed && ending.is_due(left) => {
                 ending.is_killed = true;
                 child::signal_group(self.group, libc::SIGKILL);
             }
@@ -219,6 +232,9 @@ impl Session {
     /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own window is running
     /// out, SIGKILL comes at its end.
     fn end(&mut self) {
+        child::signal_group(self.group, libc::SIGTERM);
+        // One that is stopped would not notice.
+        child::signal_group(self.group, libc::SIGCONT);
         let grace = self.args.kill_grace();
         let left = self.held.trusted_for().min(grace);
         let reason = match self.held.check() {
@@ -226,16 +242,18 @@ impl Session {
             Ok(()) => self.held.trouble().unwrap_or(Loss::Expired),
         };
         let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();
-        let time = if is_own_clock { left } else { grace };
-        self.ending = Some(Ending { kill_at: Instant::now() + time, is_killed: false });
-        let name = printable(&self.args.name);
-        Failure::new(code::LOST, "Lost", format!("lost the lease on {name}: {reason}"))
-            .tell(self.as_json);
-        child::signal_group(self.group, libc::SIGTERM);
-        // One that is stopped would not notice.
-        child::signal_group(self.group, libc::SIGCONT);
+        let kill_at = Instant::now() + if is_own_clock { left } else { grace };
+        let telling = self.tell(&reason);
+        self.ending = Some(Ending { kill_at, is_own_clock, is_killed: false, telling });
         self.start_hook(&reason);
         self.keep_the_promise();
+    }
+
+    fn tell(&self, reason: &Loss) -> Option<JoinHandle<()>> {
+        let (name, as_json) = (printable(&self.args.name), self.as_json);
+        let text = format!("lost the lease on {name}: {reason}");
+        let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
+        thread::Builder::new().name("tell".into()).spawn(tell).ok()
     }
 
     fn start_hook(&mut self, reason: &Loss) {
