@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-python lint build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-writers clean
+.PHONY: help run test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -16,7 +16,7 @@ run: ## tell a short story in the terminal: a worker is paused, another takes ov
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb
+	@scripts/setup cc strace sqlite3 redis-server initdb faketime
 	@scripts/setup-node
 	@scripts/setup-python
 	cargo test -q --workspace
@@ -31,6 +31,10 @@ lint: ## formatting, clippy and documentation, without a warning
 	cargo fmt --all --check
 	cargo clippy -q --workspace --all-targets -- -D warnings
 	cargo doc -q --workspace --no-deps
+
+build-cli: ## build the command, target/release/litelease
+	@scripts/setup cc
+	cargo build -q --release -p litelease-cli
 
 build-ext: ## build the loadable extension, target/release/liblitelease_ext.so
 	@scripts/setup cc
@@ -62,6 +66,10 @@ bench-quick: ## what it costs, as counts next to the bare SQLite statement
 	@scripts/setup cc valgrind strace
 	cargo build -q --release -p litelease-bench -p litelease-extension
 	target/release/litelease-bench quick
+
+bench-hold: build-cli ## how soon waiters wake, what idle ones cost, what litelease run adds
+	cargo build -q --release -p litelease-bench
+	target/release/litelease-bench hold
 
 clean: ## remove everything that was built
 	cargo clean

@@ -2,9 +2,11 @@
 //!
 //! `litelease-bench quick` prints a table of counts: instructions by callgrind and system calls by strace,
 //! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
-//! does not either. `litelease-bench writers` lets processes compete for one file.
-//! `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run.
+//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run. `litelease-bench hold`
+//! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds. `litelease-bench writers` lets
+//! processes compete for one file.
 
+mod hold;
 mod measure;
 mod quick;
 mod workload;
@@ -14,6 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: litelease-bench quick
+       litelease-bench hold
        litelease-bench writers [SECONDS]
        litelease-bench run WORKLOAD ROUNDS FOLDER";
 
@@ -25,6 +28,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
         ["quick"] => quick::run(),
+        ["hold"] => hold::run(),
+        ["worker", work, file] => hold::worker(work, Path::new(file)),
         ["writers"] => writers::run(8),
         ["writers", seconds] => seconds.parse().map_err(Into::into).and_then(writers::run),
         ["write", method, seconds, file] => seconds

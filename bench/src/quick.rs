@@ -7,20 +7,42 @@ use crate::measure::{check_tools, instructions, system_calls};
 use crate::{Result, workload};
 
 /// One row of the table.
-struct Figure {
-    id: &'static str,
-    what: &'static str,
+pub(crate) struct Figure {
+    pub(crate) id: &'static str,
+    pub(crate) what: &'static str,
     /// The most that counts as reached.
-    reach: f64,
-    measured: f64,
+    pub(crate) reach: f64,
+    pub(crate) measured: f64,
     /// How the figure came about.
-    detail: String,
+    pub(crate) detail: String,
+}
+
+impl Figure {
+    /// Prints the head of a table.
+    pub(crate) fn print_head() {
+        println!("{:<4} {:<58} {:>9} {:>9}", "", "", "at most", "measured");
+    }
+
+    /// Prints the row, and answers whether the figure was reached.
+    pub(crate) fn print(&self) -> bool {
+        let reached = self.measured <= self.reach;
+        println!(
+            "{:<4} {:<58} {:>9} {:>9} {}  {}",
+            self.id,
+            self.what,
+            shown(self.reach),
+            shown(self.measured),
+            if reached { "ok  " } else { "MISS" },
+            self.detail,
+        );
+        reached
+    }
 }
 
 /// Measures all rows and prints them. Answers whether every figure was reached.
 pub(crate) fn run() -> Result<bool> {
     check_tools()?;
-    println!("{:<4} {:<58} {:>9} {:>9}", "", "", "at most", "measured");
+    Figure::print_head();
     let rows: [fn() -> Result<Figure>; 15] = [
         b1,
         b2,
@@ -40,18 +62,7 @@ pub(crate) fn run() -> Result<bool> {
     ];
     let mut all_reached = true;
     for row in rows {
-        let figure = row()?;
-        let reached = figure.measured <= figure.reach;
-        all_reached &= reached;
-        println!(
-            "{:<4} {:<58} {:>9} {:>9} {}  {}",
-            figure.id,
-            figure.what,
-            shown(figure.reach),
-            shown(figure.measured),
-            if reached { "ok  " } else { "MISS" },
-            figure.detail,
-        );
+        all_reached &= row()?.print();
     }
     Ok(all_reached)
 }

@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -75,6 +76,37 @@ def test_a_hold_that_cannot_renew_is_lost_before_it_expires(db: Litelease) -> No
         db.conn.execute("ROLLBACK")
 
 
+def test_one_thread_keeps_all_holds_of_a_process(db: Litelease) -> None:
+    holds = [db.hold(str(number), ttl=3) for number in range(50)]
+    keepers = [thread for thread in threading.enumerate() if thread.name == "litelease keeper"]
+    assert len(keepers) == 1
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        for held in holds:
+            held.check()
+        time.sleep(0.05)
+    for held in holds:
+        held.release()
+    assert all(db.owner(str(number)) is None for number in range(50))
+
+
+def test_a_file_that_is_replaced_under_a_hold_is_noticed(db: Litelease, tmp_path: Path) -> None:
+    with db.hold("books", ttl=0.6) as held:
+        os.rename(tmp_path / "app.sqlite3", tmp_path / "elsewhere")
+        assert held.lost.wait(10)
+        with pytest.raises(Lost, match="moved, deleted or replaced"):
+            held.check()
+
+
+def test_a_loss_is_told_without_being_asked_for(db: Litelease) -> None:
+    with db.hold("books", ttl=0.6) as held:
+        db.conn.execute("BEGIN IMMEDIATE")
+        assert held.lost.wait(10)
+        with pytest.raises(Lost, match="cannot renew: .*locked"):
+            held.check()
+        db.conn.execute("ROLLBACK")
+
+
 def test_what_cannot_be_held_is_refused(db: Litelease) -> None:
     memory = Litelease(sqlite3.connect(":memory:"))
     memory.bootstrap()
@@ -97,6 +129,14 @@ def test_a_forked_child_is_refused_and_the_parent_unharmed(db: Litelease) -> Non
                 os._exit(7)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        child = os.fork()
+        if child == 0:
+            # A connection of its own is the child's to use, and so is a hold on it.
+            own = Litelease(sqlite3.connect(db.conn.execute("PRAGMA database_list").fetchone()[2]))
+            with own.hold("maps", ttl=30) as another:
+                another.check()
+            os._exit(8)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 8
         held.check()
         assert db.owner("books") == held.owner
 

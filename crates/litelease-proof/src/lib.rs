@@ -3,6 +3,7 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod command;
 pub mod crate_player;
 pub mod disk;
 pub mod model;
@@ -13,6 +14,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod sql_player;
+pub mod terminal;
 pub mod torture;
 pub mod vfs;
 
@@ -33,4 +35,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/durability.md")]
     struct Durability;
+
+    #[doc = include_str!("../../../docs/holding.md")]
+    struct Holding;
 }

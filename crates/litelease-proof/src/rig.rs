@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use litelease::rusqlite::{Connection, Error as SqliteError};
 use litelease::{ClaimResult, LeaseInfo, Litelease};
@@ -86,18 +86,41 @@ pub fn worker(program: &str, words: &[&str], file: &Path) -> Child {
 
 /// The loadable extension, built now if it is not there yet.
 pub fn extension() -> PathBuf {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", "litelease-extension", "--target-dir"]).arg(&target);
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-    assert!(built.success(), "the extension does not build");
-    let folder = target.join("debug").canonicalize().expect("the target folder");
-    folder.join(format!(
+    built("litelease-extension").join(format!(
         "{}litelease_ext{}",
         std::env::consts::DLL_PREFIX,
         std::env::consts::DLL_SUFFIX
     ))
+}
+
+/// The command `litelease`, built now if it is not there yet.
+pub fn litelease() -> PathBuf {
+    static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    PATH.get_or_init(|| built("litelease-cli").join("litelease")).clone()
+}
+
+/// Builds a package, and answers the folder with what was built.
+fn built(package: &str) -> PathBuf {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "-q", "-p", package, "--target-dir"]).arg(&target);
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(built.success(), "{package} does not build");
+    target.join("debug").canonicalize().expect("the target folder")
+}
+
+/// Waits until something is so, for as long as a slow machine may need.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Loads the extension into a connection.

@@ -157,10 +157,18 @@ fn dependencies_point_inward() {
         ("litelease-store", &["litelease-core"]),
         ("litelease-sql", &["litelease-core", "litelease-store"]),
         ("litelease-extension", &["litelease-core", "litelease-sql", "litelease-store"]),
+        ("litelease-keeper", &["libc"]),
         ("litelease-writer", &["libc"]),
         (
             "litelease",
-            &["litelease-core", "litelease-sql", "litelease-store", "litelease-writer", "rusqlite"],
+            &[
+                "litelease-core",
+                "litelease-keeper",
+                "litelease-sql",
+                "litelease-store",
+                "litelease-writer",
+                "rusqlite",
+            ],
         ),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];

@@ -12,6 +12,7 @@ mod checkpoint;
 mod clock;
 pub mod door;
 mod error;
+mod file;
 mod gate;
 mod guard;
 mod judge;

@@ -8,6 +8,7 @@ const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms
 FROM main.litelease_resources ORDER BY name";
 
 /// A row with text of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// The name.
     pub name: String,
@@ -46,6 +47,11 @@ impl Store {
 }
 
 impl Listed {
+    /// How the name stands at a Unix time in milliseconds.
+    pub fn status(&self, now_ms: i64) -> Option<litelease_core::Status> {
+        self.row().status(now_ms)
+    }
+
     /// The row as the rule sees it.
     pub fn row(&self) -> litelease_core::Row<'_> {
         let (owner, expiry) = match &self.tenure {

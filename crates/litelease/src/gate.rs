@@ -1,12 +1,8 @@
 //! The gate: a file that remembers which tokens a target has seen.
 
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, ErrorCode};
-
-use crate::error::failure;
+use crate::error::{failure, lift};
 use crate::{AdmitResult, Litelease, Result};
 
 /// A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
@@ -42,17 +38,13 @@ impl Gate {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let connection = Connection::open(path.as_ref())?;
-        // SQLite keeps the mode that it can have, and does not complain.
-        let mode = set_wal(&connection)?;
-        if mode != "wal" {
-            return Err(failure(&format!(
-                "{} cannot be used as a gate: its journal mode stays {mode} instead of wal",
-                path.as_ref().display()
-            )));
+        let file = Litelease::open(path)?;
+        if file.store().file().is_none() {
+            let reason = "a gate needs a file: in memory it would forget what it has admitted";
+            return Err(failure(reason));
         }
-        connection.execute_batch("PRAGMA synchronous = FULL")?;
-        Ok(Gate { file: Litelease::from_connection(connection) })
+        lift(file.store().own())?;
+        Ok(Gate { file })
     }
 
     /// Admits a token unless a larger one was admitted for `name` before, and remembers it.
@@ -71,23 +63,6 @@ impl Gate {
     /// ```
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult> {
         self.file.admit(name, token)
-    }
-}
-
-/// Switches to WAL, and answers the mode that it is now. While another process does the same to a new file, SQLite says
-/// BUSY at once, whatever the busy timeout is.
-fn set_wal(connection: &Connection) -> Result<String> {
-    let start = Instant::now();
-    loop {
-        match connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0)) {
-            Err(error)
-                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
-                    && start.elapsed() < Duration::from_secs(5) =>
-            {
-                thread::sleep(Duration::from_millis(5));
-            }
-            done => return Ok(done?),
-        }
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::ops::Deref;
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::Connection;
 
+use crate::error::lift;
+use crate::file::writer;
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -101,6 +104,27 @@ impl Litelease {
         Litelease { leases, connection }
     }
 
+    /// Opens a file that belongs to the program, made ready for leases: it is created if it is missing, put into
+    /// WAL mode if it is new, and written so that a power cut loses no grant. The lease table is there.
+    ///
+    /// A file that is there keeps its journal mode. The connection waits for locks for 10 seconds.
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("leases.sqlite3");
+    /// let db = Litelease::open_own(&path)?;
+    /// assert_eq!(db.inspect("scheduler")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
+        let db = Litelease::open(path)?;
+        db.connection.busy_timeout(Duration::from_secs(10))?;
+        lift(db.leases.store().own())?;
+        db.bootstrap()?;
+        Ok(db)
+    }
+
     /// Begins a transaction that holds the write lock (`BEGIN IMMEDIATE`), so that a claim and the work it
     /// allows are committed together or not at all.
     ///
@@ -149,6 +173,22 @@ impl Litelease {
     /// ```
     pub fn conn(&self) -> &Connection {
         &self.connection
+    }
+
+    /// The process that holds the file's write lock right now, where the system tells: who is in the way.
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let tx = db.transaction()?;
+    /// # drop(tx);
+    /// # let other = Litelease::open(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(other.writer(), None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn writer(&self) -> Option<u32> {
+        writer(&self.leases.store().file()?)
     }
 
     /// Gives the connection back, as it was.

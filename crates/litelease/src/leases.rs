@@ -7,8 +7,9 @@ use litelease_store::{Store, When};
 
 use crate::error::lift;
 use crate::linked::view;
+use crate::ringer::Ringer;
 use crate::{
-    BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, Result, TransferResult,
+    BreakResult, ClaimResult, LeaseInfo, Listed, ReleaseResult, RenewResult, Result, TransferResult,
 };
 
 /// The verbs on leases, as every handle of this crate has them.
@@ -38,6 +39,7 @@ use crate::{
 /// ```
 pub struct Leases {
     store: Store,
+    ringer: Ringer,
 }
 
 impl Leases {
@@ -516,6 +518,24 @@ impl Leases {
         lift(self.store.token(name))
     }
 
+    /// All names that were ever granted and not purged since, live or not, in their order. Takes no write lock.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
+    /// let all: Vec<Listed> = db.list()?;
+    /// assert_eq!((all[0].name.as_str(), all[0].token), ("scheduler", 1));
+    /// assert_eq!(all[0].status(149), Some(Status::Live));
+    /// assert_eq!(all[0].status(150), Some(Status::Expired));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn list(&self) -> Result<Vec<Listed>> {
+        lift(self.store.list())
+    }
+
     /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds), and
     /// answers how many.
     ///
@@ -620,11 +640,16 @@ impl Leases {
     /// They must be dropped before the connection is closed, and used by one thread at a time with it.
     pub(crate) unsafe fn on(connection: &rusqlite::Connection) -> Self {
         // SAFETY: this function asks for the same.
-        Leases { store: Store::new(unsafe { view(connection) }) }
+        Leases { store: Store::new(unsafe { view(connection) }), ringer: Ringer::default() }
     }
 
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// A transaction of ours has committed: whatever was freed in it is free now.
+    pub(crate) fn committed(&self) {
+        self.ringer.committed(&self.store);
     }
 
     fn claim_when(
@@ -650,7 +675,11 @@ impl Leases {
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
-        lift(self.store.release(name, who, when, |answer| answer.into_owned()))
+        let answer = lift(self.store.release(name, who, when, |answer| answer.into_owned()))?;
+        if matches!(answer, ReleaseResult::Released { .. }) {
+            self.ringer.freed(&self.store);
+        }
+        Ok(answer)
     }
 
     fn transfer_when(
@@ -666,7 +695,11 @@ impl Leases {
     }
 
     fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
-        lift(self.store.break_lease(name, when, |answer| answer.into_owned()))
+        let answer = lift(self.store.break_lease(name, when, |answer| answer.into_owned()))?;
+        if matches!(answer, BreakResult::Broken { .. }) {
+            self.ringer.freed(&self.store);
+        }
+        Ok(answer)
     }
 }
 

@@ -30,27 +30,38 @@
 
 mod error;
 mod fences;
+mod file;
 pub mod functions;
 mod gate;
 mod handle;
+mod hold;
+mod hold_error;
+mod kept_rows;
 mod leases;
 mod linked;
+mod ringer;
 mod single_writer;
+mod tracker;
 mod transaction;
+mod wait;
 
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
+pub use hold::{Held, HoldOptions, LossSignal};
+pub use hold_error::{HoldError, Lost};
 pub use leases::Leases;
 pub use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
-    RenewResult, TransferResult,
+    RenewResult, Status, TransferResult,
 };
-pub use litelease_store::{Guard, GuardInfo};
+pub use litelease_keeper::{Identity, Liveness, Loss, Waiter, nap};
+pub use litelease_store::{Guard, GuardInfo, Listed};
 pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting};
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
+pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 
 /// The system clock as Litelease reads it: Unix time in milliseconds.

@@ -1,10 +1,12 @@
 //! Transactions and savepoints that the crate owns: the verbs, the caller's own statements, one ending.
 
+use std::cell::RefCell;
 use std::ops::Deref;
 
 use rusqlite::Connection;
 
 use crate::error::lift;
+use crate::hold::PendingRenewal;
 use crate::{Leases, Result};
 
 /// A transaction that holds the write lock. It rolls back unless it is committed.
@@ -28,6 +30,8 @@ pub struct Transaction<'t> {
     leases: &'t Leases,
     connection: &'t Connection,
     open: bool,
+    /// Renewals of held leases that wait for the COMMIT.
+    renewals: RefCell<Vec<PendingRenewal>>,
 }
 
 /// A part of a transaction that can be undone by itself. It is undone unless it is committed.
@@ -58,7 +62,7 @@ pub struct Savepoint<'s> {
 impl<'t> Transaction<'t> {
     pub(crate) fn begin(leases: &'t Leases, connection: &'t Connection) -> Result<Self> {
         lift(leases.store().begin())?;
-        Ok(Transaction { leases, connection, open: true })
+        Ok(Transaction { leases, connection, open: true, renewals: RefCell::default() })
     }
 
     /// The connection, for the caller's own statements in this transaction.
@@ -112,8 +116,19 @@ impl<'t> Transaction<'t> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn commit(mut self) -> Result<()> {
+        let mut renewals = self.renewals.take();
+        // A savepoint that was rolled back may have taken a renewal with it.
+        renewals.retain(|renewal| renewal.is_still_in(self.leases));
         self.open = false;
-        lift(self.leases.store().commit())
+        lift(self.leases.store().commit())?;
+        self.leases.committed();
+        renewals.into_iter().for_each(PendingRenewal::committed);
+        Ok(())
+    }
+
+    /// Has a held lease told of the COMMIT, or of the rollback.
+    pub(crate) fn with_renewal(&self, renewal: PendingRenewal) {
+        self.renewals.borrow_mut().push(renewal);
     }
 
     /// Undoes everything done in this transaction.

@@ -1,28 +1,18 @@
-"""Held leases: claimed, kept alive by a thread with a connection of its own, and released at the end."""
+"""Held leases: claimed, kept alive by the keeper of the process, and released at the end."""
 
 from __future__ import annotations
 
 import os
-import socket
 import sqlite3
 import threading
 import time
-import uuid
 from types import TracebackType
 
+from . import _keeper
+from ._identity import identity
+from ._keeper import clock
 from ._leases import Litelease
-from ._types import Acquired, LiteleaseError, Lost, Rejected
-
-
-def _clock() -> float:
-    """Seconds on a clock that nobody sets, and that counts the time asleep where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
-
-
-def identity() -> str:
-    """An owner text that no two holds share, and that tells which process it was."""
-    return f"{socket.gethostname()} pid {os.getpid()} {uuid.uuid4().hex}"
+from ._types import Acquired, LiteleaseError, Lost
 
 
 class Held:
@@ -45,28 +35,28 @@ class Held:
         self.lost = threading.Event()
         self._reason: str | None = None
         self._ttl, self._margin = ttl, max(ttl / 10, 0.05)
-        self._stop = threading.Event()
-        self._path, self._pid = path, os.getpid()
+        self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
         self._lock = threading.Lock()
-        self.token, self._trusted_until = self._acquire(wait)
-        self._keeper = threading.Thread(target=self._keep, name=f"litelease keeper of {name}", daemon=True)
-        self._keeper.start()
+        self._ended = False
+        start = self._acquire(wait)
+        self.trusted_until = start + ttl - self._margin
+        self.due = start + ttl / 3
+        _keeper.keeper().add(path, self)
 
     def check(self) -> None:
         """Raises ``Lost`` once the lease can no longer be trusted."""
         if os.getpid() != self._pid:
             raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
-        if self._reason is None and _clock() >= self._trusted_until:
-            self._lose("it could not be renewed in time")
+        self.look(clock())
         if self._reason is not None:
             raise Lost(self.name, self._reason)
 
     def release(self) -> None:
         """Ends the hold. A lease that was lost is left alone."""
-        if os.getpid() != self._pid or self._stop.is_set():
+        if os.getpid() != self._pid or self._ended:
             return
-        self._stop.set()
-        self._keeper.join()
+        self._ended = True
+        _keeper.keeper().remove(self._path, self)
         if self._reason is None:
             db = self._open()
             try:
@@ -85,44 +75,63 @@ class Held:
     ) -> None:
         self.release()
 
-    def _acquire(self, wait: float) -> tuple[int, float]:
-        deadline = _clock() + wait
+    # What the keeper calls.
+
+    def look(self, now: float) -> bool:
+        """Whether it is still trusted at ``now``; once it is not, it is lost for good."""
+        with self._lock:
+            if self._reason is None and now >= self.trusted_until:
+                self._lose(self._trouble or "it could not be renewed in time")
+            return self._reason is None
+
+    def renewed(self, start: float, due: float) -> None:
+        """A renewal that was begun at ``start`` went well. One that answers late does not prolong trust."""
+        if self.look(clock()):
+            self.trusted_until, self.due, self._trouble = start + self._ttl - self._margin, due, None
+
+    def refused(self, reason: str) -> None:
+        """The row says that it is over."""
+        with self._lock:
+            if self._reason is None:
+                self._lose(reason)
+
+    def failed(self, trouble: str) -> None:
+        """A renewal failed. It is tried again as long as there is trust."""
+        self._trouble = f"cannot renew: {trouble}"
+        self.due = clock() + min(max(self._ttl / 20, 0.01), 0.25)
+        self.look(clock())
+
+    def was_replaced(self) -> bool:
+        """Whether the file is another one than was claimed in."""
+        return _keeper.file_of(self._path) != self._file
+
+    @property
+    def ttl(self) -> float:
+        """How long each renewal is good for."""
+        return self._ttl
+
+    _trouble: str | None = None
+
+    def _lose(self, reason: str) -> None:
+        self._reason = reason
+        self.lost.set()
+
+    def _acquire(self, wait: float) -> float:
+        deadline = clock() + wait
         db = self._open()
         try:
             while True:
-                start = _clock()
+                start = clock()
                 answer = db.claim(self.name, self.owner, self._ttl)
                 if isinstance(answer, Acquired):
-                    return answer.lease.token, start + self._ttl - self._margin
-                left = deadline - _clock()
+                    self.token = answer.lease.token
+                    return start
+                left = deadline - clock()
                 if left <= 0:
                     raise TimeoutError(f"{self.name!r} is held by {answer.current.owner}")
                 time.sleep(min(left, 0.05))
         finally:
             db.conn.close()
-
-    def _keep(self) -> None:
-        db = self._open()
-        try:
-            while not self._stop.wait(self._ttl / 3):
-                start = _clock()
-                try:
-                    answer = db.renew(self.name, self.owner, self._ttl, token=self.token)
-                except (sqlite3.Error, LiteleaseError) as error:
-                    if _clock() >= self._trusted_until:
-                        return self._lose(f"cannot renew: {error}")
-                    continue
-                if isinstance(answer, Rejected):
-                    return self._lose(answer.reason.value)
-                # Counted from before the renewal: one that answers late must not prolong trust.
-                self._trusted_until = start + self._ttl - self._margin
-        finally:
-            db.conn.close()
-
-    def _lose(self, reason: str) -> None:
-        with self._lock:
-            self._reason = self._reason or reason
-        self.lost.set()
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))

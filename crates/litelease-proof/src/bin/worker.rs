@@ -10,6 +10,9 @@
 //! worker admit FILE NAME                  passes a gate under larger and larger tokens, telling each
 //! worker note FILE WHO WRITES             writes as a single writer
 //! worker hold-write-lock FILE             holds the single writer's lock until its input ends
+//! worker wait-cycle FILE NAME OWNER ROUNDS
+//!                                         waits for the name and releases it, telling each token
+//! worker lock-it FILE NAME                locks a name with a Tracker once
 //! worker hold-lock FILE                   holds the write lock until its input ends
 //! ```
 
@@ -20,8 +23,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{
-    AdmitResult, CheckpointResult, ClaimResult, Gate, Litelease, ReleaseResult, SingleWriter,
-    WriterOptions,
+    AdmitResult, CheckpointResult, ClaimResult, Gate, HoldError, Litelease, ReleaseResult,
+    SingleWriter, Tracker, WriterOptions,
 };
 use litelease_proof::play::ToText;
 
@@ -79,6 +82,21 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(())
         }
+        ["wait-cycle", file, name, owner, rounds] => {
+            let db = open(file)?;
+            for _ in 0..rounds.parse()? {
+                let claimed = db.claim_wait(name, owner, Duration::from_secs(60), Duration::MAX)?;
+                let lease = claimed.acquired().ok_or("waited for ever and got nothing")?;
+                tell(&lease.token.to_string())?;
+                db.release_exact(&lease)?;
+            }
+            Ok(())
+        }
+        ["lock-it", file, name] => match Tracker::new(file)?.lock_it(name, Tracker::EXPIRE) {
+            Ok(token) => tell(&format!("won {token}")),
+            Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
+            Err(error) => Err(error.into()),
+        },
         ["hold-lock", file] => {
             let mut db = open(file)?;
             let tx = db.transaction()?;

@@ -1,0 +1,311 @@
+//! What holding, waiting and `litelease run` cost: times and memory, between real processes.
+//!
+//! Times depend on the machine and its mood, so these are figures to look at and never conditions of a test.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use litelease::{ClaimResult, HoldOptions, Litelease};
+
+use crate::Result;
+use crate::quick::Figure;
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Measures all rows and prints them. Answers whether every figure was reached.
+pub(crate) fn run() -> Result<bool> {
+    Figure::print_head();
+    let rows: [fn() -> Result<Figure>; 8] = [
+        || wake("release", "wake-up of a waiter by a release: p50, ms", 1.0),
+        || wake("statement", "by a statement of somebody who does not ring: p50, ms", 5.0),
+        idle,
+        succession,
+        overhead,
+        memory,
+        thousand,
+        held,
+    ];
+    let mut all_reached = true;
+    for row in rows {
+        all_reached &= row()?.print();
+    }
+    Ok(all_reached)
+}
+
+/// The other processes of a measurement.
+pub(crate) fn worker(work: &str, file: &Path) -> Result<bool> {
+    let db = open(file)?;
+    match work {
+        // Waits for the name again and again, and tells when it was granted.
+        "waiter" => loop {
+            let claimed = db.claim_wait("x", "waiter", LONG, Duration::MAX)?;
+            let at = now();
+            let ClaimResult::Acquired(lease) = claimed else { return Ok(false) };
+            tell(&at.as_nanos().to_string())?;
+            // The next round begins when somebody else has it.
+            std::io::stdin().lock().read_line(&mut String::new())?;
+            db.release_exact(&lease)?;
+            tell("released")?;
+            std::io::stdin().lock().read_line(&mut String::new())?;
+        },
+        // Holds the name until it is killed.
+        "holder" => {
+            let held = db.hold("x", HoldOptions::new(Duration::from_secs(1)))?;
+            tell("held")?;
+            held.lost().wait();
+            Ok(true)
+        }
+        _ => Err(format!("no such work: {work}").into()),
+    }
+}
+
+fn wake(way: &'static str, what: &'static str, reach: f64) -> Result<Figure> {
+    let place = Place::new()?;
+    let db = open(&place.file)?;
+    let mut times = Vec::new();
+    let mut waiter = None;
+    for _ in 0..200 {
+        let lease = db.claim("x", "a", LONG)?.acquired().ok_or("the name is not free")?;
+        let waiter = match &mut waiter {
+            None => waiter.insert(Worker::start("waiter", &place.file)?),
+            Some(waiter) => {
+                waiter.ask()?;
+                waiter
+            }
+        };
+        sleep(Duration::from_millis(30)); // it is asleep now
+        let start = now();
+        if way == "release" {
+            db.release_exact(&lease)?;
+        } else {
+            let free = "UPDATE litelease_resources SET owner = NULL, lease_expires_at_ms = NULL";
+            db.conn().execute_batch(free)?;
+        }
+        let woken = Duration::from_nanos(waiter.line()?.parse()?);
+        times.push(ms(woken.saturating_sub(start)));
+        waiter.ask()?;
+        waiter.line()?;
+    }
+    let (p50, p99) = (percentile(&mut times, 50), percentile(&mut times, 99));
+    let detail = format!("p99 {p99:.2}, both commits included, without syncs");
+    Ok(Figure { id: "B10", what, reach, measured: p50, detail })
+}
+
+fn idle() -> Result<Figure> {
+    let place = Place::new()?;
+    let db = Litelease::open_own(&place.file)?;
+    let lease = db.claim("x", "a", LONG)?;
+    let waiter = Worker::start("waiter", &place.file)?;
+    sleep(Duration::from_secs(1));
+    let (time, cpu) = (Instant::now(), waiter.cpu()?);
+    sleep(Duration::from_secs(10));
+    let used = waiter.cpu()? - cpu;
+    let measured = 100.0 * used.as_secs_f64() / time.elapsed().as_secs_f64();
+    drop(lease);
+    let what = "an idle waiter: % of a core";
+    Ok(Figure { id: "B10", what, reach: 0.05, measured, detail: format!("{used:?} in 10 s") })
+}
+
+/// A holder is killed, and a waiter takes over: how long after the lease was over?
+fn succession() -> Result<Figure> {
+    let place = Place::new()?;
+    let db = Litelease::open_own(&place.file)?;
+    let mut late = Vec::new();
+    for _ in 0..10 {
+        let mut holder = Worker::start("holder", &place.file)?;
+        holder.line()?;
+        holder.child.kill()?;
+        holder.child.wait()?;
+        let lease = db.inspect("x")?.ok_or("it is over already")?;
+        let next = db.claim_wait("x", "b", LONG, LONG)?;
+        late.push((litelease::now_ms() - lease.lease_expires_at_ms) as f64);
+        if let ClaimResult::Acquired(next) = next {
+            db.release_exact(&next)?;
+        }
+    }
+    let worst = percentile(&mut late, 100);
+    let detail = format!("the worst of 10; p50 {:.0}", percentile(&mut late, 50));
+    let what = "a holder is killed: its successor comes at ttl + ms";
+    Ok(Figure { id: "", what, reach: 50.0, measured: worst, detail })
+}
+
+fn overhead() -> Result<Figure> {
+    let place = Place::new()?;
+    let mut alone = Vec::new();
+    let mut under = Vec::new();
+    for _ in 0..100 {
+        alone.push(time(&mut Command::new("true"))?);
+        under.push(time(place.litelease(&["run", "x", "--", "true"])?.stdin(Stdio::null()))?);
+    }
+    let (alone, under) = (percentile(&mut alone, 50), percentile(&mut under, 50));
+    let what = "litelease run adds to a command: p50, ms";
+    let detail = format!("{under:.1} instead of {alone:.1}, release included");
+    Ok(Figure { id: "", what, reach: 15.0, measured: under - alone, detail })
+}
+
+fn memory() -> Result<Figure> {
+    let place = Place::new()?;
+    let mut child = place.litelease(&["run", "x", "--", "sleep", "5"])?.spawn()?;
+    sleep(Duration::from_millis(500));
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
+    let measured = peak.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0;
+    child.kill()?;
+    child.wait()?;
+    let what = "litelease run: peak memory, MB";
+    Ok(Figure {
+        id: "",
+        what,
+        reach: 12.0,
+        measured,
+        detail: "VmHWM, shared pages included".into(),
+    })
+}
+
+/// How often the file is committed to while a thousand leases of it are held.
+fn thousand() -> Result<Figure> {
+    let place = Place::new()?;
+    let db = Litelease::open_own(&place.file)?;
+    let ttl = Duration::from_secs(15);
+    let holds: std::result::Result<Vec<_>, _> =
+        (0..1000).map(|number| db.hold(&number.to_string(), HoldOptions::new(ttl))).collect();
+    let holds = holds?;
+    // The first renewals bring them together.
+    sleep(ttl / 2);
+    let version = || db.conn().pragma_query_value(None, "data_version", |row| row.get::<_, i64>(0));
+    let (begin, mut last, mut commits) = (Instant::now(), version()?, 0.0);
+    while begin.elapsed() < ttl * 2 {
+        sleep(Duration::from_millis(1));
+        let now = version()?;
+        if now != last {
+            (last, commits) = (now, commits + 1.0);
+        }
+    }
+    for held in &holds {
+        held.check()?;
+    }
+    let intervals = 2.0 * 3.0;
+    let what = "1,000 holds of a file: transactions per interval";
+    let detail = format!("{commits} in {intervals} intervals, which are up to a tenth shorter");
+    Ok(Figure { id: "", what, reach: 1.2, measured: commits / intervals, detail })
+}
+
+/// What a hold costs while it is held.
+fn held() -> Result<Figure> {
+    let place = Place::new()?;
+    let holder = {
+        let mut holder = Worker::start("holder", &place.file)?;
+        holder.line()?;
+        holder
+    };
+    let (time, cpu) = (Instant::now(), holder.cpu()?);
+    sleep(Duration::from_secs(5));
+    let used = holder.cpu()? - cpu;
+    let measured = 100.0 * used.as_secs_f64() / time.elapsed().as_secs_f64();
+    let what = "a hold with a ttl of 1 s: % of a core";
+    Ok(Figure { id: "", what, reach: 0.5, measured, detail: format!("{used:?} in 5 s") })
+}
+
+/// A folder with a database in it.
+struct Place {
+    _folder: tempfile::TempDir,
+    file: PathBuf,
+}
+
+impl Place {
+    fn new() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("bench.sqlite3");
+        Ok(Place { _folder: folder, file })
+    }
+
+    /// The command, which lies next to this program.
+    fn litelease(&self, words: &[&str]) -> Result<Command> {
+        let program = std::env::current_exe()?.with_file_name("litelease");
+        let mut command = Command::new(program);
+        command.args(words).env("LITELEASE_DB", &self.file);
+        Ok(command)
+    }
+}
+
+struct Worker {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    fn start(work: &str, file: &Path) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", work]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let out = child.stdout.take().ok_or("the worker has no output")?;
+        Ok(Worker { child, out: BufReader::new(out) })
+    }
+
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        self.out.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    fn ask(&mut self) -> Result<()> {
+        Ok(self.child.stdin.as_mut().ok_or("the worker has no input")?.write_all(b"\n")?)
+    }
+
+    /// The processor time of all its threads.
+    fn cpu(&self) -> Result<Duration> {
+        let mut nanos = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let stat = fs::read_to_string(task?.path().join("schedstat"))?;
+            nanos += stat.split(' ').next().unwrap_or_default().parse::<u64>()?;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In WAL mode and without syncs, which would be most of what is measured.
+fn open(file: &Path) -> Result<Litelease> {
+    let db = Litelease::open_own(file)?;
+    db.conn().pragma_update(None, "synchronous", "NORMAL")?;
+    Ok(db)
+}
+
+fn time(command: &mut Command) -> Result<f64> {
+    let start = Instant::now();
+    let status = command.status()?;
+    if !status.success() {
+        return Err(format!("{command:?}: {status}").into());
+    }
+    Ok(ms(start.elapsed()))
+}
+
+/// A clock that processes share.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn tell(line: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
+}
+
+fn percentile(values: &mut [f64], percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[(values.len() * percent / 100).min(values.len() - 1)]
+}

@@ -1,0 +1,173 @@
+//! `litelease demo`: the zombie story, played with real processes.
+//!
+//! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and believes in its
+//! lease. Its old token gives it away.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use libc::{SIGCONT, SIGSTOP, c_int, pid_t};
+use litelease::{ClaimResult, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult};
+
+use crate::Common;
+use crate::exit::{Failure, Result, code};
+use crate::output::{CYAN, YELLOW};
+
+/// Tell the story of a stopped process and its successor, with real processes
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Plays this worker of the story
+    #[arg(long, hide = true, requires = "file")]
+    worker: Option<String>,
+    /// The file of the story
+    #[arg(long, hide = true)]
+    file: Option<PathBuf>,
+}
+
+const NAME: &str = "reports";
+const TTL: Duration = Duration::from_secs(3);
+
+pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
+    match (args.worker, args.file) {
+        (Some(owner), Some(file)) => worker(&owner, &file)?,
+        _ => story()?,
+    }
+    Ok(code::OK)
+}
+
+fn story() -> Result<()> {
+    let begin = Instant::now();
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("demo.sqlite3");
+    println!("Two workers, two processes, one SQLite file. Only one may write {NAME}.\n");
+    let mut a = Worker::start("a", &file)?;
+    a.says()?;
+    let mut b = Worker::start("b", &file)?;
+    b.says()?;
+    pause();
+    tell(
+        "",
+        "worker a is stopped (SIGSTOP): a long garbage collection, a laptop lid, a slow disk.",
+    );
+    a.signal(SIGSTOP);
+    tell("", "Nobody renews. The lease runs out after 3 seconds, and then:");
+    b.says()?;
+    pause();
+    tell("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:");
+    a.signal(SIGCONT);
+    a.ask("go on")?;
+    a.says()?;
+    a.says()?;
+    pause();
+    tell("", "worker b was never disturbed:");
+    b.ask("go on")?;
+    b.says()?;
+    b.says()?;
+    println!(
+        "\n{:.0} seconds. The larger token wins; the clock only decides when to hand out a new one.",
+        begin.elapsed().as_secs_f32()
+    );
+    Ok(())
+}
+
+/// A worker: waits for the name, works until it is told to go on, then renews and releases.
+fn worker(owner: &str, file: &Path) -> Result<()> {
+    let db = Litelease::open_own(file)?;
+    let lease = match db.claim(NAME, owner, TTL)? {
+        ClaimResult::Acquired(lease) => lease,
+        ClaimResult::Busy(current) => {
+            say(&format!(
+                "claim    busy: worker {} has it under token {}",
+                current.owner, current.token
+            ))?;
+            db.claim_wait(NAME, owner, Duration::from_secs(60), Duration::MAX)?
+                .acquired()
+                .ok_or_else(|| Failure::failed("Demo", "waited for ever and got nothing"))?
+        }
+    };
+    say(&format!("claim    acquired, token {}", lease.token))?;
+    std::io::stdin().lock().read_line(&mut String::new())?;
+    say(&match db.renew_exact(&lease, TTL)? {
+        RenewResult::Renewed(lease) => format!("renew    done, token {}", lease.token),
+        RenewResult::Rejected { reason, current } => {
+            format!("renew    rejected: token {} is {}", lease.token, why(reason, current))
+        }
+    })?;
+    say(&match db.release_exact(&lease)? {
+        ReleaseResult::Released { token, .. } => format!("release  done, token {token}"),
+        ReleaseResult::Rejected { reason, current } => {
+            format!("release  rejected: token {} is {}", lease.token, why(reason, current))
+        }
+    })
+}
+
+fn why(reason: Reason, current: Option<LeaseInfo>) -> String {
+    match current {
+        Some(lease) => format!("superseded by token {} of worker {}", lease.token, lease.owner),
+        None => reason.to_string(),
+    }
+}
+
+struct Worker {
+    name: &'static str,
+    child: Child,
+}
+
+impl Worker {
+    fn start(name: &'static str, file: &Path) -> Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["demo", "--worker", name, "--file"]).arg(file);
+        Ok(Worker { name, child: command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()? })
+    }
+
+    /// Passes on the next line that the worker says.
+    fn says(&mut self) -> Result<()> {
+        let Some(out) = self.child.stdout.as_mut() else { return Ok(()) };
+        let mut line = String::new();
+        // One byte at a time: what a buffer would hold is the next line's.
+        BufReader::with_capacity(1, out).read_line(&mut line)?;
+        tell(self.name, line.trim_end());
+        Ok(())
+    }
+
+    fn ask(&mut self, line: &str) -> Result<()> {
+        if let Some(input) = self.child.stdin.as_mut() {
+            writeln!(input, "{line}")?;
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: c_int) {
+        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is still its own.
+        unsafe { libc::kill(self.child.id() as pid_t, signal) };
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It has said all it had to say, or the story was cut short.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Time to read.
+fn pause() {
+    sleep(Duration::from_millis(1500));
+}
+
+fn say(line: &str) -> Result<()> {
+    println!("{line}");
+    Ok(std::io::stdout().flush()?)
+}
+
+fn tell(who: &str, what: &str) {
+    let colour = if who == "a" { YELLOW } else { CYAN };
+    match who {
+        "" => anstream::println!("\n{what}"),
+        _ => anstream::println!("  {colour}worker {who}{colour:#}  {what}"),
+    }
+}

@@ -1,0 +1,208 @@
+//! `litelease doctor`: looks at everything that leases depend on, and says what to do.
+
+use std::path::Path;
+
+use litelease::rusqlite::{self, Connection};
+use litelease::{Listed, Litelease, Status};
+use serde_json::{Value, json};
+
+use crate::Common;
+use crate::database;
+use crate::duration::shown;
+use crate::exit::{Result, code};
+use crate::output::{GREEN, RED, YELLOW, owner, printable, process};
+
+/// Check the file with the leases, and say what to do
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease doctor --db app.sqlite3    exit code 1: something is wrong")]
+pub(crate) struct Args {}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    Mind,
+    Wrong,
+}
+
+use Verdict::{Mind, Ok as Fine, Wrong};
+
+/// One thing that was looked at.
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    text: String,
+}
+
+pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
+    let path = database::path(common)?;
+    let mut findings = Vec::new();
+    look(&path, common, &mut |what, verdict, text| findings.push(Finding { what, verdict, text }));
+    if common.json {
+        let all: Vec<Value> = findings.iter().map(Finding::as_json).collect();
+        println!("{}", json!({ "file": path.display().to_string(), "findings": all }));
+    } else {
+        findings.iter().for_each(Finding::tell);
+    }
+    let is_wrong = findings.iter().any(|finding| finding.verdict == Wrong);
+    Ok(if is_wrong { code::NO } else { code::OK })
+}
+
+type Note<'a> = &'a mut dyn FnMut(&'static str, Verdict, String);
+
+fn look(path: &Path, common: &Common, note: Note<'_>) {
+    let file = path.display();
+    if !path.exists() {
+        return note(
+            "file",
+            Mind,
+            format!("{file} is not there yet: the first claim or run makes it"),
+        );
+    }
+    note("file", Fine, file.to_string());
+    if let Some(kind) = network_filesystem(path) {
+        let text = format!("{kind}: locks over a network are not to be trusted, use a local disk");
+        note("filesystem", Wrong, text);
+    }
+    let db = match database::open_existing(common) {
+        Ok(db) => db,
+        Err(failure) => return note("database", Wrong, failure.to_string()),
+    };
+    match db.conn().pragma_query_value(None, "quick_check", |row| row.get::<_, String>(0)) {
+        Ok(said) if said == "ok" => note("database", Fine, "quick_check finds nothing".into()),
+        Ok(said) => return note("database", Wrong, format!("{said}: restore it from a backup")),
+        Err(error) => return note("database", Wrong, format!("{file}: {error}")),
+    }
+    durability(db.conn(), note);
+    versions(note);
+    writer(&db, path, note);
+    match db.list() {
+        Ok(leases) => holders(&leases, note),
+        Err(litelease::Error::NotBootstrapped) => {
+            note("leases", Mind, "no lease table yet: the first claim or run makes it".into());
+        }
+        Err(error) => note("leases", Wrong, error.to_string()),
+    }
+}
+
+/// Which settings keep a grant through a power cut.
+fn durability(connection: &Connection, note: Note<'_>) {
+    let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
+    match mode.as_deref() {
+        Ok("wal") => {
+            note("journal", Fine, "WAL: with synchronous FULL a power cut loses no grant".into())
+        }
+        Ok(mode @ ("memory" | "off")) => {
+            let text = format!("{mode}: a crash can damage the file, PRAGMA journal_mode = WAL");
+            note("journal", Wrong, text);
+        }
+        Ok(mode) => {
+            let text = format!(
+                "{mode}: a power cut may lose the last grant of programs that use SQLite's defaults; \
+                 PRAGMA journal_mode = WAL cures it"
+            );
+            note("journal", Mind, text);
+        }
+        Err(error) => note("journal", Wrong, error.to_string()),
+    }
+}
+
+fn versions(note: Note<'_>) {
+    // Older ones can lose commits when writes and checkpoints race.
+    let verdict = if rusqlite::version_number() >= 3_051_003 { Fine } else { Mind };
+    note(
+        "sqlite",
+        verdict,
+        format!("{} inside litelease {}", rusqlite::version(), env!("CARGO_PKG_VERSION")),
+    );
+}
+
+fn writer(db: &Litelease, path: &Path, note: Note<'_>) {
+    match db.writer() {
+        None => note("writers", Fine, "nobody holds the write lock".into()),
+        Some(pid) => {
+            let file = path.display();
+            let text = format!(
+                "pid {pid} holds the write lock of {file}: if it stays, look at that process"
+            );
+            note("writers", Mind, text);
+        }
+    }
+}
+
+/// A lease that lasts longer than this was not meant so, or a clock is wrong.
+const YEAR_MS: i64 = 366 * 86_400_000;
+
+fn holders(leases: &[Listed], note: Note<'_>) {
+    let now_ms = litelease::now_ms();
+    let live = leases.iter().filter(|lease| lease.status(now_ms) == Some(Status::Live));
+    let mut count = 0;
+    for (lease, (who, expiry)) in live.filter_map(|lease| Some((lease, lease.tenure.as_ref()?))) {
+        count += 1;
+        let (name, left) = (printable(&lease.name), shown(expiry - now_ms));
+        if process(who) == "dead" {
+            let text = format!(
+                "{name}: {} is gone, free in {left}; litelease break {name} frees it now",
+                owner(who)
+            );
+            note("holder", Mind, text);
+        }
+        if expiry - now_ms > YEAR_MS {
+            note(
+                "clock",
+                Mind,
+                format!("{name} lasts {left} more: is the clock of this host right?"),
+            );
+        }
+    }
+    note("leases", Fine, format!("{} names, {count} of them live", leases.len()));
+}
+
+#[cfg(target_os = "linux")]
+fn network_filesystem(path: &Path) -> Option<&'static str> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeros is a valid value of it, and the call fills it in; the path ends with a NUL.
+    let told = unsafe {
+        let mut told: libc::statfs = std::mem::zeroed();
+        (libc::statfs(path.as_ptr(), &mut told) == 0).then_some(told)
+    }?;
+    Some(match told.f_type as u64 & 0xffff_ffff {
+        0x6969 => "NFS",
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
+        0x0102_1997 => "9p",
+        0x00c3_6400 => "Ceph",
+        0x6573_5546 => "FUSE",
+        _ => return None,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network_filesystem(_: &Path) -> Option<&'static str> {
+    None
+}
+
+impl Finding {
+    fn word(&self) -> &'static str {
+        match self.verdict {
+            Fine => "ok",
+            Mind => "mind",
+            Wrong => "wrong",
+        }
+    }
+
+    fn tell(&self) {
+        let colour = match self.verdict {
+            Fine => GREEN,
+            Mind => YELLOW,
+            Wrong => RED,
+        };
+        let Finding { what, text, .. } = self;
+        anstream::println!("{colour}{:<6}{colour:#}{what:<11}{text}", self.word());
+    }
+
+    fn as_json(&self) -> Value {
+        json!({ "what": self.what, "verdict": self.word(), "text": self.text })
+    }
+}

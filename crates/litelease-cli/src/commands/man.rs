@@ -1,0 +1,32 @@
+//! `litelease man`: the manual page.
+
+use std::io::Write;
+
+use clap_mangen::Man;
+
+use crate::Common;
+use crate::exit::{Result, code};
+
+/// Print the manual page, of litelease or of one of its commands
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease man run | man -l -")]
+pub(crate) struct Args {
+    /// The command
+    command: Option<String>,
+}
+
+pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
+    let mut line = crate::command_line();
+    line.build();
+    let page = match args.command {
+        None => line,
+        Some(name) => line.find_subcommand(&name).cloned().ok_or_else(|| {
+            crate::exit::Failure::usage(format!("there is no command {name}: see litelease --help"))
+        })?,
+    };
+    let mut text = Vec::new();
+    Man::new(page).render(&mut text)?;
+    std::io::stdout().write_all(&text)?;
+    Ok(code::OK)
+}

@@ -1,0 +1,30 @@
+//! `litelease purge`: forgets names that are long unused.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::Common;
+use crate::database;
+use crate::duration::parse_positive;
+use crate::exit::{Failure, Result, code};
+use crate::output::answer;
+
+/// Delete the rows of names that nobody has had for a while; no token ever returns
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease purge --older-than 30d")]
+pub(crate) struct Args {
+    /// Names that have not been live for this long
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    older_than: Duration,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    let age_ms = i64::try_from(args.older_than.as_millis())
+        .map_err(|_| Failure::usage("--older-than is longer than time: give something shorter"))?;
+    let purged = db.purge(litelease::now_ms().saturating_sub(age_ms))?;
+    answer(common.json, json!({ "purged": purged }), &format!("purged {purged}"));
+    Ok(code::OK)
+}

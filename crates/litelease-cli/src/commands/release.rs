@@ -1,0 +1,33 @@
+//! `litelease release`: ends exactly one grant.
+
+use litelease::ReleaseResult;
+use serde_json::json;
+
+use super::grant::{Grant, rejected};
+use crate::Common;
+use crate::database;
+use crate::exit::{Result, code};
+use crate::output::{answer, printable};
+
+/// End a lease that was claimed
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease release nightly --token 7")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    grant: Grant,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    match db.release_exact(&args.grant.find(&db)?)? {
+        ReleaseResult::Released { name, token } => {
+            let text = format!("{}: released, token {token}", printable(&name));
+            answer(common.json, json!({ "released": name, "token": token }), &text);
+            Ok(code::OK)
+        }
+        ReleaseResult::Rejected { reason, current } => {
+            rejected(common.json, args.grant.name(), reason, current)
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! `litelease renew`: prolongs exactly one grant.
+
+use std::time::Duration;
+
+use litelease::RenewResult;
+
+use super::grant::{Grant, rejected};
+use crate::Common;
+use crate::database;
+use crate::duration::parse_positive;
+use crate::exit::{Result, code};
+use crate::output::{answer, lease};
+
+/// Prolong a lease that was claimed, and print its token
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease renew nightly --token 7 --ttl 10m || exit    exit code 1: it is lost")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    grant: Grant,
+    /// For how long from now
+    #[arg(long, default_value = "30s", value_parser = parse_positive)]
+    ttl: Duration,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    match db.renew_exact(&args.grant.find(&db)?, args.ttl)? {
+        RenewResult::Renewed(renewed) => {
+            answer(common.json, lease(&renewed), &renewed.token.to_string());
+            Ok(code::OK)
+        }
+        RenewResult::Rejected { reason, current } => {
+            rejected(common.json, args.grant.name(), reason, current)
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! `litelease run`: a command under a lease, like flock(1).
+
+mod child;
+mod sentinel;
+mod session;
+mod terminal;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use litelease::HoldError;
+
+use crate::Common;
+use crate::duration::{parse, parse_positive, shown};
+use crate::exit::{Failure, Result};
+
+/// Run a command under a lease, so that only one runs at a time
+///
+/// Waits for the name, runs the command in a process group of its own, keeps the lease alive, and releases it when
+/// the command and everything it started in its group have ended. If the lease is lost, the group is ended: nobody
+/// works on while a successor does.
+///
+/// The command finds LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB in its
+/// environment.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  litelease run nightly -- backup.sh
+  litelease run -n nightly -- backup.sh          exit code 1: already running
+  litelease run -w 30s -E 0 nightly -- backup.sh
+  litelease run --ttl 5m --on-lost 'mail -s lost ops' import -- import.py
+
+Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file is broken or in
+the way; 75 the lease was lost; 126 the command cannot be run; 127 it was not found.")]
+pub(crate) struct Args {
+    /// What to lease
+    #[arg(value_parser = super::name)]
+    name: String,
+    /// Do not wait
+    #[arg(short = 'n', long)]
+    nonblock: bool,
+    /// Wait at most this long [default: for ever]
+    #[arg(short, long, value_name = "TIME", value_parser = parse, conflicts_with = "nonblock")]
+    wait: Option<Duration>,
+    /// Exit code if somebody else has the name
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
+    conflict_exit_code: u8,
+    /// How long the lease outlives this process if it dies; renewed every third of it
+    #[arg(long, default_value = "30s", value_parser = parse_positive)]
+    ttl: Duration,
+    /// Time between SIGTERM and SIGKILL when the lease is lost [default: 5s, at most a quarter of the ttl]
+    #[arg(long, value_name = "TIME", value_parser = parse)]
+    kill_grace: Option<Duration>,
+    /// A shell command to run when the lease is lost; finds LITELEASE_LOST in its environment, too
+    #[arg(long, value_name = "COMMAND")]
+    on_lost: Option<String>,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+impl Args {
+    fn kill_grace(&self) -> Duration {
+        self.kill_grace.unwrap_or_else(|| (self.ttl / 4).min(Duration::from_secs(5)))
+    }
+
+    fn wait(&self) -> Duration {
+        if self.nonblock { Duration::ZERO } else { self.wait.unwrap_or(Duration::MAX) }
+    }
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    // Found out before the file is made.
+    if args.ttl <= Duration::from_millis(100) {
+        return Err(HoldError::TtlTooShort(args.ttl).into());
+    }
+    let grace = args.kill_grace();
+    if args.ttl <= grace * 2 {
+        let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+        return Err(Failure::usage(format!(
+            "a ttl of {} leaves no room for a kill grace of {}: give a ttl of more than twice that",
+            told(args.ttl),
+            told(grace),
+        )));
+    }
+    session::run(args, common)
+}

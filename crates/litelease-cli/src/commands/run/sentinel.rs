@@ -1,0 +1,63 @@
+//! A tiny process that outlives ours: if we are killed, it kills the command's group.
+//!
+//! The kernel does that for the command itself (PDEATHSIG), but not for what the command has started.
+
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+
+use libc::pid_t;
+
+/// The process on watch. Dropped by the kernel with us, which is how it learns of our end.
+pub(crate) struct Sentinel {
+    line: PipeWriter,
+}
+
+impl Sentinel {
+    /// Posts it. Call this while the process has one thread only: nothing may be locked in the copy.
+    pub(crate) fn post() -> std::io::Result<Self> {
+        let (reader, line) = pipe()?;
+        // SAFETY: there is one thread, so that the copy is whole.
+        match unsafe { libc::fork() } {
+            -1 => Err(std::io::Error::last_os_error()),
+            0 => {
+                drop(line);
+                watch(reader);
+                // SAFETY: ends the copy without running anything of the original's.
+                unsafe { libc::_exit(0) }
+            }
+            _ => Ok(Sentinel { line }),
+        }
+    }
+
+    /// From now on this group dies with us.
+    pub(crate) fn guard(&mut self, group: pid_t) {
+        // If it is gone, the kernel's own arrangement for the command is still there.
+        let _ = self.line.write_all(&group.to_ne_bytes());
+    }
+
+    /// The group has ended by itself.
+    pub(crate) fn dismiss(mut self) {
+        let _ = self.line.write_all(b".");
+    }
+}
+
+fn watch(mut line: PipeReader) {
+    // SAFETY: plain calls. It leaves the group and the session, so that no signal meant for us reaches it, and lets go
+    // of our input and output, whose other ends wait for them to close.
+    unsafe {
+        libc::setsid();
+        for descriptor in 0..3 {
+            libc::close(descriptor);
+        }
+        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    let mut group = [0; 4];
+    if line.read_exact(&mut group).is_err() {
+        return; // nothing was started
+    }
+    if let Ok(0) = line.read(&mut [0]) {
+        // SAFETY: no pointers are involved. A group that is already gone is no harm.
+        unsafe { libc::kill(-pid_t::from_ne_bytes(group), libc::SIGKILL) };
+    }
+}

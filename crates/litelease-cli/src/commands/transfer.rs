@@ -1,0 +1,42 @@
+//! `litelease transfer`: hands exactly one grant to a new owner.
+
+use std::time::Duration;
+
+use litelease::TransferResult;
+
+use super::grant::{Grant, rejected};
+use crate::Common;
+use crate::database;
+use crate::duration::parse_positive;
+use crate::exit::{Result, code};
+use crate::output::{answer, lease};
+
+/// Hand a lease to a new owner, and print its new token
+///
+/// The old token is superseded in the same step: there is no moment in which nobody has the name.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease transfer nightly --token 7 --to worker-b --ttl 10m")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    grant: Grant,
+    /// The new owner
+    #[arg(long, value_name = "OWNER", value_parser = super::name)]
+    to: String,
+    /// For how long from now
+    #[arg(long, default_value = "30s", value_parser = parse_positive)]
+    ttl: Duration,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    match db.transfer_exact(&args.grant.find(&db)?, &args.to, args.ttl)? {
+        TransferResult::Transferred(handed) => {
+            answer(common.json, lease(&handed), &handed.token.to_string());
+            Ok(code::OK)
+        }
+        TransferResult::Rejected { reason, current } => {
+            rejected(common.json, args.grant.name(), reason, current)
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `litelease watch`: a line for every change of hands.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use litelease::{Listed, Litelease, Status, Waiter, nap};
+use serde_json::json;
+
+use crate::Common;
+use crate::database;
+use crate::duration::parse;
+use crate::exit::{Result, code};
+use crate::output::{GREEN, RED, YELLOW, entry, owner, printable};
+
+/// Print a line for every grant, release and expiry, as they happen
+///
+/// Who is told from looking at the file again and again: what comes and goes in between is not seen.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  litelease watch
+  litelease watch nightly --json --for 1h")]
+pub(crate) struct Args {
+    /// Only these names
+    names: Vec<String>,
+    /// Stop after this time [default: never]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse)]
+    time: Option<Duration>,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    let waiter = Waiter::at(&database::path(common)?);
+    let begin = Instant::now();
+    let mut known = BTreeMap::new();
+    loop {
+        let heard = waiter.heard();
+        let now = look(&db, &args.names)?;
+        for (name, listed) in &now {
+            if let Some(event) = event(known.get(name), listed) {
+                tell(common.json, event, listed)?;
+            }
+        }
+        let now_ms = litelease::now_ms();
+        let next = now.values().filter(|listed| listed.is_live(now_ms));
+        let next_ms = next.filter_map(|listed| listed.tenure()).min().unwrap_or(i64::MAX);
+        known = now;
+        let left = args.time.unwrap_or(Duration::MAX).saturating_sub(begin.elapsed());
+        if left.is_zero() {
+            return Ok(code::OK);
+        }
+        waiter.nap(heard, nap(next_ms.saturating_sub(now_ms), left));
+    }
+}
+
+/// A row, and whether it was live when we looked.
+struct Seen {
+    row: Listed,
+    was_live: bool,
+}
+
+impl Seen {
+    fn is_live(&self, now_ms: i64) -> bool {
+        self.row.status(now_ms) == Some(Status::Live)
+    }
+
+    /// When its tenure ends.
+    fn tenure(&self) -> Option<i64> {
+        self.row.tenure.as_ref().map(|(_, expiry)| *expiry)
+    }
+}
+
+fn look(db: &Litelease, names: &[String]) -> Result<BTreeMap<String, Seen>> {
+    let now_ms = litelease::now_ms();
+    let wanted = db.list()?.into_iter().filter(|row| names.is_empty() || names.contains(&row.name));
+    Ok(wanted
+        .map(|row| {
+            let was_live = row.status(now_ms) == Some(Status::Live);
+            (row.name.clone(), Seen { row, was_live })
+        })
+        .collect())
+}
+
+/// What has happened to a name between two looks.
+fn event(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
+    let (was_live, was_token) = before.map_or((false, 0), |seen| (seen.was_live, seen.row.token));
+    match (was_live, now.was_live) {
+        (_, true) if now.row.token != was_token => Some("granted"),
+        (true, false) if now.row.token != was_token => Some("broken"),
+        (true, false) if now.row.tenure.is_none() => Some("released"),
+        (true, false) => Some("expired"),
+        _ => None,
+    }
+}
+
+fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
+    if as_json {
+        let mut line = entry(&seen.row);
+        line["event"] = json!(event);
+        line["at_ms"] = json!(litelease::now_ms());
+        println!("{line}");
+    } else {
+        let colour = match event {
+            "granted" => GREEN,
+            "released" => YELLOW,
+            _ => RED,
+        };
+        let who = seen.row.tenure.as_ref().map(|(who, _)| format!(" {}", owner(who)));
+        let (name, token) = (printable(&seen.row.name), seen.row.token);
+        let who = who.unwrap_or_default();
+        anstream::println!("{colour}{event}{colour:#} {name} token {token}{who}");
+    }
+    Ok(std::io::stdout().flush()?)
+}

@@ -1,0 +1,46 @@
+//! `litelease who`: which process has a name.
+
+use litelease::{Identity, Liveness};
+
+use crate::Common;
+use crate::database;
+use crate::duration::shown;
+use crate::exit::{Result, code};
+use crate::output::{answer, lease, printable, time_left};
+
+/// Tell which process has a name, since when and for how long
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease who nightly    exit code 1: nobody has it")]
+pub(crate) struct Args {
+    /// The name
+    #[arg(value_parser = super::name)]
+    name: String,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    let name = printable(&args.name);
+    let Some(current) = db.inspect(&args.name)? else {
+        answer(common.json, serde_json::Value::Null, &format!("{name}: nobody has it"));
+        return Ok(code::NO);
+    };
+    let mut text = format!("{name}: token {}, ", current.token);
+    match Identity::parse(&current.owner) {
+        None => text += &format!("owner {}", printable(&current.owner)),
+        Some(who) => {
+            text += &format!("host {}, pid {}", who.host, who.pid);
+            if let Some(since_ms) = who.since_ms() {
+                text += &format!(", for {} now", shown(litelease::now_ms() - since_ms));
+            }
+            text += match who.liveness() {
+                Liveness::Alive => ", the process is there",
+                Liveness::Dead => ", the process is gone",
+                Liveness::Unknown => ", on another host",
+            };
+        }
+    }
+    text += &format!("; lasts {} more unless renewed", time_left(current.lease_expires_at_ms));
+    answer(common.json, lease(&current), &text);
+    Ok(code::OK)
+}

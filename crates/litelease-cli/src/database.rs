@@ -1,0 +1,71 @@
+//! Which file the leases are in, and opening it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use litelease::Litelease;
+use litelease::rusqlite::{Connection, OpenFlags};
+
+use crate::Common;
+use crate::exit::{Failure, Result};
+
+/// The file that is meant: `--db`, else `$LITELEASE_DB`, else one of the user's own.
+pub(crate) fn path(common: &Common) -> Result<PathBuf> {
+    match &common.db {
+        Some(path) if path.as_os_str().is_empty() => {
+            Err(Failure::usage("--db (or $LITELEASE_DB) is empty: give it a file"))
+        }
+        Some(path) => Ok(path.clone()),
+        None => own_path(),
+    }
+}
+
+/// The user's own file, in the folder for state that outlives a program.
+pub(crate) fn own_path() -> Result<PathBuf> {
+    let absolute =
+        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .ok_or_else(|| Failure::usage("there is no $HOME: say with --db where the leases are"))?;
+    Ok(state.join("litelease/leases.sqlite3"))
+}
+
+/// SQLite takes a file that is shorter than its smallest page for an empty one, and overwrites it.
+fn check_length(path: &Path) -> Result<()> {
+    let length = fs::metadata(path).map_or(0, |metadata| metadata.len());
+    if (1..512).contains(&length) {
+        let text = format!("{} is not a database: choose another file with --db", path.display());
+        return Err(Failure::failed("NotADatabase", text));
+    }
+    Ok(())
+}
+
+/// Opens the file for granting. It is made if it is missing; its folder only if it is the user's own.
+pub(crate) fn open(common: &Common) -> Result<Litelease> {
+    let path = path(common)?;
+    check_length(&path)?;
+    if common.db.is_none()
+        && let Some(folder) = path.parent()
+    {
+        fs::create_dir_all(folder).map_err(|error| {
+            Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
+        })?;
+    }
+    Ok(Litelease::open_own(&path)?)
+}
+
+/// Opens a file that is there, and makes nothing.
+pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
+    let path = path(common)?;
+    if !path.exists() {
+        let missing = format!("{} does not exist: nothing was ever leased there", path.display());
+        return Err(Failure::failed("NoFile", missing));
+    }
+    check_length(&path)?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&path, flags).map_err(litelease::Error::from)?;
+    connection.busy_timeout(Duration::from_secs(10)).map_err(litelease::Error::from)?;
+    Ok(Litelease::from_connection(connection))
+}

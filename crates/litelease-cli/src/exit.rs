@@ -1,0 +1,120 @@
+//! How the command ends: exit codes, which docs/cli.md promises, and one line on standard error.
+
+use std::fmt::Display;
+
+use litelease::{Error, HoldError};
+
+use crate::{Common, database};
+
+/// The exit codes of the command itself. `run` passes on its child's otherwise.
+pub(crate) mod code {
+    /// Done.
+    pub(crate) const OK: u8 = 0;
+    /// The answer is no: busy, rejected, nobody has it, timed out.
+    pub(crate) const NO: u8 = 1;
+    /// The command line makes no sense.
+    pub(crate) const USAGE: u8 = 64;
+    /// Something is broken or in the way: the file, mostly.
+    pub(crate) const FAILED: u8 = 69;
+    /// The lease was lost while the command ran.
+    pub(crate) const LOST: u8 = 75;
+    /// The command to run was found and cannot be run.
+    pub(crate) const NOT_RUNNABLE: u8 = 126;
+    /// The command to run was not found.
+    pub(crate) const NOT_FOUND: u8 = 127;
+    /// Added to the number of the signal that ended the command.
+    pub(crate) const SIGNAL: u8 = 128;
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    kind: &'static str,
+    message: String,
+}
+
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    pub(crate) fn new(code: u8, kind: &'static str, message: impl Display) -> Self {
+        Failure { code, kind, message: message.to_string() }
+    }
+
+    pub(crate) fn usage(message: impl Display) -> Self {
+        Failure::new(code::USAGE, "Usage", message)
+    }
+
+    pub(crate) fn failed(kind: &'static str, message: impl Display) -> Self {
+        Failure::new(code::FAILED, kind, message)
+    }
+
+    /// The same, with the file in front if it is about the file and does not name it yet.
+    pub(crate) fn naming_file(self, common: &Common) -> Self {
+        let Ok(path) = database::path(common) else { return self };
+        let file = path.display().to_string();
+        if self.code != code::FAILED || self.message.contains(&file) {
+            return self;
+        }
+        Failure { message: format!("{file}: {}", self.message), ..self }
+    }
+
+    /// Says it on standard error, in one line.
+    pub(crate) fn tell(&self, as_json: bool) {
+        if as_json {
+            let error = serde_json::json!({ "error": self.kind, "message": self.message });
+            return eprintln!("{error}");
+        }
+        let message = self.message.replace('\n', " ");
+        let red = anstyle::AnsiColor::Red.on_default();
+        anstream::eprintln!("{red}litelease:{red:#} {message}");
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let text = match &error {
+            Error::Sqlite(failure) => format!("{error}{}", way_out(failure)),
+            Error::NotBootstrapped => "no lease table yet: the first claim or run makes it".into(),
+            error => error.to_string(),
+        };
+        Failure::failed(error.kind(), text)
+    }
+}
+
+impl From<HoldError> for Failure {
+    fn from(error: HoldError) -> Self {
+        match error {
+            HoldError::Lease(error) => error.into(),
+            HoldError::TtlTooShort(_) => Failure::usage(error),
+            error => Failure::failed(error.kind(), error),
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure::failed("Io", error)
+    }
+}
+
+/// What to do about an error of SQLite's.
+fn way_out(error: &litelease::rusqlite::Error) -> &'static str {
+    use litelease::rusqlite::ErrorCode;
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            ": somebody is writing it, litelease doctor tells who"
+        }
+        Some(ErrorCode::NotADatabase) => ": choose another file with --db",
+        Some(ErrorCode::CannotOpen) => ": is its folder there, and may you write in it?",
+        Some(ErrorCode::ReadOnly) => ": make it writable, or choose another file with --db",
+        Some(ErrorCode::DiskFull) => ": free some space",
+        _ => "",
+    }
+}

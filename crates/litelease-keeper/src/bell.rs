@@ -1,0 +1,180 @@
+//! The bell of a database file: a word in a small file next to it, which those who wait sleep on.
+//!
+//! It is made by whoever waits first, and stays. The word is read and written as a file, and mapped only for the
+//! kernel's sake: a mapping that somebody truncates would kill the process that looks at it.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::time::Duration;
+
+use crate::watch::Listener;
+use crate::{Clock, SystemClock};
+
+/// Bytes of the file: one word, and room for what may come.
+const LENGTH: usize = 64;
+
+/// How many a wake-up is for.
+const EVERYBODY: u32 = i32::MAX as u32;
+
+/// The bell of a database file.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_keeper::Bell;
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let file = folder.path().join("app.sqlite3");
+/// # std::fs::write(&file, "").unwrap();
+/// assert!(Bell::find(&file).is_none(), "nobody has ever waited");
+/// let waiting = Bell::hang(&file).unwrap();
+/// let heard = waiting.heard();
+/// Bell::find(&file).unwrap().ring();
+/// waiting.listen(heard, Duration::from_secs(60)); // returns at once
+/// assert_ne!(waiting.heard(), heard);
+/// ```
+#[derive(Debug)]
+pub struct Bell {
+    file: File,
+    word: *mut u32,
+}
+
+// SAFETY: the word is never looked at through the pointer, which only names it to the kernel.
+unsafe impl Send for Bell {}
+// SAFETY: as above.
+unsafe impl Sync for Bell {}
+
+impl Bell {
+    /// The bell of a database file, hung up if there is none yet. Whoever may write the one may ring the other.
+    pub fn hang(database: &Path) -> io::Result<Self> {
+        let mode = std::fs::metadata(database)?.mode() & 0o666;
+        let file = open(database, OpenOptions::new().create(true).mode(mode))?;
+        if file.metadata()?.len() == 0 {
+            file.set_len(LENGTH as u64)?;
+        }
+        Bell::on(file)
+    }
+
+    /// The bell of a database file, if anybody ever waited there.
+    pub fn find(database: &Path) -> Option<Self> {
+        Bell::on(open(database, &mut OpenOptions::new()).ok()?).ok()
+    }
+
+    /// What was heard so far: another number after each ring.
+    pub fn heard(&self) -> u32 {
+        let mut word = [0; 4];
+        // One that cannot be read is one that never rings, and the slow poll goes on.
+        let _ = self.file.read_exact_at(&mut word, 0);
+        u32::from_ne_bytes(word)
+    }
+
+    /// Sleeps until the bell rings, for at most `time`; not at all if it has rung since `heard`.
+    pub fn listen(&self, heard: u32, time: Duration) {
+        let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: `until` is ours to write to. This is the clock that the kernel measures the wait with.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut until) };
+        let nanos = until.tv_nsec + i64::from(time.subsec_nanos());
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        until.tv_sec = until.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000);
+        until.tv_nsec = nanos % 1_000_000_000;
+        self.futex(libc::FUTEX_WAIT_BITSET, heard, &until);
+    }
+
+    /// Wakes up everybody who waits at this file, in any process.
+    pub fn ring(&self) {
+        // Any number that was not there before will do: counting up would need two of us to agree.
+        let now = SystemClock.now().as_nanos();
+        let new = (now as u32 ^ std::process::id().rotate_left(16)).to_ne_bytes();
+        if self.file.write_all_at(&new, 0).is_ok() {
+            self.futex(libc::FUTEX_WAKE, EVERYBODY, ptr::null());
+        }
+    }
+
+    fn futex(&self, operation: i32, value: u32, until: *const libc::timespec) {
+        // Processes that happen to share a bit nudge each other, which is harmless.
+        let bits = 1u32 << (std::process::id() % 32);
+        let unused = ptr::null::<u32>();
+        // SAFETY: the word is mapped as long as this value lives; where the file has become too short, the
+        // kernel says so instead of following it. `until` is null or lives until the call returns. An error
+        // (interrupted, already rung, time over) means the same as a wake-up: look again.
+        unsafe { libc::syscall(libc::SYS_futex, self.word, operation, value, until, unused, bits) };
+    }
+
+    fn on(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.len() != LENGTH as u64 {
+            return Err(io::Error::other("another file is in the place of the bell"));
+        }
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+        // SAFETY: a new mapping of a file of ours, at an address of the kernel's choice.
+        let word =
+            unsafe { libc::mmap(ptr::null_mut(), LENGTH, access, libc::MAP_SHARED, descriptor, 0) };
+        if word == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Bell { file, word: word.cast() })
+    }
+}
+
+impl Listener for Bell {
+    /// Wakes up those of this process who wait at this file.
+    fn nudge(&self) {
+        self.futex(libc::FUTEX_WAKE_BITSET, EVERYBODY, ptr::null());
+    }
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped with this length, and nobody has the address any more.
+        unsafe { libc::munmap(self.word.cast(), LENGTH) };
+    }
+}
+
+fn open(database: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let mut path = database.as_os_str().to_owned();
+    path.push("-bell");
+    // A link could lead to a victim, and a pipe would block.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    options.read(true).write(true).custom_flags(flags).open(PathBuf::from(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let folder = tempfile::tempdir().unwrap_or_else(|error| unreachable!("{error}"));
+        let database = folder.path().join("x");
+        std::fs::write(&database, "").unwrap_or_default();
+        let bell = folder.path().join("x-bell");
+        (folder, database, bell)
+    }
+
+    #[test]
+    fn a_bell_that_is_truncated_under_its_listeners_harms_nobody() {
+        let (_folder, database, path) = place();
+        let bell = Bell::hang(&database).ok();
+        let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
+        assert!(cut.is_ok());
+        let Some(bell) = bell else { unreachable!("no bell") };
+        bell.listen(bell.heard(), Duration::from_millis(1));
+        bell.ring();
+    }
+
+    #[test]
+    fn what_is_in_the_place_of_the_bell_is_left_alone() {
+        let (_folder, database, path) = place();
+        std::fs::write(&path, "a victim").unwrap_or_default();
+        assert!(Bell::hang(&database).is_err() && Bell::find(&database).is_none());
+        assert_eq!(std::fs::read(&path).unwrap_or_default(), b"a victim");
+
+        let (_folder, database, path) = place();
+        let victim = database.with_extension("victim");
+        std::fs::write(&victim, "").unwrap_or_default();
+        assert!(std::os::unix::fs::symlink(&victim, &path).is_ok());
+        assert!(Bell::hang(&database).is_err());
+        assert_eq!(std::fs::read(&victim).unwrap_or_default(), b"");
+    }
+}

@@ -1,0 +1,314 @@
+//! The keeper: one thread that renews all holds of a process, those of one file in one transaction.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::watch::{Listener, watch};
+use crate::{Clock, Grant, Hold, Loss};
+
+/// The rows of one file, on a connection of the keeper's own. A call must come back soon, also when the file
+/// is locked: other files are waiting.
+pub trait Rows: Send {
+    /// Renews these grants in one transaction: for each its new expiry in Unix milliseconds, or why not.
+    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>>;
+
+    /// Ends this grant. One that is no longer current is left alone, and that is the answer.
+    fn release(&mut self, grant: &Grant) -> Result<(), Loss>;
+
+    /// Whether the row still names this grant, as far as a look without the write lock can tell.
+    fn is_current(&mut self, grant: &Grant) -> bool;
+
+    /// Whether the file is no longer where it was opened.
+    fn is_moved(&self) -> bool;
+}
+
+/// Keeps the holds of a process alive.
+///
+/// It does nothing by itself: [`start`](Keeper::start) gives it a thread, tests call [`step`](Keeper::step).
+pub struct Keeper {
+    clock: Arc<dyn Clock>,
+    groups: Mutex<Vec<Arc<Group>>>,
+    alarm: Arc<Alarm>,
+}
+
+/// What wakes the keeper's thread before its time.
+#[derive(Default)]
+struct Alarm {
+    has_rung: Mutex<bool>,
+    rings: Condvar,
+}
+
+/// The holds of one file.
+struct Group {
+    file: String,
+    rows: Mutex<Box<dyn Rows>>,
+    holds: Mutex<Vec<Arc<Hold>>>,
+    /// Given up by their holders when the file was in the way, and still to be released.
+    leftovers: Mutex<Vec<Arc<Hold>>>,
+    /// Whether somebody has written the file since we last looked.
+    was_written: AtomicBool,
+    last_look: Mutex<Duration>,
+    alarm: Arc<Alarm>,
+}
+
+/// A hold and the way to give it up.
+pub struct Kept {
+    /// What the holder asks.
+    pub hold: Arc<Hold>,
+    group: Arc<Group>,
+}
+
+/// The keeper wakes up this often while it has something to keep, even if nothing is due.
+const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// How often a release is tried again when the file is in the way.
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+
+impl Keeper {
+    /// A keeper with this clock, and no thread yet.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
+    }
+
+    /// Gives it its thread, for as long as the process lives.
+    pub fn start(self: Arc<Self>) -> std::io::Result<()> {
+        let body = move || loop {
+            let next = self.step();
+            self.nap(next);
+        };
+        thread::Builder::new().name("litelease keeper".into()).spawn(body).map(drop)
+    }
+
+    /// Keeps `hold`, a grant in `file`. Its rows are opened if none of that file is held yet.
+    pub fn keep<E>(
+        &self,
+        file: &str,
+        hold: Hold,
+        open: impl FnOnce() -> Result<Box<dyn Rows>, E>,
+    ) -> Result<Kept, E> {
+        let mut groups = locked(&self.groups);
+        // What was opened before the file was replaced has a ghost of it.
+        let found = groups.iter().find(|group| group.file == file && !group.is_moved());
+        let group = match found {
+            Some(group) => group.clone(),
+            None => {
+                let group = Arc::new(Group::new(file, open()?, self.alarm.clone()));
+                watch(Path::new(file), &group);
+                groups.push(group.clone());
+                group
+            }
+        };
+        let hold = Arc::new(hold);
+        locked(&group.holds).push(hold.clone());
+        self.alarm.ring();
+        Ok(Kept { hold, group })
+    }
+
+    /// Takes note that somebody has written `file`: what is held in it is looked at soon. Where the system watches
+    /// files, this happens by itself.
+    pub fn was_written(&self, file: &str) {
+        locked(&self.groups)
+            .iter()
+            .filter(|group| group.file == file)
+            .for_each(|group| group.nudge());
+    }
+
+    /// Does everything that is due now, and answers when something is due next.
+    pub fn step(&self) -> Option<Duration> {
+        self.alarm.reset();
+        let groups = {
+            let mut groups = locked(&self.groups);
+            // Whoever still has a hold of it may leave something to be released.
+            groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
+            groups.clone()
+        };
+        for group in &groups {
+            // A group that is blocked must not keep others from being told.
+            for hold in group.holds() {
+                let _ = hold.check(self.clock.now());
+            }
+        }
+        groups.iter().filter_map(|group| group.step(&*self.clock)).min()
+    }
+
+    fn nap(&self, next: Option<Duration>) {
+        // After a suspend an alarm is late, so that the naps are short. Without anything to keep there is none.
+        let has_none = locked(&self.groups).is_empty();
+        let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
+        self.alarm.wait(if has_none { Duration::MAX } else { left.min(LONGEST_NAP) });
+    }
+}
+
+impl Alarm {
+    fn ring(&self) {
+        *locked(&self.has_rung) = true;
+        self.rings.notify_all();
+    }
+
+    fn reset(&self) {
+        *locked(&self.has_rung) = false;
+    }
+
+    fn wait(&self, time: Duration) {
+        let woken = self.rings.wait_timeout_while(locked(&self.has_rung), time, |rung| !*rung);
+        drop(woken.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Group {
+    fn new(file: &str, rows: Box<dyn Rows>, alarm: Arc<Alarm>) -> Self {
+        Group {
+            file: file.into(),
+            rows: Mutex::new(rows),
+            holds: Mutex::default(),
+            leftovers: Mutex::default(),
+            was_written: AtomicBool::new(false),
+            last_look: Mutex::default(),
+            alarm,
+        }
+    }
+
+    fn step(&self, clock: &dyn Clock) -> Option<Duration> {
+        self.release_leftovers(clock.now());
+        let holds = self.holds();
+        let next_look = self.look(&holds, clock.now());
+        let now = clock.now();
+        if holds.iter().any(|hold| hold.is_due(now, false)) {
+            self.renew(&holds, clock);
+        }
+        let next_release = (!locked(&self.leftovers).is_empty()).then_some(now + RELEASE_PAUSE);
+        holds.iter().filter_map(|hold| hold.next()).chain(next_look).chain(next_release).min()
+    }
+
+    /// Looks whether the holds are still what the rows say, if anybody has written the file, and answers when to
+    /// look if not now. What is not is renewed at once: the answer to that is the reason.
+    fn look(&self, holds: &[Arc<Hold>], now: Duration) -> Option<Duration> {
+        if !self.was_written.load(Ordering::SeqCst) {
+            return None;
+        }
+        // A file that is written all the time is not looked at all the time.
+        let pause = holds.iter().map(|hold| hold.window().pause()).min()?;
+        let mut last_look = locked(&self.last_look);
+        if now < *last_look + pause {
+            return Some(*last_look + pause);
+        }
+        *last_look = now;
+        self.was_written.store(false, Ordering::SeqCst);
+        let mut rows = locked(&self.rows);
+        for hold in holds {
+            if !rows.is_current(hold.grant()) {
+                hold.hurry(now);
+            }
+        }
+        None
+    }
+
+    /// Renews all that are due, and those that soon will be: so they stay together from then on.
+    fn renew(&self, holds: &[Arc<Hold>], clock: &dyn Clock) {
+        let mut rows = locked(&self.rows);
+        let start = clock.now();
+        let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
+        let grants: Vec<&Grant> = batch.iter().map(|hold| hold.grant()).collect();
+        let answers = rows.renew(&grants);
+        drop(rows);
+        let now = clock.now();
+        for (hold, answer) in batch.iter().zip(answers) {
+            let due = start + hold.window().interval() - jitter(hold.window().interval(), start);
+            hold.settle(start, now, answer, due);
+        }
+    }
+
+    fn release_leftovers(&self, now: Duration) {
+        let mut leftovers = locked(&self.leftovers);
+        if leftovers.is_empty() {
+            return;
+        }
+        let mut rows = locked(&self.rows);
+        // What has run out needs no release any more.
+        leftovers.retain(|hold| now < hold.trusted_until());
+        // If the file is in the way of one, it is in the way of all.
+        let mut is_blocked = false;
+        leftovers.retain(|hold| {
+            is_blocked = is_blocked
+                || matches!(rows.release(hold.grant()), Err(trouble) if trouble.may_pass());
+            is_blocked
+        });
+    }
+
+    fn holds(&self) -> Vec<Arc<Hold>> {
+        let mut holds = locked(&self.holds);
+        holds.retain(|hold| hold.next().is_some());
+        holds.clone()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.holds().is_empty() && locked(&self.leftovers).is_empty()
+    }
+
+    fn is_moved(&self) -> bool {
+        locked(&self.rows).is_moved()
+    }
+}
+
+impl Listener for Group {
+    fn nudge(&self) {
+        if !self.was_written.swap(true, Ordering::SeqCst) {
+            self.alarm.ring();
+        }
+    }
+}
+
+impl Kept {
+    /// Gives the hold up and releases its row. If the file is still in the way after `patience`, the keeper goes
+    /// on trying until the lease is over, and the trouble is the answer. In a forked process nothing happens.
+    pub fn release(&self, patience: Duration) -> Result<(), Loss> {
+        if self.hold.is_forked() {
+            return Err(Loss::Forked);
+        }
+        self.hold.end();
+        let mut waited = Duration::ZERO;
+        loop {
+            // A renewal that is under way is waited for here, and one that comes later is rejected by the row.
+            let answer = locked(&self.group.rows).release(self.hold.grant());
+            match answer {
+                Err(trouble) if trouble.may_pass() && waited < patience => {
+                    thread::sleep(RELEASE_PAUSE);
+                    waited += RELEASE_PAUSE;
+                }
+                Err(trouble) if trouble.may_pass() => {
+                    locked(&self.group.leftovers).push(self.hold.clone());
+                    return Err(trouble);
+                }
+                answer => return answer,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kept").field("hold", &self.hold).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Up to a tenth of the interval: processes that were started together drift apart.
+fn jitter(interval: Duration, start: Duration) -> Duration {
+    let seed = start.as_micros() as u64 ^ u64::from(std::process::id()) << 32;
+    // Multiplicative hashing; the upper ten bits are as good as random.
+    let dice = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54;
+    interval / 10 * dice as u32 / 1024
+}

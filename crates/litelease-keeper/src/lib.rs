@@ -1,0 +1,23 @@
+//! Time and threads: keeping grants alive, telling when one is over, waiting for another.
+//!
+//! This crate knows neither the rules nor SQL. What it renews is handed in as [`Rows`], the time as a
+//! [`Clock`], so that tests step a clock instead of sleeping. Most programs want the `litelease` crate.
+
+#[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
+mod bell;
+mod clock;
+mod hold;
+mod identity;
+mod keeper;
+mod loss;
+mod wait;
+#[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
+mod watch;
+
+pub use bell::Bell;
+pub use clock::{Clock, SystemClock};
+pub use hold::{Grant, Hold, Window};
+pub use identity::{Identity, Liveness, unique};
+pub use keeper::{Keeper, Kept, Rows};
+pub use loss::Loss;
+pub use wait::{Waiter, nap};

@@ -1,0 +1,92 @@
+//! Why a hold is over.
+
+use std::fmt;
+
+/// Why a held lease can no longer be trusted.
+///
+/// ```
+/// # use litelease_keeper::Loss;
+/// assert_eq!(Loss::Broken.to_string(), "broken by an operator");
+/// let blocked = Loss::BlockedByWriter { pid: Some(4711) };
+/// assert_eq!(blocked.to_string(), "blocked by a writer: pid 4711 held the write lock for too long");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Loss {
+    /// Somebody else was granted the name since, under this token.
+    Superseded {
+        /// The newest token.
+        by: i64,
+        /// Who has the name now, if anybody does.
+        owner: Option<String>,
+    },
+    /// Its time was up before it could be renewed: this process was stopped, asleep or starved.
+    Expired,
+    /// The grant was released, and not by its holder.
+    ReleasedElsewhere,
+    /// Renewals failed until the trust window was over.
+    CannotRenew {
+        /// The last error.
+        error: String,
+    },
+    /// Somebody held the file's write lock until the trust window was over.
+    BlockedByWriter {
+        /// The process, where the system tells.
+        pid: Option<u32>,
+    },
+    /// An operator ended the grant.
+    Broken,
+    /// The database file was moved, deleted, replaced or restored: it no longer knows this grant.
+    FileReplaced,
+    /// This is a forked process: the hold is its parent's.
+    Forked,
+}
+
+impl Loss {
+    /// The name of the case in one word, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Loss::Superseded { .. } => "superseded",
+            Loss::Expired => "expired",
+            Loss::ReleasedElsewhere => "released",
+            Loss::CannotRenew { .. } => "cannot-renew",
+            Loss::BlockedByWriter { .. } => "blocked",
+            Loss::Broken => "broken",
+            Loss::FileReplaced => "file-replaced",
+            Loss::Forked => "forked",
+        }
+    }
+
+    /// Whether trying again may help: the file was in the way, and not the row.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Loss::CannotRenew { .. } | Loss::BlockedByWriter { .. })
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Loss::Superseded { by, owner: Some(owner) } => {
+                write!(f, "superseded by token {by} of {owner}")
+            }
+            Loss::Superseded { by, owner: None } => write!(f, "superseded by token {by}"),
+            Loss::Expired => f.write_str("expired: it could not be renewed in time"),
+            Loss::ReleasedElsewhere => f.write_str("released elsewhere"),
+            Loss::CannotRenew { error } => write!(f, "cannot renew: {error}"),
+            Loss::BlockedByWriter { pid: None } => {
+                f.write_str("blocked by a writer: the write lock was held for too long")
+            }
+            Loss::BlockedByWriter { pid: Some(pid) } if *pid == std::process::id() => write!(
+                f,
+                "blocked by a writer: this process (pid {pid}) held the write lock for too long; renew_in \
+                 renews inside a long transaction"
+            ),
+            Loss::BlockedByWriter { pid: Some(pid) } => {
+                write!(f, "blocked by a writer: pid {pid} held the write lock for too long")
+            }
+            Loss::Broken => f.write_str("broken by an operator"),
+            Loss::FileReplaced => f.write_str("the database file was moved, deleted or replaced"),
+            Loss::Forked => f.write_str("this is a forked process: the hold is its parent's"),
+        }
+    }
+}

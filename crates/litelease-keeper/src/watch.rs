@@ -1,0 +1,133 @@
+//! Seeing the commits of those who do not ring: one thread per process that watches files being written.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Whoever wants to know that a file was written. A nudge is a hint.
+pub(crate) trait Listener: Send + Sync {
+    fn nudge(&self);
+}
+
+/// The event of a write comes before its commit can be seen, so those who wait are woken a few times: after these
+/// pauses, in microseconds.
+const BURST: [u64; 7] = [0, 250, 500, 1000, 2000, 4000, 8000];
+
+/// Who listens to which watch.
+type Listeners = HashMap<i32, Vec<Weak<dyn Listener>>>;
+
+/// A write, or a deletion: the file's attributes change when it loses its name.
+const EVENTS: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF;
+
+struct Watcher {
+    /// The inotify instance.
+    events: File,
+    listeners: Mutex<Listeners>,
+}
+
+/// From now on, `listener` is nudged when a database file or its -wal is written or deleted.
+///
+/// Where the system has no more watches to give, the slow poll has to do.
+pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
+    static WATCHER: OnceLock<Option<Arc<Watcher>>> = OnceLock::new();
+    let Some(watcher) = WATCHER.get_or_init(Watcher::start) else { return };
+    let mut wal = database.as_os_str().to_owned();
+    wal.push("-wal");
+    let listener: Weak<L> = Arc::downgrade(listener);
+    watcher.add(database, listener.clone());
+    watcher.add(Path::new(&wal), listener);
+}
+
+impl Watcher {
+    fn start() -> Option<Arc<Self>> {
+        // SAFETY: no pointers are involved.
+        let events = unsafe { libc::inotify_init1(libc::IN_CLOEXEC) };
+        if events < 0 {
+            return None;
+        }
+        // SAFETY: the descriptor is new, and nobody else's.
+        let events = unsafe { File::from_raw_fd(events) };
+        let watcher = Arc::new(Watcher { events, listeners: Mutex::default() });
+        let body = {
+            let watcher = watcher.clone();
+            move || while watcher.pass_on().is_some() {}
+        };
+        thread::Builder::new().name("litelease watch".into()).spawn(body).ok()?;
+        Some(watcher)
+    }
+
+    fn add(&self, path: &Path, listener: Weak<dyn Listener>) {
+        let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
+        let mut listeners = self.listeners();
+        // SAFETY: the path ends with a NUL and lives until the call returns. Watching a file does not open it.
+        let watch =
+            unsafe { libc::inotify_add_watch(self.events.as_raw_fd(), path.as_ptr(), EVENTS) };
+        if watch >= 0 {
+            let listeners = listeners.entry(watch).or_default();
+            listeners.retain(|listener| listener.strong_count() > 0);
+            listeners.push(listener);
+        }
+    }
+
+    /// Waits for writes and passes them on.
+    fn pass_on(&self) -> Option<()> {
+        let mut buffer = [0; 4096];
+        let length = (&self.events).read(&mut buffer).ok()?;
+        let nudged: Vec<Arc<dyn Listener>> = {
+            let mut listeners = self.listeners();
+            let written = watches(&buffer[..length]);
+            self.forget(&mut listeners, &written);
+            let heard = written.iter().filter_map(|watch| listeners.get(watch)).flatten();
+            heard.filter_map(Weak::upgrade).collect()
+        };
+        if nudged.is_empty() {
+            return Some(());
+        }
+        for pause in BURST {
+            thread::sleep(Duration::from_micros(pause));
+            nudged.iter().for_each(|listener| listener.nudge());
+        }
+        Some(())
+    }
+
+    /// Takes away the watches that nobody waits for any more.
+    fn forget(&self, listeners: &mut Listeners, written: &[i32]) {
+        for watch in written {
+            let is_forgotten = listeners
+                .get(watch)
+                .is_some_and(|listeners| listeners.iter().all(|one| one.strong_count() == 0));
+            if is_forgotten {
+                listeners.remove(watch);
+                // SAFETY: no pointers are involved.
+                unsafe { libc::inotify_rm_watch(self.events.as_raw_fd(), *watch) };
+            }
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The watches that a buffer of events tells of. Each event is a header of 16 bytes, which starts with the watch
+/// and ends with the length of a name.
+fn watches(mut events: &[u8]) -> Vec<i32> {
+    let mut watches = Vec::new();
+    while let Some((header, rest)) = events.split_first_chunk::<16>() {
+        let [a, b, c, d, .., w, x, y, z] = *header;
+        let watch = i32::from_ne_bytes([a, b, c, d]);
+        if !watches.contains(&watch) {
+            watches.push(watch);
+        }
+        let name = u32::from_ne_bytes([w, x, y, z]) as usize;
+        events = rest.get(name..).unwrap_or_default();
+    }
+    watches
+}

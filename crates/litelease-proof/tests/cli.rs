@@ -1,0 +1,330 @@
+//! The subcommands besides `run`, bad input, and every example of docs/cli.md.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use litelease_proof::command::{Desk, told};
+use litelease_proof::rig::{LONG, acquired, eventually};
+use serde_json::Value;
+
+/// The JSON that a command answers with.
+fn json(desk: &Desk, words: &[&str]) -> (i32, Value) {
+    let (code, said, errors) = told(&desk.run(&[&["--json"], words].concat()));
+    let text = if said.is_empty() { errors } else { said };
+    let value =
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"));
+    (code, value)
+}
+
+#[test]
+fn the_examples_of_the_manual_do_what_it_says() {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    let manual = fs::read_to_string(manual).unwrap();
+    let desk = Desk::new();
+    let mut examples = 0;
+    for block in manual.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        for example in block.split("$ ").skip(1) {
+            let (line, expected) = example.split_once('\n').unwrap();
+            let mut shell = Command::new("sh");
+            shell.args(["-c", line]).current_dir(desk.folder.path()).stdin(Stdio::null());
+            desk.environment(&mut shell);
+            shell.env_remove("LITELEASE_DB");
+            let (code, said, errors) = told(&shell.output().unwrap());
+            let end = if code == 0 { String::new() } else { format!("? {code}\n") };
+            let found = format!("{said}{errors}{end}");
+            assert!(matches(expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
+            examples += 1;
+        }
+    }
+    assert!(examples > 30, "{examples} examples");
+}
+
+/// Whether a text is as expected, where `[..]` stands for anything within a line.
+fn matches(expected: &str, found: &str) -> bool {
+    let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let fits = |pattern: &str, line: &str| {
+        let (pattern, line) = (squeezed(pattern), squeezed(line));
+        let mut parts = pattern.split("[..]");
+        let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
+            return false;
+        };
+        for part in parts {
+            let part = part.trim();
+            match rest.find(part) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        rest.is_empty() || pattern.ends_with("[..]")
+    };
+    let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
+    expected.len() == found.len()
+        && expected.iter().zip(found).all(|(pattern, line)| fits(pattern, line))
+}
+
+#[test]
+fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
+    let desk = Desk::new();
+    let (code, lease) = json(&desk, &["claim", "x", "--ttl", "10m"]);
+    assert_eq!((code, &lease["token"], &lease["state"]), (0, &1.into(), &"live".into()));
+    assert_eq!(lease["pid"], std::process::id(), "the owner is who called");
+    assert_eq!(lease["process"], "alive");
+    let (code, busy) = json(&desk, &["claim", "x"]);
+    assert_eq!((code, &busy["busy"]["token"]), (1, &1.into()));
+    assert_eq!(json(&desk, &["renew", "x", "--token", "1"]).1["token"], 1);
+    for stranger in [["renew", "x", "--token", "2"], ["release", "x", "--token", "0"]] {
+        let (code, answer) = json(&desk, &stranger);
+        assert_eq!(code, 1, "{answer}");
+        assert_eq!(answer["current"]["token"], 1);
+    }
+    assert_eq!(json(&desk, &["transfer", "x", "--token", "1", "--to", "b"]).1["token"], 2);
+    assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 1, "superseded");
+    assert_eq!(json(&desk, &["release", "x", "--token", "2"]).1["released"], "x");
+    let (_, lease) = json(&desk, &["claim", "x", "--owner", "c", "--above", "40"]);
+    assert_eq!((&lease["token"], &lease["owner"]), (&41.into(), &"c".into()));
+    // The token comes from the environment, too, as inside `litelease run`.
+    let mut renew = desk.command(&["renew", "x"]);
+    assert_eq!(told(&renew.env("LITELEASE_TOKEN", "41").output().unwrap()).1, "41\n");
+}
+
+#[test]
+fn a_dead_holder_is_seen_as_such() {
+    let desk = Desk::new();
+    // The shell that claims is gone when it is looked at.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "litelease claim x --ttl 10m; true"]);
+    desk.environment(&mut shell);
+    assert!(shell.output().unwrap().status.success());
+    assert_eq!(json(&desk, &["who", "x"]).1["process"], "dead");
+    assert!(told(&desk.run(&["who", "x"])).1.contains("the process is gone"));
+    assert!(told(&desk.run(&["status"])).1.contains("dead"));
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert_eq!(code, 0);
+    assert!(said.contains("is gone, free in") && said.contains("litelease break x"), "{said}");
+    // A number that is used again belongs to another process.
+    let db = desk.db();
+    let owner = db.owner("x").unwrap().unwrap();
+    let words: Vec<&str> = owner.split(' ').collect();
+    let reused = format!("{} pid {} start 1 {}", words[0], std::process::id(), words[5]);
+    acquired(db.claim("y", &reused, LONG));
+    assert_eq!(json(&desk, &["who", "y"]).1["process"], "dead");
+}
+
+#[test]
+fn waiting_ends_when_the_name_is_free_or_the_time_is_over() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let lease = acquired(db.claim("x", "a", LONG));
+    assert_eq!(told(&desk.run(&["wait", "x", "-w", "50ms"])).0, 1);
+    let mut waiter = desk.command(&["wait", "x"]).stdout(Stdio::null()).spawn().unwrap();
+    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    db.release_exact(&lease).unwrap();
+    assert!(eventually("its end", || waiter.try_wait().unwrap()).success());
+
+    let waiter = desk.command(&["claim", "x", "-w", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
+    assert_eq!(told(&waiter.wait_with_output().unwrap()).1, "2\n");
+}
+
+#[test]
+fn every_change_of_hands_is_watched() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let out = fs::File::create(desk.folder.path().join("watched")).unwrap();
+    let mut watch = desk.command(&["watch", "--json"]);
+    let mut watch = watch.stdout(out).spawn().unwrap();
+    let seen = |count: usize| {
+        eventually(&format!("{count} events"), || {
+            let text = desk.peek("watched");
+            let lines: Vec<Value> =
+                text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+            (lines.len() >= count).then_some(lines)
+        })
+    };
+    let lease = acquired(db.claim("x", "a", LONG));
+    seen(1);
+    db.release_exact(&lease).unwrap();
+    seen(2);
+    acquired(db.claim("x", "b", LONG));
+    seen(3);
+    let _ = db.break_lease("x").unwrap();
+    seen(4);
+    acquired(db.claim("x", "c", Duration::from_millis(600)));
+    let events = seen(6);
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let told: Vec<String> = events
+        .iter()
+        .map(|event| format!("{} {}", event["event"].as_str().unwrap(), event["token"]))
+        .collect();
+    assert_eq!(
+        told,
+        ["granted 1", "released 1", "granted 2", "broken 3", "granted 4", "expired 4"]
+    );
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_watch_quietly() {
+    let desk = Desk::new();
+    acquired(desk.db().claim("x", "a", LONG));
+    acquired(desk.db().claim("y", "a", Duration::from_millis(300)));
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "litelease watch | head -n 1"]);
+    desk.environment(&mut shell);
+    let (code, said, errors) = told(&shell.output().unwrap());
+    assert_eq!((code, said.as_str(), errors.as_str()), (0, "granted x token 1 a\n", ""));
+}
+
+#[test]
+fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
+    let cases: [(&[&str], i32); 20] = [
+        (&[], 64),
+        (&["walk"], 64),
+        (&["run"], 64),
+        (&["run", "x"], 64),
+        (&["run", "x", "--"], 64),
+        (&["run", "", "--", "true"], 64),
+        (&["run", "--ttl", "0", "x", "--", "true"], 64),
+        (&["run", "--ttl", "90ms", "--kill-grace", "1ms", "x", "--", "true"], 64),
+        (&["run", "--ttl", "-3s", "x", "--", "true"], 64),
+        (&["run", "--ttl", "10s", "--kill-grace", "5s", "x", "--", "true"], 64),
+        (&["run", "-n", "-w", "3", "x", "--", "true"], 64),
+        (&["run", "-E", "256", "x", "--", "true"], 64),
+        (&["run", "--wat", "x", "--", "true"], 64),
+        (&["claim", "x", "--owner", ""], 64),
+        (&["claim", "x", "--ttl", "soon"], 64),
+        (&["renew", "x"], 64),
+        (&["who", "x"], 69),
+        (&["purge", "--older-than", "30d"], 69),
+        (&["run", "--db", "no/such/folder/x.sqlite3", "x", "--", "true"], 69),
+        (&["run", "--db", "", "x", "--", "true"], 64),
+    ];
+    for (words, expected) in cases {
+        let desk = Desk::new();
+        let (code, said, errors) = told(&desk.run(words));
+        assert_eq!((code, said.as_str()), (expected, ""), "{words:?}: {errors}");
+        assert!(
+            errors.starts_with("litelease: ") && errors.lines().count() == 1,
+            "{words:?}: {errors}"
+        );
+        let left: Vec<_> = fs::read_dir(desk.folder.path()).unwrap().collect();
+        assert!(left.is_empty(), "{words:?}: {left:?}");
+
+        let (code, _, errors) = told(&desk.run(&[&["--json"], words].concat()));
+        assert_eq!(code, expected);
+        let error: Value = serde_json::from_str(&errors).unwrap();
+        assert!(error["error"].is_string() && error["message"].is_string(), "{words:?}: {errors}");
+    }
+}
+
+#[test]
+fn a_foreign_file_is_refused_by_name_and_left_as_it_was() {
+    let desk = Desk::new();
+    for content in [
+        "not a database, and longer than a header is: so that SQLite looks at it".repeat(20),
+        "x".into(),
+    ] {
+        fs::write(&desk.file, &content).unwrap();
+        for words in [&["run", "x", "--", "true"][..], &["claim", "x"], &["status"], &["who", "x"]]
+        {
+            let (code, _, errors) = told(&desk.run(words));
+            assert_eq!(code, 69, "{words:?}: {errors}");
+            assert!(errors.contains("leases.sqlite3") && errors.lines().count() == 1, "{errors}");
+        }
+        assert_eq!(fs::read_to_string(&desk.file).unwrap(), content);
+        let (code, said, _) = told(&desk.run(&["doctor"]));
+        assert!(code == 1 && said.contains("wrong"), "{said}");
+    }
+    // A database whose lease table is not ours.
+    fs::remove_file(&desk.file).unwrap();
+    let theirs = litelease::rusqlite::Connection::open(&desk.file).unwrap();
+    theirs
+        .execute_batch("CREATE TABLE litelease_resources (name TEXT PRIMARY KEY, owner TEXT)")
+        .unwrap();
+    let (code, _, errors) = told(&desk.run(&["run", "x", "--", "true"]));
+    assert_eq!(code, 69);
+    assert!(errors.contains("litelease_resources is not as Litelease makes it"), "{errors}");
+    assert!(errors.contains("leases.sqlite3"), "{errors}");
+    // And one that has none.
+    theirs.execute_batch("DROP TABLE litelease_resources; CREATE TABLE theirs (id)").unwrap();
+    let (code, _, errors) = told(&desk.run(&["who", "x"]));
+    assert_eq!(code, 69);
+    assert!(errors.contains("leases.sqlite3: no lease table yet"), "{errors}");
+}
+
+#[test]
+fn the_doctor_names_a_writer_that_stays_and_a_file_that_is_not_there() {
+    let desk = Desk::new();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 0 && said.contains("is not there yet"), "{said}");
+    let mut db = desk.db();
+    let _tx = db.transaction().unwrap();
+    let (_, said, _) = told(&desk.run(&["doctor"]));
+    assert!(said.contains(&format!("pid {} holds the write lock", std::process::id())), "{said}");
+}
+
+#[test]
+fn names_that_play_tricks_are_shown_harmlessly_and_found_again() {
+    let desk = Desk::new();
+    let db = desk.db();
+    for name in ["a b", "-n", "\u{1b}[31mred\nline", "日本", "quote\"s'"] {
+        acquired(db.claim(name, "a", LONG));
+        let (code, said, errors) = told(&desk.run(&["who", "--", name]));
+        assert_eq!((code, errors.as_str()), (0, ""), "{name:?}");
+        assert!(said.lines().count() == 1 && !said.contains('\u{1b}'), "{said:?}");
+        assert_eq!(json(&desk, &["status", "--", name]).0, 0);
+    }
+    assert_eq!(json(&desk, &["status"]).1.as_array().unwrap().len(), 5);
+}
+
+#[test]
+fn help_completions_and_manual_pages_are_there_for_everything() {
+    let desk = Desk::new();
+    let (code, help, _) = told(&desk.run(&["--help"]));
+    assert_eq!(code, 0);
+    let commands: Vec<&str> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| {
+            line.strip_prefix("  ")?.split(' ').next().filter(|word| !word.is_empty())
+        })
+        .collect();
+    for expected in [
+        "run", "status", "who", "wait", "watch", "claim", "renew", "release", "transfer", "break",
+        "purge",
+    ] {
+        assert!(commands.contains(&expected), "{expected} is missing in {commands:?}");
+    }
+    for command in commands.iter().filter(|command| **command != "help") {
+        let (code, help, _) = told(&desk.run(&[command, "--help"]));
+        assert!(code == 0 && help.contains("Usage:"), "{command}");
+        let (code, page, _) = told(&desk.run(&["man", command]));
+        assert!(code == 0 && page.contains(".SH SYNOPSIS"), "{command}");
+    }
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, _) = told(&desk.run(&["completions", shell]));
+        assert!(code == 0 && script.contains("transfer"), "{shell}");
+    }
+    assert!(told(&desk.run(&["--version"])).1.starts_with("litelease 0."));
+    assert!(fs::read_dir(desk.folder.path()).unwrap().next().is_none(), "and made nothing");
+}
+
+#[test]
+fn the_demo_tells_its_story() {
+    let desk = Desk::new();
+    let (code, story, errors) = told(&desk.run(&["demo"]));
+    assert_eq!((code, errors.as_str()), (0, ""));
+    for line in [
+        "worker a  claim    acquired, token 1",
+        "worker b  claim    busy: worker a has it under token 1",
+        "worker b  claim    acquired, token 2",
+        "worker a  renew    rejected: token 1 is superseded by token 2 of worker b",
+        "worker a  release  rejected: token 1 is superseded by token 2 of worker b",
+        "worker b  renew    done, token 2",
+    ] {
+        assert!(story.contains(line), "{line:?} is missing in:\n{story}");
+    }
+}

@@ -1,0 +1,392 @@
+//! Held leases and the Tracker on real files, through the public API.
+
+use std::fs;
+use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::{
+    ClaimResult, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss, Tracker,
+};
+use litelease_proof::rig::{LONG, Place, acquired, eventually, memory, now_ms, worker};
+
+const WORKER: &str = env!("CARGO_BIN_EXE_worker");
+/// Short enough to see the end of, long enough for a slow machine to renew in time.
+const SHORT: Duration = Duration::from_secs(3);
+
+fn hold(db: &Litelease, name: &str, ttl: Duration) -> Held {
+    db.hold(name, HoldOptions::new(ttl)).unwrap()
+}
+
+/// The reason of a hold that is about to be lost.
+fn loss_of(held: &Held) -> Loss {
+    held.lost().wait_timeout(Duration::from_secs(60)).expect("it is lost")
+}
+
+#[test]
+fn a_hold_outlives_its_ttl_and_is_released_when_it_is_dropped() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let first = held.lease();
+    let end = Instant::now() + SHORT * 2;
+    while Instant::now() < end {
+        held.check().unwrap();
+        let owner = db.owner("books").unwrap();
+        assert_eq!(owner.as_deref(), Some(held.owner()), "live all the time");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(held.lease().lease_expires_at_ms > first.lease_expires_at_ms);
+    drop(held);
+    assert_eq!((db.owner("books").unwrap(), db.token("books").unwrap()), (None, Some(1)));
+}
+
+#[test]
+fn a_hold_is_released_on_panic() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        let _held = hold(&db, "books", LONG);
+        panic!("on purpose");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(db.owner("books").unwrap(), None);
+}
+
+#[test]
+fn every_hold_is_somebody_else_and_says_which_process_it_is() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let (one, other) = (hold(&db, "books", LONG), hold(&db, "maps", LONG));
+    assert_ne!(one.owner(), other.owner());
+    let who = Identity::parse(one.owner()).unwrap();
+    assert_eq!(who.pid, std::process::id());
+    assert!((now_ms() - who.since_ms().unwrap()).abs() < 3_600_000);
+    match db.hold("books", HoldOptions::new(LONG).wait(Duration::from_millis(50))) {
+        Err(HoldError::Busy(current)) => assert_eq!(current.owner, one.owner()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_operators_break_is_told_with_its_reason_and_the_successor_left_alone() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let (sender, told) = mpsc::channel();
+    held.on_lost(move |lost| sender.send(lost.clone()).unwrap());
+    let _ = db.break_lease("books").unwrap();
+    assert_eq!(loss_of(&held), Loss::Broken);
+    let lost = told.recv_timeout(Duration::from_secs(60)).unwrap();
+    assert_eq!((lost.name.as_str(), &lost.reason), ("books", &Loss::Broken));
+    assert_eq!(held.check(), Err(lost));
+    assert_eq!(held.trusted_for(), Duration::ZERO);
+    acquired(db.claim("books", "successor", LONG));
+    drop(held);
+    assert_eq!(db.owner("books").unwrap().as_deref(), Some("successor"));
+}
+
+#[test]
+fn a_loss_that_the_file_tells_of_is_noticed_long_before_the_next_renewal() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    // The next renewal is due in twenty minutes.
+    let held = hold(&db, "books", LONG);
+    let _ = db.break_lease("books").unwrap();
+    assert_eq!(loss_of(&held), Loss::Broken);
+
+    let held = hold(&db, "books", LONG);
+    let statement = "UPDATE litelease_resources SET owner = 'b', token = token + 1";
+    place.connect(LONG).execute_batch(statement).unwrap();
+    assert_eq!(loss_of(&held), Loss::Superseded { by: 4, owner: Some("b".into()) });
+
+    let held = hold(&db, "maps", LONG);
+    fs::remove_file(&place.file).unwrap();
+    assert_eq!(loss_of(&held), Loss::FileReplaced);
+}
+
+#[test]
+fn a_hold_is_told_who_superseded_it_or_that_it_was_released_elsewhere() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let _ = db.transfer("books", held.owner(), "b", LONG).unwrap();
+    assert_eq!(loss_of(&held), Loss::Superseded { by: 2, owner: Some("b".into()) });
+
+    let held = hold(&db, "maps", SHORT);
+    db.release("maps", held.owner()).unwrap();
+    assert_eq!(loss_of(&held), Loss::ReleasedElsewhere);
+}
+
+#[test]
+fn the_holders_own_long_transaction_is_named_and_told_in_time() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let mut db = place.open(LONG);
+        let held = hold(&db, "books", SHORT);
+        let tx = db.transaction().unwrap();
+        let expiry = tx.inspect("books").unwrap().unwrap().lease_expires_at_ms;
+        let reason = loss_of(&held);
+        // A machine that was too busy to tell in time has also been too busy to ask.
+        eprintln!("{journal}: told {} ms before the end", expiry - now_ms());
+        assert_eq!(reason, Loss::BlockedByWriter { pid: Some(std::process::id()) }, "{journal}");
+        assert!(reason.to_string().contains("renew_in"), "{reason}");
+        tx.rollback().unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_that_outlasts_the_ttl_keeps_the_hold_by_renewing_inside_it() {
+    let place = Place::new("WAL");
+    let mut db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let tx = db.transaction().unwrap();
+    let end = Instant::now() + SHORT * 2;
+    while Instant::now() < end {
+        held.renew_in(&tx).unwrap();
+        thread::sleep(Duration::from_millis(100));
+    }
+    held.renew_in(&tx).unwrap();
+    tx.commit().unwrap();
+    held.check().unwrap();
+    assert_eq!(held.lost().wait_timeout(Duration::ZERO), None);
+    // And the keeper goes on from there.
+    let expiry = held.lease().lease_expires_at_ms;
+    eventually("a renewal after the transaction", || {
+        (held.lease().lease_expires_at_ms > expiry).then_some(())
+    });
+}
+
+#[test]
+fn a_renewal_inside_a_transaction_that_does_not_commit_counts_for_nothing() {
+    let place = Place::new("WAL");
+    let mut db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    let before = held.lease();
+    let tx = db.transaction().unwrap();
+    held.renew_in(&tx).unwrap();
+    assert_eq!(held.lease(), before, "not before the COMMIT");
+    tx.rollback().unwrap();
+    assert_eq!(held.lease(), before);
+
+    // A savepoint that the holder rolls back takes the renewal with it, although the transaction commits.
+    let tx = db.transaction().unwrap();
+    tx.conn().execute_batch("SAVEPOINT mine").unwrap();
+    held.renew_in(&tx).unwrap();
+    tx.conn().execute_batch("ROLLBACK TO mine").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(held.lease(), before);
+
+    thread::sleep(Duration::from_millis(2)); // later by the clock of the row
+    let tx = db.transaction().unwrap();
+    held.renew_in(&tx).unwrap();
+    tx.commit().unwrap();
+    assert!(held.lease().lease_expires_at_ms > before.lease_expires_at_ms);
+}
+
+#[test]
+fn renewing_in_a_transaction_of_another_file_is_refused() {
+    let (place, elsewhere) = (Place::new("WAL"), Place::new("WAL"));
+    let db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    let mut other = elsewhere.open(LONG);
+    let tx = other.transaction().unwrap();
+    assert!(matches!(held.renew_in(&tx), Err(HoldError::OtherFile)));
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_and_leaves_nothing_behind() {
+    let in_memory = memory();
+    let refused = in_memory.hold("books", HoldOptions::new(LONG)).unwrap_err();
+    assert!(matches!(refused, HoldError::InMemory), "{refused}");
+    let waited = in_memory.claim_wait("books", "a", LONG, Duration::ZERO);
+    assert!(matches!(waited, Err(HoldError::InMemory)));
+
+    let place = Place::new("WAL");
+    let conn = place.connect(LONG);
+    let db = LiteleaseRef::new(&conn);
+    db.bootstrap().unwrap();
+    for begin in ["BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT mine"] {
+        conn.execute_batch(begin).unwrap();
+        let refused = db.hold("books", HoldOptions::new(LONG)).unwrap_err();
+        assert!(matches!(refused, HoldError::InTransaction), "{begin}: {refused}");
+        let waited = db.claim_wait("books", "a", LONG, Duration::MAX);
+        assert!(matches!(waited, Err(HoldError::InTransaction)), "{begin}");
+        conn.execute_batch("ROLLBACK").unwrap();
+    }
+    for ttl in [0, 1, 100] {
+        let refused = db.hold("books", HoldOptions::new(Duration::from_millis(ttl))).unwrap_err();
+        assert!(matches!(refused, HoldError::TtlTooShort(_)), "{refused}");
+    }
+    assert_eq!(db.token("books").unwrap(), None);
+}
+
+#[test]
+fn a_file_that_is_deleted_or_replaced_under_a_hold_is_noticed() {
+    for replace in [false, true] {
+        let place = Place::new("WAL");
+        let db = place.open(LONG);
+        let held = hold(&db, "books", SHORT);
+        fs::rename(&place.file, place.folder.path().join("elsewhere")).unwrap();
+        if replace {
+            place.open(LONG);
+        }
+        assert_eq!(loss_of(&held), Loss::FileReplaced, "replaced: {replace}");
+        let refused = db.hold("maps", HoldOptions::new(LONG)).unwrap_err();
+        assert!(matches!(refused, HoldError::FileMoved(_)), "{refused}");
+    }
+}
+
+#[test]
+fn a_forked_process_has_no_hold_and_harms_nobody() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    // SAFETY: the copy calls what a careless program would, and ends without unwinding into the test.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut code = 0;
+        code |= i32::from(!matches!(held.check(), Err(lost) if lost.reason == Loss::Forked));
+        let another = db.hold("maps", HoldOptions::new(LONG));
+        code |= i32::from(!matches!(another, Err(HoldError::Forked))) << 1;
+        drop(held);
+        // SAFETY: ends the copy at once.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is ours to write to.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status:x}");
+    held.check().unwrap();
+    assert_eq!(
+        db.owner("books").unwrap().as_deref(),
+        Some(held.owner()),
+        "not released by the copy"
+    );
+}
+
+#[test]
+fn many_holds_of_many_files_are_kept_by_one_thread_and_let_go() {
+    let places = [Place::new("WAL"), Place::new("DELETE")];
+    let dbs = places.each_ref().map(|place| place.open(LONG));
+    let holds: Vec<Held> = (0..100)
+        .map(|number| hold(&dbs[number % 2], &number.to_string(), Duration::from_secs(10)))
+        .collect();
+    let threads = fs::read_dir("/proc/self/task").unwrap().filter(|task| {
+        let name = task.as_ref().unwrap().path().join("comm");
+        fs::read_to_string(name).is_ok_and(|name| name.trim() == "litelease keepe")
+    });
+    assert_eq!(threads.count(), 1);
+    drop(holds);
+    for db in &dbs {
+        assert!(db.list().unwrap().iter().all(|listed| listed.tenure.is_none()));
+    }
+}
+
+#[test]
+fn a_hold_dropped_while_the_file_is_locked_is_released_when_it_no_longer_is() {
+    let place = Place::new("WAL");
+    let mut db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    let tx = db.transaction().unwrap();
+    drop(held);
+    assert!(tx.owner("books").unwrap().is_some());
+    tx.rollback().unwrap();
+    eventually("the release", || db.owner("books").unwrap().is_none().then_some(()));
+}
+
+#[test]
+fn a_tracker_makes_everything_when_it_is_first_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deep/er/locks.sqlite3");
+    let tracker = Tracker::new(&path).unwrap();
+    assert!(path.parent().unwrap().is_dir() && !path.exists());
+    tracker.unlock_it("books", "nothing is locked").unwrap();
+    assert!(!path.exists(), "unlocking makes nothing");
+    let token = tracker.lock_it("books", Tracker::EXPIRE).unwrap();
+    assert!(token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    match tracker.lock_it("books", Tracker::EXPIRE) {
+        Err(HoldError::TrackerIsLocked { name, owner, until }) => {
+            assert_eq!(name, "books");
+            assert_eq!(Identity::parse(&owner).unwrap().pid, std::process::id());
+            assert!(until > now_ms());
+        }
+        other => panic!("{other:?}"),
+    }
+    for not_current in ["0".repeat(32).as_str(), "", &token[..31]] {
+        tracker.unlock_it("books", not_current).unwrap();
+        assert!(tracker.lock_it("books", Tracker::EXPIRE).is_err(), "{not_current:?} unlocked it");
+    }
+    tracker.unlock_it("books", &token).unwrap();
+    assert_ne!(tracker.lock_it("books", Tracker::EXPIRE).unwrap(), token);
+}
+
+#[test]
+fn a_tracker_lock_ends_after_its_time_and_its_old_token_unlocks_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = Tracker::new(folder.path().join("locks.sqlite3")).unwrap();
+    let old = tracker.lock("books", Duration::from_millis(30)).unwrap();
+    let new =
+        eventually("the end of the first lock", || tracker.lock("books", Tracker::EXPIRE).ok());
+    drop(old); // a guard that is too late
+    assert!(tracker.lock("books", Tracker::EXPIRE).is_err(), "its successor is locked still");
+    drop(new);
+    let _last = tracker.lock("books", Tracker::EXPIRE).unwrap();
+}
+
+#[test]
+fn a_tracker_owns_its_file_so_that_a_power_cut_loses_no_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.sqlite3");
+    let _lock = Tracker::new(&path).unwrap().lock("books", Tracker::EXPIRE).unwrap();
+    let db = Litelease::open_own(&path).unwrap();
+    let pragma = |name: &str| -> String {
+        let value =
+            db.conn().pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0));
+        format!("{:?}", value.unwrap())
+    };
+    assert_eq!(pragma("journal_mode"), "Text(\"wal\")");
+    assert_eq!(pragma("synchronous"), "Integer(2)");
+
+    // An app's own file keeps its journal mode, and is written even more carefully.
+    let place = Place::new("DELETE");
+    place.connect(LONG).execute_batch("CREATE TABLE theirs (id)").unwrap();
+    let db = Litelease::open_own(&place.file).unwrap();
+    let mode: String =
+        db.conn().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+    let level: i64 = db.conn().pragma_query_value(None, "synchronous", |row| row.get(0)).unwrap();
+    assert_eq!((mode.as_str(), level), ("delete", 3));
+}
+
+#[test]
+fn trackers_that_race_on_a_file_that_is_not_there_have_one_winner_and_know_it() {
+    for round in 0..5 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/locks.sqlite3");
+        let start = |_| worker(WORKER, &["lock-it", "books"], &path);
+        let mut racers: Vec<_> = (0..8).map(start).collect();
+        let answers = racers.iter_mut().map(|racer| {
+            let mut told = String::new();
+            racer.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+            assert!(racer.wait().unwrap().success(), "round {round}");
+            told
+        });
+        let (won, lost): (Vec<_>, Vec<_>) = answers.partition(|told| told.starts_with("won "));
+        assert_eq!((won.len(), lost.len()), (1, 7), "round {round}");
+        let token = won[0].trim().trim_start_matches("won ");
+        for told in lost {
+            assert!(told.trim().ends_with(token), "told who: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_claim_result_of_waiting_is_an_answer_and_not_an_error() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    acquired(db.claim("books", "a", LONG));
+    let answer = db.claim_wait("books", "b", LONG, Duration::from_millis(30)).unwrap();
+    assert!(matches!(answer, ClaimResult::Busy(current) if current.owner == "a"));
+}

@@ -1,0 +1,398 @@
+//! The keeper with a clock that is stepped and rows that answer as they are told: nothing sleeps here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
+
+use litelease_keeper::{Clock, Grant, Hold, Keeper, Kept, Loss, Rows, Window};
+
+/// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
+const TTL: Duration = Duration::from_secs(9);
+
+#[derive(Clone, Default)]
+struct Stepped(Arc<AtomicU64>);
+
+impl Stepped {
+    fn set(&self, ms: u64) {
+        self.0.store(ms, Ordering::SeqCst);
+    }
+}
+
+impl Clock for Stepped {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+}
+
+/// Rows that answer every renewal alike, take their time, and write down what they are asked.
+#[derive(Clone, Default)]
+struct Told {
+    answer: Arc<Mutex<Option<Loss>>>,
+    takes_ms: Arc<AtomicU64>,
+    clock: Stepped,
+    calls: Arc<Mutex<Vec<String>>>,
+    moved: Arc<Mutex<bool>>,
+    superseded: Arc<Mutex<bool>>,
+}
+
+impl Told {
+    fn answers(&self, loss: Option<Loss>) {
+        *self.answer.lock().unwrap() = loss;
+    }
+
+    fn calls(&self) -> Vec<String> {
+        std::mem::take(&mut *self.calls.lock().unwrap())
+    }
+}
+
+impl Rows for Told {
+    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>> {
+        self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst), Ordering::SeqCst);
+        let names: Vec<&str> = grants.iter().map(|grant| grant.name.as_str()).collect();
+        self.calls.lock().unwrap().push(format!("renew {}", names.join(" ")));
+        let answer = self.answer.lock().unwrap().clone();
+        grants.iter().map(|_| answer.clone().map_or(Ok(777), Err)).collect()
+    }
+
+    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+        self.calls.lock().unwrap().push(format!("release {}", grant.name));
+        self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    fn is_current(&mut self, grant: &Grant) -> bool {
+        self.calls.lock().unwrap().push(format!("look at {}", grant.name));
+        !*self.superseded.lock().unwrap()
+    }
+
+    fn is_moved(&self) -> bool {
+        *self.moved.lock().unwrap()
+    }
+}
+
+struct Rig {
+    keeper: Keeper,
+    clock: Stepped,
+    rows: Told,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let clock = Stepped::default();
+        let rows = Told { clock: clock.clone(), ..Told::default() };
+        Rig { keeper: Keeper::new(Arc::new(clock.clone())), clock, rows }
+    }
+
+    /// A grant that was asked for now.
+    fn keep(&self, name: &str, ttl: Duration) -> Kept {
+        self.keep_in("file", &self.rows, name, ttl)
+    }
+
+    fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
+        let grant = Grant { name: name.into(), owner: "a".into(), token: 1, ttl };
+        let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), 0);
+        let open = || Ok::<_, ()>(Box::new(rows.clone()) as Box<dyn Rows>);
+        self.keeper.keep(file, hold, open).unwrap()
+    }
+
+    /// Steps the clock to `ms` and lets the keeper do what is due then.
+    fn at(&self, ms: u64) -> Option<u64> {
+        self.clock.set(ms);
+        self.keeper.step().map(|next| next.as_nanos().div_ceil(1_000_000) as u64)
+    }
+}
+
+fn locked() -> Loss {
+    Loss::BlockedByWriter { pid: Some(4711) }
+}
+
+#[test]
+fn a_hold_is_renewed_every_third_of_its_ttl_and_a_little_earlier() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    let mut next = rig.at(0).unwrap();
+    assert_eq!((next, rig.rows.calls().len()), (3000, 0), "nothing is due yet");
+    let mut jitters = std::collections::BTreeSet::new();
+    for round in 0..50 {
+        let start = next;
+        assert_eq!(rig.at(start - 1), Some(start), "not before it is due");
+        assert!(rig.rows.calls().is_empty(), "round {round}");
+        next = rig.at(start).unwrap();
+        assert_eq!(rig.rows.calls(), ["renew x"], "round {round}");
+        assert!((start + 2700..=start + 3000).contains(&next), "round {round}: {start} {next}");
+        jitters.insert(next - start);
+        assert_eq!(kept.hold.trusted_until(), Duration::from_millis(start + 8100));
+        assert_eq!(kept.hold.expires_at_ms(), 777);
+    }
+    assert!(jitters.len() > 1, "no two processes should keep step");
+}
+
+#[test]
+fn trust_counts_from_the_start_of_the_last_good_renewal() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.takes_ms.store(400, Ordering::SeqCst);
+    rig.at(3000);
+    // It began at 3000 and was answered at 3400.
+    assert_eq!(kept.hold.check(Duration::from_millis(11_099)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(11_100)), Err(Loss::Expired));
+    assert_eq!(kept.hold.check(Duration::from_millis(5_000)), Err(Loss::Expired), "lost for good");
+}
+
+#[test]
+fn a_renewal_that_answers_late_does_not_prolong_trust() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.takes_ms.store(5_100, Ordering::SeqCst);
+    rig.at(3000);
+    // The answer came at 8100, the very end of the window: the holder may have been told already.
+    assert_eq!(kept.hold.loss(), Some(Loss::Expired));
+    assert_eq!(rig.rows.calls(), ["renew x"]);
+    assert_eq!(rig.at(9000), None, "what is lost is not renewed again");
+    assert!(rig.rows.calls().is_empty());
+}
+
+#[test]
+fn errors_are_tried_again_until_the_window_is_over_and_then_they_are_the_loss() {
+    for trouble in [locked(), Loss::CannotRenew { error: "disk I/O error".into() }] {
+        let rig = Rig::new();
+        let kept = rig.keep("x", TTL);
+        rig.rows.answers(Some(trouble.clone()));
+        let mut now = rig.at(3000).unwrap();
+        let mut tries = 1;
+        while now < 8100 {
+            assert_eq!(kept.hold.loss(), None, "trusted at {now}");
+            now = rig.at(now).unwrap_or(8100);
+            tries += 1;
+        }
+        rig.at(8100);
+        assert_eq!(kept.hold.loss(), Some(trouble));
+        assert!((10..=30).contains(&tries), "{tries} tries in 5.1 s");
+    }
+}
+
+#[test]
+fn an_error_that_passes_in_time_costs_nothing() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(locked()));
+    let mut now = rig.at(3000).unwrap();
+    while now < 7900 {
+        now = rig.at(now).unwrap();
+    }
+    rig.rows.answers(None);
+    rig.at(now);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(now + 8100));
+    assert_eq!(kept.hold.check(Duration::from_millis(8100)), Ok(()));
+    // The old trouble is forgotten: a later loss is not blamed on it.
+    assert_eq!(kept.hold.check(Duration::from_millis(now + 8100)), Err(Loss::Expired));
+}
+
+#[test]
+fn what_the_row_says_is_told_at_once_and_for_good() {
+    for loss in [
+        Loss::Superseded { by: 2, owner: Some("b".into()) },
+        Loss::Expired,
+        Loss::ReleasedElsewhere,
+        Loss::Broken,
+        Loss::FileReplaced,
+    ] {
+        let rig = Rig::new();
+        let kept = rig.keep("x", TTL);
+        let (sender, told) = mpsc::channel();
+        let early = sender.clone();
+        kept.hold.on_lost(move |loss| early.send(loss.clone()).unwrap());
+        rig.rows.answers(Some(loss.clone()));
+        rig.at(3000);
+        assert_eq!(kept.hold.check(Duration::from_millis(3000)), Err(loss.clone()));
+        assert_eq!(kept.hold.wait_lost(Duration::ZERO), Some(loss.clone()));
+        kept.hold.on_lost(move |loss| sender.send(loss.clone()).unwrap());
+        let long = Duration::from_secs(60);
+        assert_eq!(told.recv_timeout(long), Ok(loss.clone()), "the callback was called");
+        assert_eq!(told.recv_timeout(long), Ok(loss), "one that comes late, too");
+    }
+}
+
+#[test]
+fn a_file_that_somebody_has_written_is_looked_at_and_not_all_the_time() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.at(1000);
+    assert!(rig.rows.calls().is_empty());
+    rig.keeper.was_written("another file");
+    rig.at(1001);
+    assert!(rig.rows.calls().is_empty());
+    rig.keeper.was_written("file");
+    rig.at(1002);
+    assert_eq!(rig.rows.calls(), ["look at x"], "still ours, so nothing is renewed");
+    // Written again at once, and superseded: seen a quarter of a second later, long before the renewal is due.
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.rows.answers(Some(Loss::Broken));
+    rig.keeper.was_written("file");
+    assert_eq!(rig.at(1003), Some(1252));
+    assert!(rig.rows.calls().is_empty());
+    rig.at(1252);
+    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(kept.hold.loss(), Some(Loss::Broken));
+}
+
+#[test]
+fn a_look_alone_loses_nothing() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.keeper.was_written("file");
+    rig.at(1000);
+    assert_eq!(rig.rows.calls(), ["look at x", "renew x"]);
+    assert_eq!(kept.hold.loss(), None, "the renewal went well, and that decides");
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(9100));
+}
+
+#[test]
+fn time_asleep_counts() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    // Suspended for an hour: the first thing after it is that the hold is lost, before anything is renewed.
+    rig.at(3_600_000);
+    assert_eq!(kept.hold.loss(), Some(Loss::Expired));
+    assert!(rig.rows.calls().is_empty());
+}
+
+#[test]
+fn a_thousand_holds_of_one_file_are_renewed_in_one_transaction() {
+    let rig = Rig::new();
+    let holds: Vec<Kept> = (0..1000)
+        .map(|number| {
+            rig.clock.set(number); // taken one after the other, within a second
+            rig.keep(&number.to_string(), TTL)
+        })
+        .collect();
+    let mut next = rig.at(1000).unwrap();
+    for round in 0..10 {
+        let start = next;
+        next = rig.at(start).unwrap();
+        let calls = rig.rows.calls();
+        assert_eq!(calls.len(), 1, "round {round}: one transaction");
+        assert_eq!(calls[0].split(' ').count(), 1001, "round {round}: with all of them in it");
+        assert!(next >= start + 2700, "round {round}: and none before the next interval");
+    }
+    assert!(holds.iter().all(|kept| kept.hold.loss().is_none()));
+}
+
+#[test]
+fn one_file_in_trouble_does_not_keep_the_holds_of_another_from_being_told() {
+    let rig = Rig::new();
+    let other = Told { clock: rig.clock.clone(), ..Told::default() };
+    let stuck = rig.keep("stuck", TTL);
+    let fine = rig.keep_in("other file", &other, "fine", TTL);
+    rig.rows.answers(Some(locked()));
+    rig.at(3000);
+    assert_eq!(other.calls(), ["renew fine"]);
+    rig.at(8100);
+    assert_eq!(stuck.hold.loss(), Some(locked()));
+    assert_eq!(fine.hold.loss(), None);
+}
+
+#[test]
+fn a_hold_that_is_given_up_is_released_once_and_never_renewed_or_told_again() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    let (sender, told) = mpsc::channel();
+    kept.hold.on_lost(move |loss| sender.send(loss.clone()).unwrap());
+    assert_eq!(kept.release(Duration::ZERO), Ok(()));
+    assert_eq!(rig.at(3000), None);
+    assert_eq!(rig.rows.calls(), ["release x"]);
+    assert_eq!(kept.hold.wait_lost(Duration::from_secs(60)), None, "whoever waits is let go");
+    assert!(told.recv().is_err(), "the callback was dropped, not called");
+}
+
+#[test]
+fn what_could_not_be_released_is_released_later_but_not_after_its_time() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(locked()));
+    assert_eq!(kept.release(Duration::ZERO), Err(locked()));
+    assert!(rig.at(100).is_some());
+    rig.rows.answers(None);
+    assert_eq!(rig.at(200), None);
+    assert_eq!(rig.rows.calls(), ["release x"; 3]);
+
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(locked()));
+    let _ = kept.release(Duration::ZERO);
+    assert_eq!(rig.rows.calls(), ["release x"]);
+    assert_eq!(rig.at(20_000), None, "it has run out by itself");
+    assert!(rig.rows.calls().is_empty());
+
+    // What is in the way of one release is in the way of all: each would be waited for.
+    for name in ["a", "b", "c"] {
+        let _ = rig.keep(name, TTL).release(Duration::ZERO);
+    }
+    rig.rows.calls();
+    rig.at(20_100);
+    assert_eq!(rig.rows.calls(), ["release a"]);
+}
+
+#[test]
+fn holds_of_a_file_that_was_replaced_do_not_mix_with_those_of_the_new_one() {
+    let rig = Rig::new();
+    let old = rig.keep("x", TTL);
+    *rig.rows.moved.lock().unwrap() = true;
+    let new_file = Told { clock: rig.clock.clone(), ..Told::default() };
+    let new = rig.keep_in("file", &new_file, "x", TTL);
+    rig.rows.answers(Some(Loss::FileReplaced));
+    rig.at(3000);
+    assert_eq!(new_file.calls(), ["renew x"], "on a connection of its own");
+    assert_eq!((old.hold.loss(), new.hold.loss()), (Some(Loss::FileReplaced), None));
+}
+
+#[test]
+fn a_renewal_inside_a_transaction_counts_only_from_its_commit() {
+    let ms = Duration::from_millis;
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(locked()));
+    rig.at(3000);
+    kept.hold.renewing(ms(6000));
+    assert_eq!(kept.hold.trusted_until(), ms(8100), "not prolonged yet");
+    assert_eq!(kept.hold.check(ms(8100)), Err(locked()), "not trusted while it is open");
+    rig.at(8200);
+    assert_eq!(kept.hold.loss(), None, "and not lost either: the COMMIT decides");
+    kept.hold.committed(ms(6000), ms(9000), 888);
+    assert_eq!(kept.hold.check(ms(14_099)), Ok(()));
+    assert_eq!(kept.hold.expires_at_ms(), 888);
+
+    // A COMMIT that comes after the window of its own renewal is too late.
+    kept.hold.renewing(ms(10_000));
+    kept.hold.committed(ms(10_000), ms(18_100), 999);
+    assert!(kept.hold.check(ms(18_100)).is_err());
+}
+
+#[test]
+fn a_renewal_that_is_rolled_back_was_none() {
+    let ms = Duration::from_millis;
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    kept.hold.renewing(ms(6000));
+    kept.hold.rolled_back();
+    assert_eq!(kept.hold.check(ms(8099)), Ok(()));
+    assert_eq!(kept.hold.check(ms(8100)), Err(Loss::Expired));
+    assert_eq!(kept.hold.loss(), Some(Loss::Expired));
+
+    // One whose transaction stays open for longer than its own window is lost, too.
+    let kept = rig.keep("y", TTL);
+    kept.hold.renewing(ms(6000));
+    assert_eq!(kept.hold.check(ms(14_099)), Err(Loss::Expired));
+    assert_eq!(kept.hold.loss(), None);
+    assert_eq!(kept.hold.check(ms(14_100)), Err(Loss::Expired));
+    assert_eq!(kept.hold.loss(), Some(Loss::Expired));
+}
+
+#[test]
+fn the_margin_is_a_tenth_and_at_least_50_ms() {
+    let ms = Duration::from_millis;
+    for (ttl, trusted) in [(60_000, 54_000), (1000, 900), (500, 450), (400, 350), (101, 51)] {
+        assert_eq!(Window::new(ms(ttl)).unwrap().end(ms(7)), ms(7 + trusted), "ttl {ttl}");
+    }
+    assert_eq!(Window::new(ms(100)), None);
+    assert!(Window::new(Duration::MAX).is_some_and(|window| window.end(ms(1)) > ms(1)));
+}

@@ -1,0 +1,409 @@
+//! `litelease run` with real processes: ended, killed, stopped, robbed of its lease and of its file.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM};
+use litelease::Litelease;
+use litelease_proof::command::{Desk, is_gone, is_running, kill, stays, told};
+use litelease_proof::rig::{LONG, acquired, eventually, litelease, now_ms, tell};
+
+/// Writes its number to `child` and works until it is ended.
+const WORK: &str = "echo $$ > child; while :; do sleep 0.05; done";
+/// The same, deaf to all that can be ignored.
+const DEAF: &str = "trap '' TERM INT HUP QUIT; echo $$ > child; while :; do sleep 0.05; done";
+
+/// Fails if the name can be claimed before its lease is over, by whichever clock.
+fn holder(db: &Litelease) -> Option<String> {
+    db.owner("x").unwrap()
+}
+
+#[test]
+fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on() {
+    let desk = Desk::new();
+    let script = "echo $LITELEASE_NAME $LITELEASE_TOKEN $LITELEASE_DB; echo $LITELEASE_OWNER; \
+                  litelease who x >/dev/null || exit 99; exit 7";
+    let output = desk.run(&["run", "x", "--", "sh", "-c", script]);
+    let (code, said, errors) = told(&output);
+    assert_eq!((code, errors.as_str()), (7, ""));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], format!("x 1 {}", desk.file.display()));
+    assert!(lines[1].contains(" pid "), "{said}");
+    assert_eq!(holder(&desk.db()), None, "released");
+
+    let killed = desk.run(&["run", "x", "--", "sh", "-c", "kill -9 $$"]);
+    assert_eq!(told(&killed).0, 128 + 9);
+    for (command, code) in [("/nowhere/to/be/found", 127), ("/etc/passwd", 126), ("/", 126)] {
+        let (found, _, errors) = told(&desk.run(&["run", "x", "--", command]));
+        assert_eq!(found, code, "{command}");
+        assert!(errors.contains(command) && errors.lines().count() == 1, "{errors}");
+    }
+    assert_eq!(holder(&desk.db()), None, "nothing is left behind");
+    assert_eq!(desk.db().token("x").unwrap(), Some(5));
+}
+
+#[test]
+fn pipes_work() {
+    let desk = Desk::new();
+    let mut command = desk.command(&["run", "x", "--", "tr", "a-z", "A-Z"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through a pipe\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "THROUGH A PIPE\n");
+}
+
+#[test]
+fn who_does_not_get_the_name_says_who_has_it() {
+    let desk = Desk::new();
+    let first = desk.start(&["x"], WORK);
+    desk.pid("child");
+    let busy = desk.run(&["run", "-n", "x", "--", "true"]);
+    let (code, _, errors) = told(&busy);
+    assert_eq!(code, 1);
+    assert!(errors.contains("x is held by") && errors.contains("(token 1)"), "{errors}");
+    assert!(errors.contains(&format!("pid {}", first.pid())), "{errors}");
+    assert_eq!(told(&desk.run(&["run", "-w", "100ms", "-E", "42", "x", "--", "true"])).0, 42);
+
+    // One that waits for ever gets it when the first is done.
+    let second = desk.start(&["x"], "echo $LITELEASE_TOKEN > second");
+    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    first.signal(SIGTERM);
+    assert_eq!(desk.read("second"), "2");
+    assert_eq!(first.end().0, 128 + SIGTERM);
+    assert_eq!(second.end().0, 0);
+}
+
+#[test]
+fn signals_reach_the_whole_group_and_the_lease_is_released_when_the_work_has_ended() {
+    for signal in [SIGTERM, SIGINT, SIGQUIT, SIGHUP] {
+        let desk = Desk::new();
+        // The command takes its time to end, and its own child gets the signal, too.
+        let script = format!(
+            "trap 'echo heard > child; sleep 0.4; litelease who x > who; exit 3' {signal}; \
+             sh -c 'trap \"echo heard > grandchild; exit\" {signal}; echo > ready; while :; do sleep 0.05; done'; \
+             sleep 60"
+        );
+        let run = desk.start(&["x"], &script);
+        desk.read("ready");
+        run.signal(signal);
+        assert_eq!(run.end().0, 3, "signal {signal}");
+        assert_eq!((desk.read("child"), desk.read("grandchild")), ("heard".into(), "heard".into()));
+        assert!(desk.read("who").contains("token 1"), "held until the end");
+        assert_eq!(holder(&desk.db()), None);
+    }
+}
+
+#[test]
+fn a_signal_while_waiting_ends_the_waiting() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let lease = acquired(db.claim("x", "a", LONG));
+    let run = desk.start(&["x"], "echo > started");
+    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    run.signal(SIGINT);
+    assert_eq!(run.end().0, 128 + SIGINT);
+    db.release_exact(&lease).unwrap();
+    assert_eq!((db.token("x").unwrap(), desk.peek("started")), (Some(1), String::new()));
+}
+
+#[test]
+fn the_lease_is_kept_while_something_of_the_group_is_still_at_work() {
+    let desk = Desk::new();
+    let run = desk.start(&["x"], "(sleep 1; litelease who x > late) & exit 5");
+    assert!(desk.read("late").contains("token 1"), "{}", desk.peek("late"));
+    assert_eq!(run.end().0, 5);
+    assert_eq!(holder(&desk.db()), None);
+}
+
+#[test]
+fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_on() {
+    let desk = Desk::new();
+    let script = "sleep 1000 & echo $! > grandchild; setsid sh -c 'echo $$ > left; exec sleep 1000' & \
+                  trap '' TERM HUP; echo $$ > child; while :; do sleep 0.05; done";
+    let run = desk.start(&["--ttl", "3s", "x"], script);
+    let pids = ["child", "grandchild", "left"].map(|name| desk.pid(name));
+    run.signal(SIGKILL);
+    assert_eq!(run.end().0, 128 + SIGKILL);
+    is_gone(pids[0]);
+    is_gone(pids[1]);
+    assert!(is_running(pids[2]), "what left the group is beyond us; the fence is for that");
+    kill(pids[2], SIGKILL);
+    // Nobody has released it; a waiter gets it when it has run out.
+    let db = desk.db();
+    let expiry = db.inspect_at("x", 0).unwrap().unwrap().lease_expires_at_ms;
+    let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
+    assert_eq!(next.acquired().map(|lease| lease.token), Some(2));
+    assert!(now_ms() >= expiry);
+}
+
+#[test]
+fn a_stopped_wrapper_cannot_end_its_command_but_does_so_when_it_goes_on() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "3s", "x"], WORK);
+    let child = desk.pid("child");
+    run.signal(SIGSTOP);
+    let db = desk.db();
+    let claimed = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
+    let successor = claimed.acquired().unwrap();
+    assert_eq!(successor.token, 2);
+    assert!(is_running(child), "only a fence stops it now");
+    run.signal(SIGCONT);
+    let (code, errors) = run.end();
+    assert_eq!(code, 75, "{errors}");
+    is_gone(child);
+    assert_eq!(db.inspect("x").unwrap(), Some(successor), "the successor is left alone");
+}
+
+#[test]
+fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook() {
+    let desk = Desk::new();
+    let script =
+        format!("sh -c \"echo \\$\\$ > grandchild; {}\" & {DEAF}", DEAF.replace("$$", "deaf"));
+    let hook = "echo $LITELEASE_NAME $LITELEASE_TOKEN $LITELEASE_LOST > hook";
+    let words = ["--ttl", "30s", "--kill-grace", "200ms", "--on-lost", hook, "x"];
+    let run = desk.start(&words, &script);
+    let grandchild = desk.pid("grandchild");
+    eventually("the child", || desk.peek("child").ends_with('\n').then_some(()));
+    let (code, said, _) = told(&desk.run(&["break", "x", "--yes"]));
+    assert_eq!(code, 0);
+    assert!(said.contains("token 1") && said.contains("superseded"), "{said}");
+    let (code, errors) = run.end();
+    assert_eq!(
+        (code, errors.as_str()),
+        (75, "litelease: lost the lease on x: broken by an operator\n")
+    );
+    assert_eq!(desk.read("hook"), "x 1 broken by an operator");
+    is_gone(grandchild);
+    assert_eq!(desk.db().token("x").unwrap(), Some(2));
+}
+
+/// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead before anybody
+/// else could have been granted the name.
+fn ends_in_time(desk: &Desk, words: &[&str], spoil: impl FnOnce()) -> String {
+    // Deaf, so that only SIGKILL ends it; each line is a time at which it still worked.
+    let script =
+        "trap '' TERM; echo $$ > child; while :; do date +%s%3N >> alive; sleep 0.02; done";
+    let run = desk.start(words, script);
+    desk.pid("child");
+    spoil();
+    let (code, errors) = run.end();
+    assert_eq!(code, 75, "{errors}");
+    errors
+}
+
+fn last_alive_ms(desk: &Desk) -> i64 {
+    desk.peek("alive").lines().filter_map(|line| line.parse().ok()).max().unwrap()
+}
+
+#[test]
+fn a_file_locked_for_longer_than_the_ttl_ends_the_command_before_the_lease_does() {
+    let desk = Desk::new();
+    let mut db = desk.db();
+    let mut tx = None;
+    let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
+        tx = Some(db.transaction().unwrap());
+    });
+    let pid = std::process::id();
+    assert!(errors.contains(&format!("blocked by a writer: pid {pid}")), "{errors}");
+    let expiry = tx.unwrap().inspect_at("x", 0).unwrap().unwrap().lease_expires_at_ms;
+    let last = last_alive_ms(&desk);
+    assert!(last < expiry, "alive {} ms after its lease", last - expiry);
+}
+
+#[test]
+fn somebody_who_does_not_read_what_it_says_does_not_keep_it_from_ending_the_command() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "30s", "--kill-grace", "200ms", "x"], DEAF);
+    let child = desk.pid("child");
+    // Its standard error is a pipe that is full, and stays so.
+    let mut options = fs::OpenOptions::new();
+    let pipe = options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut pipe = pipe.open(format!("/proc/{}/fd/2", run.pid())).unwrap();
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    while pipe.write(b"x").is_ok() {}
+    let _ = desk.db().break_lease("x").unwrap();
+    is_gone(child);
+    drop(pipe); // the other end is read until nobody can write any more
+    assert_eq!(run.end_reading().0, 75);
+}
+
+#[test]
+fn a_file_that_is_deleted_or_replaced_ends_the_command() {
+    for replace in [false, true] {
+        let desk = Desk::new();
+        drop(desk.db());
+        let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
+            for suffix in ["", "-wal", "-shm"] {
+                let _ = fs::remove_file(format!("{}{suffix}", desk.file.display()));
+            }
+            if replace {
+                acquired(desk.db().claim("x", "successor", LONG));
+            }
+        });
+        assert!(errors.contains("moved, deleted or replaced"), "{errors}");
+        if replace {
+            assert_eq!(holder(&desk.db()).as_deref(), Some("successor"));
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_command_in_time_and_is_forgotten_when_there_is_space_again() {
+    let mut desk = Desk::new();
+    let small = desk.folder.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=512k", "tmpfs"])
+        .arg(&small)
+        .output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        return tell("SKIPPED: a full disk under litelease run (cannot mount a tmpfs)");
+    }
+    let _unmount = Unmount(&small);
+    desk.file = small.join("leases.sqlite3");
+    drop(desk.db());
+    let filler = small.join("filler");
+    let errors = ends_in_time(&desk, &["--ttl", "3s", "x"], || {
+        let mut file = fs::File::create(&filler).unwrap();
+        while file.write_all(&[7; 512]).is_ok() {}
+    });
+    assert!(errors.contains("cannot renew"), "{errors}");
+    fs::remove_file(&filler).unwrap();
+    let output = desk.run(&["run", "x", "--", "true"]);
+    assert_eq!(told(&output).0, 0, "{output:?}");
+}
+
+struct Unmount<'a>(&'a Path);
+
+impl Drop for Unmount<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+#[test]
+fn a_file_or_folder_that_may_not_be_written_is_named() {
+    let desk = Desk::new();
+    drop(desk.db());
+    // Root may write everything, so this needs somebody else.
+    let nobody = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(litelease())
+            .args(words);
+        desk.environment(&mut command);
+        command.output()
+    };
+    let readable =
+        |mode: &str| Command::new("chmod").arg("-R").arg(mode).arg(desk.folder.path()).status();
+    readable("a+rX").unwrap();
+    if !nobody(&["--version"]).is_ok_and(|output| output.status.success()) {
+        return tell("SKIPPED: a read-only file under litelease run (cannot become nobody)");
+    }
+    let (code, _, errors) = told(&nobody(&["run", "x", "--", "true"]).unwrap());
+    assert_eq!(code, 69, "{errors}");
+    assert!(errors.contains(desk.file.to_str().unwrap()) && errors.contains("--db"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert_eq!(desk.db().token("x").unwrap(), None);
+}
+
+/// A command under another clock.
+fn faketime(desk: &Desk, shift: &str, words: &[&str]) -> Option<Command> {
+    let mut command = Command::new("faketime");
+    command.args(["-f", shift]).arg(litelease()).args(words);
+    desk.environment(&mut command);
+    command.current_dir(desk.folder.path());
+    // Only the wall clock: nobody sets the other ones.
+    command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("DONT_FAKE_MONOTONIC", "1");
+    let is_there = Command::new("faketime").arg("--version").output().is_ok();
+    if !is_there {
+        tell("SKIPPED: another clock under litelease run (faketime is missing)");
+    }
+    is_there.then_some(command)
+}
+
+#[test]
+fn a_clock_that_is_a_day_ahead_takes_over_and_the_old_holder_is_told() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "5s", "x"], WORK);
+    let child = desk.pid("child");
+    let Some(mut ahead) = faketime(&desk, "+1d", &["claim", "x", "--owner", "b", "--ttl", "1h"])
+    else {
+        return;
+    };
+    let (code, token, errors) = told(&ahead.output().unwrap());
+    assert_eq!((code, token.as_str()), (0, "2\n"), "tokens stay ordered: {errors}");
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("superseded by token 2 of b"), "{errors}");
+    is_gone(child);
+}
+
+#[test]
+fn a_holder_whose_clock_is_an_hour_behind_is_succeeded_told_and_never_revived() {
+    let desk = Desk::new();
+    let Some(mut behind) =
+        faketime(&desk, "-1h", &["run", "--ttl", "5s", "x", "--", "sh", "-c", WORK])
+    else {
+        return;
+    };
+    let mut child = behind.stderr(Stdio::piped()).spawn().unwrap();
+    let work = desk.pid("child");
+    // By the clock of everybody else, its lease was over before it began.
+    let db = desk.db();
+    let next = acquired(db.claim("x", "b", LONG));
+    assert_eq!(next.token, 2);
+    let status = eventually("its end", || child.try_wait().unwrap());
+    assert_eq!(status.code(), Some(75));
+    is_gone(work);
+    assert_eq!(db.inspect("x").unwrap(), Some(next));
+}
+
+#[test]
+fn a_waiter_whose_clock_is_an_hour_behind_is_woken_by_a_release_all_the_same() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let lease = acquired(db.claim("x", "a", LONG));
+    let Some(mut behind) = faketime(&desk, "-1h", &["run", "x", "--", "true"]) else { return };
+    let mut child = behind.spawn().unwrap();
+    eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
+    db.release_exact(&lease).unwrap();
+    assert!(eventually("its end", || child.try_wait().unwrap()).success());
+}
+
+#[test]
+fn a_command_may_run_for_many_ttls() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "3s", "x"], WORK);
+    desk.pid("child");
+    let db = desk.db();
+    assert!(stays(Duration::from_secs(7), || holder(&db).is_some()), "it was free in between");
+    run.signal(SIGTERM);
+    assert_eq!(run.end().0, 128 + SIGTERM);
+}
+
+#[test]
+fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
+    let desk = Desk::new();
+    drop(desk.db());
+    let begin = Instant::now();
+    // mkdir fails if somebody else is inside.
+    let script =
+        "mkdir inside || echo overlap >> overlap; echo $LITELEASE_TOKEN >> tokens; rmdir inside";
+    for _ in 0..5 {
+        let runs: Vec<_> = (0..40).map(|_| desk.start(&["x"], script)).collect();
+        for run in runs {
+            let (code, errors) = run.end();
+            assert_eq!((code, errors.as_str()), (0, ""));
+        }
+    }
+    assert_eq!(desk.peek("overlap"), "");
+    let tokens: Vec<i64> = desk.peek("tokens").lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(tokens, (1..=200).collect::<Vec<i64>>());
+    tell(&format!("200 runs in {:?}", begin.elapsed()));
+}

@@ -1,0 +1,171 @@
+//! The command on a terminal: interactive children, Ctrl-C, Ctrl-Z, questions and colours.
+
+use std::process::Command;
+use std::time::Duration;
+
+use litelease_proof::command::Desk;
+use litelease_proof::rig::{LONG, acquired, eventually};
+use litelease_proof::terminal::Terminal;
+
+const CTRL_C: &str = "\x03";
+const CTRL_D: &str = "\x04";
+const CTRL_Z: &str = "\x1a";
+const ESCAPE: char = '\x1b';
+
+/// A shell with job control.
+fn shell(desk: &Desk) -> Terminal {
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "--noprofile", "-i"]).current_dir(desk.folder.path()).env("PS1", "> ");
+    desk.environment(&mut bash);
+    let terminal = Terminal::start(bash);
+    terminal.shows("> ");
+    terminal
+}
+
+#[test]
+fn a_command_may_read_from_the_terminal() {
+    let desk = Desk::new();
+    let script = "echo ready; read line; echo \"got <$line>\"; exit 4";
+    let mut terminal = Terminal::start(desk.command(&["run", "x", "--", "sh", "-c", script]));
+    terminal.shows("ready");
+    terminal.types("hello\n");
+    terminal.shows("got <hello>");
+    assert_eq!(terminal.ends().0.code(), Some(4));
+}
+
+#[test]
+fn control_c_reaches_the_command() {
+    let desk = Desk::new();
+    let script = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done";
+    let mut terminal = Terminal::start(desk.command(&["run", "x", "--", "sh", "-c", script]));
+    terminal.shows("ready");
+    terminal.types(CTRL_C);
+    terminal.shows("caught");
+    assert_eq!(terminal.ends().0.code(), Some(9));
+    assert_eq!(desk.db().owner("x").unwrap(), None);
+}
+
+#[test]
+fn control_c_ends_the_waiting_too() {
+    let desk = Desk::new();
+    acquired(desk.db().claim("x", "a", LONG));
+    let mut terminal = shell(&desk);
+    terminal.types("litelease run x -- echo never; echo rc=$?\n");
+    std::thread::sleep(Duration::from_millis(300));
+    terminal.types(CTRL_C);
+    terminal.shows("rc=130");
+    assert_eq!(desk.db().token("x").unwrap(), Some(1));
+}
+
+#[test]
+fn a_shell_gets_the_terminal_back_and_control_z_and_fg_work() {
+    let desk = Desk::new();
+    let mut terminal = shell(&desk);
+    terminal.types("litelease run --ttl 60s x -- cat\n");
+    terminal.shows("cat\r\n");
+    terminal.types("one\n");
+    terminal.shows("one\r\none\r\n");
+    terminal.types(CTRL_Z);
+    terminal.shows("Stopped");
+    terminal.types("litelease who x\n");
+    terminal.shows("the process is there");
+    terminal.types("fg\n");
+    terminal.shows("cat\r\n");
+    terminal.types("two\n");
+    terminal.shows("two\r\ntwo\r\n");
+    terminal.types(CTRL_D);
+    terminal.types("echo rc=$?\n");
+    terminal.shows("rc=0");
+    terminal.types("exit\n");
+    assert!(terminal.ends().0.success());
+}
+
+#[test]
+fn a_command_that_was_stopped_for_too_long_does_not_go_on() {
+    let desk = Desk::new();
+    let mut terminal = shell(&desk);
+    terminal.types("litelease run --ttl 3s x -- cat\n");
+    terminal.shows("cat\r\n");
+    terminal.types("one\n");
+    terminal.shows("one\r\none\r\n");
+    terminal.types(CTRL_Z);
+    terminal.shows("Stopped");
+    let claimed = desk.db().claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
+    assert!(claimed.acquired().is_some());
+    terminal.types("fg; echo rc=$?\n");
+    terminal.shows("lost the lease on x");
+    terminal.shows("rc=75");
+    assert_eq!(desk.db().owner("x").unwrap().as_deref(), Some("b"));
+}
+
+#[test]
+fn a_command_in_the_background_that_wants_the_terminal_stops_like_any_other() {
+    let desk = Desk::new();
+    let mut terminal = shell(&desk);
+    terminal.types("litelease run --ttl 60s x -- cat &\n");
+    eventually("a stopped job", || {
+        terminal.types("\n"); // a shell tells at its next prompt
+        std::thread::sleep(Duration::from_millis(100));
+        terminal.is_showing("Stopped").then_some(())
+    });
+    terminal.types("echo mark$((1 + 1))\n");
+    terminal.shows("mark2");
+    terminal.types("fg\n");
+    terminal.shows("cat\r\n");
+    terminal.types("one\n");
+    terminal.shows("one\r\none\r\n");
+    terminal.types(CTRL_D);
+    terminal.types("echo rc=$?\n");
+    terminal.shows("rc=0");
+}
+
+#[test]
+fn a_pipeline_keeps_the_terminal_to_itself() {
+    let desk = Desk::new();
+    let mut terminal = shell(&desk);
+    terminal.types("mkfifo fifo; echo mark$((1 + 1))\n");
+    terminal.shows("mark2");
+    // The second one reads the keyboard while the first is at work, which must not have taken it away.
+    terminal.types(
+        "litelease run x -- sh -c 'read l; echo $l' <fifo | (read k </dev/tty; echo got $k; cat)\n",
+    );
+    terminal.types("key\n");
+    terminal.shows("got key");
+    std::fs::write(desk.folder.path().join("fifo"), "done\n").unwrap();
+    terminal.shows("done");
+}
+
+#[test]
+fn breaking_asks_first() {
+    let desk = Desk::new();
+    let db = desk.db();
+    acquired(db.claim("x", "a", LONG));
+    let mut terminal = Terminal::start(desk.command(&["break", "x"]));
+    terminal.shows("End the lease of a on x (token 1)? [y/N]");
+    terminal.types("\n");
+    terminal.shows("nothing was done");
+    assert_eq!(terminal.ends().0.code(), Some(1));
+    assert_eq!(db.owner("x").unwrap().as_deref(), Some("a"));
+
+    let mut terminal = Terminal::start(desk.command(&["break", "x"]));
+    terminal.shows("[y/N]");
+    terminal.types("y\n");
+    terminal.shows("x: broken, token 1 of a is superseded");
+    assert!(terminal.ends().0.success());
+    assert_eq!(db.token("x").unwrap(), Some(2));
+}
+
+#[test]
+fn colours_are_for_terminals_and_for_those_who_want_them() {
+    let desk = Desk::new();
+    drop(desk.db());
+    let doctor = || desk.command(&["doctor"]);
+    let piped = doctor().output().unwrap();
+    assert!(!String::from_utf8(piped.stdout).unwrap().contains(ESCAPE));
+    let (_, screen) = Terminal::start(doctor()).ends();
+    assert!(screen.contains(ESCAPE), "{screen:?}");
+    let mut plain = doctor();
+    plain.env("NO_COLOR", "1");
+    let (_, screen) = Terminal::start(plain).ends();
+    assert!(screen.contains("quick_check") && !screen.contains(ESCAPE), "{screen:?}");
+}

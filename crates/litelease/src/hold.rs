@@ -1,0 +1,498 @@
+//! Held leases: claimed, kept alive by the keeper, and released at the end.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use litelease_keeper::{Clock, Grant, Hold, Identity, Keeper, Kept, Rows, SystemClock, Window};
+use rusqlite::Connection;
+
+use crate::kept_rows::{KeptRows, loss};
+use crate::wait::{Waited, claim_wait};
+use crate::{
+    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
+    Transaction,
+};
+
+type Result<T, E = HoldError> = std::result::Result<T, E>;
+
+/// How a lease is to be held.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::HoldOptions;
+///
+/// let options = HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5));
+/// # let _ = options;
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct HoldOptions {
+    ttl: Duration,
+    wait: Duration,
+}
+
+/// A lease that is kept alive in the background until this is dropped; then it is released, also on panic.
+///
+/// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that counts the time a
+/// machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After that it is lost, whatever the
+/// file says, and stays lost: stop the work that needed it.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{HoldOptions, Litelease};
+///
+/// # fn main() -> Result<(), litelease::HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5)))?;
+/// for shelf in ["fiction", "poetry"] {
+///     held.check()?; // Err(Lost { reason }) once it can no longer be trusted
+///     println!("{shelf}, under token {}", held.token());
+/// }
+/// drop(held); // released; a superseded grant is left alone
+/// assert_eq!(db.owner("books")?, None);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a hold that is dropped is released"]
+pub struct Held {
+    kept: Kept,
+    file: String,
+    released: bool,
+}
+
+/// Tells from any thread whether a held lease was lost; made by [`Held::lost`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{HoldOptions, Litelease};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+/// let lost = held.lost();
+/// std::thread::spawn(move || lost.wait_timeout(Duration::from_millis(10)));
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LossSignal {
+    hold: Arc<Hold>,
+}
+
+impl HoldOptions {
+    /// A hold whose renewals are each good for `ttl`, and which does not wait for the name.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(60));
+    /// # let _ = options;
+    /// ```
+    pub fn new(ttl: Duration) -> Self {
+        HoldOptions { ttl, wait: Duration::ZERO }
+    }
+
+    /// Waits for the name for at most this long; `Duration::MAX` is for ever.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// let patient = HoldOptions::new(Duration::from_secs(60)).wait(Duration::MAX);
+    /// # let _ = patient;
+    /// ```
+    pub fn wait(self, wait: Duration) -> Self {
+        HoldOptions { wait, ..self }
+    }
+}
+
+macro_rules! holding {
+    () => {
+        /// Claims `name` and keeps it alive in the background until the result is dropped.
+        ///
+        /// The owner is made for this one hold: host, process and a random part. A thread of the process renews
+        /// all its holds, on a connection of its own, every third of their ttl. Not inside a transaction, and
+        /// not for a database in memory.
+        ///
+        /// ```
+        /// # use std::time::Duration;
+        /// # use litelease::{HoldOptions, Litelease};
+        /// # let folder = tempfile::tempdir().unwrap();
+        /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+        /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+        /// assert_eq!(held.token(), 1);
+        /// # Ok::<(), litelease::HoldError>(())
+        /// ```
+        pub fn hold(
+            &self,
+            name: &str,
+            options: HoldOptions,
+        ) -> std::result::Result<Held, HoldError> {
+            Held::take(self, self.conn(), name, options)
+        }
+    };
+}
+
+impl Litelease {
+    holding!();
+}
+
+impl LiteleaseRef<'_> {
+    holding!();
+}
+
+impl Held {
+    fn take(
+        leases: &Leases,
+        connection: &Connection,
+        name: &str,
+        options: HoldOptions,
+    ) -> Result<Self> {
+        let HoldOptions { ttl, wait } = options;
+        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        let keeper = keeper()?;
+        let owner = Identity::new().to_string();
+        let waited = claim_wait(leases, connection, name, &owner, ttl, wait);
+        let Waited { answer, start } = waited.inspect_err(|_| {
+            // It may have been stored all the same, and the owner text tells: nobody else uses it.
+            let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);
+            if let Some(lease) = stored {
+                let _ = leases.release_exact(&lease);
+            }
+        })?;
+        let lease = match answer {
+            ClaimResult::Acquired(lease) => lease,
+            ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
+        };
+        let file = leases.store().file().ok_or(HoldError::InMemory)?;
+        let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
+        let hold = Hold::new(grant, window, start, lease.lease_expires_at_ms);
+        let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
+        match keeper.keep(&file, hold, open) {
+            Ok(kept) => Ok(Held { kept, file, released: false }),
+            Err(error) => {
+                // Nobody would keep it alive.
+                let _ = leases.release_exact(&lease);
+                Err(error)
+            }
+        }
+    }
+
+    /// What is held.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(db.hold("books", HoldOptions::new(Duration::from_secs(60)))?.name(), "books");
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.kept.hold.grant().name
+    }
+
+    /// The owner text of this hold, which no other hold shares: host, process and a random part.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Identity, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert!(Identity::parse(held.owner()).is_some_and(|who| who.pid == std::process::id()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn owner(&self) -> &str {
+        &self.kept.hold.grant().owner
+    }
+
+    /// The fencing token of this grant.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(db.hold("books", HoldOptions::new(Duration::from_secs(60)))?.token(), 1);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn token(&self) -> i64 {
+        self.kept.hold.grant().token
+    }
+
+    /// The grant as the verbs take it, with the expiry of the last renewal.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(db.inspect("books")?, Some(held.lease()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn lease(&self) -> LeaseInfo {
+        let Grant { name, owner, token, .. } = self.kept.hold.grant().clone();
+        LeaseInfo { name, owner, token, lease_expires_at_ms: self.kept.hold.expires_at_ms() }
+    }
+
+    /// Whether it can still be trusted. Once this has said no, it says no for good, with one exception: while a
+    /// transaction with [`renew_in`](Held::renew_in) is open, its COMMIT decides.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.check()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn check(&self) -> std::result::Result<(), Lost> {
+        self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
+    }
+
+    /// For how long it can be trusted from now on, if no renewal succeeds any more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert!(held.trusted_for() <= Duration::from_secs(54));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn trusted_for(&self) -> Duration {
+        match self.check() {
+            Ok(()) => self.kept.hold.trusted_until().saturating_sub(SystemClock.now()),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
+    /// Why the last renewal failed, if it did. The lease is not lost by that: the keeper goes on trying.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.trouble(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn trouble(&self) -> Option<Loss> {
+        self.kept.hold.trouble()
+    }
+
+    /// Something to wait on in another thread until the lease is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.lost().wait_timeout(Duration::from_millis(1)), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn lost(&self) -> LossSignal {
+        LossSignal { hold: self.kept.hold.clone() }
+    }
+
+    /// Has `callback` called on a thread of its own if the lease is lost; at once if it already is.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.on_lost(|lost| eprintln!("stop: {lost}"));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn on_lost(&self, callback: impl FnOnce(&Lost) + Send + 'static) {
+        let name = self.name().to_owned();
+        self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
+    }
+
+    /// Renews inside a transaction of the holder's own, which keeps the keeper from renewing as long as it is
+    /// open. Trust is prolonged when the transaction has been committed, and only then.
+    ///
+    /// In a transaction that outlasts the ttl, call it again before the ttl is over: the last renewal must be live
+    /// at the COMMIT.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// let tx = db.transaction()?;
+    /// tx.conn().execute_batch("CREATE TABLE shelves (name)")?; // or something longer
+    /// held.renew_in(&tx)?;
+    /// tx.commit()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn renew_in(&self, tx: &Transaction<'_>) -> Result<()> {
+        let hold = &self.kept.hold;
+        if hold.is_forked() {
+            return Err(self.as_lost(Loss::Forked).into());
+        }
+        if let Some(reason) = hold.loss() {
+            return Err(self.as_lost(reason).into());
+        }
+        if tx.store().file().as_ref() != Some(&self.file) {
+            return Err(HoldError::OtherFile);
+        }
+        let start = SystemClock.now();
+        match tx.renew_exact(&self.lease(), hold.grant().ttl)? {
+            RenewResult::Renewed(lease) => {
+                hold.renewing(start);
+                tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });
+                Ok(())
+            }
+            RenewResult::Rejected { reason, current } => {
+                Err(self.as_lost(loss(self.token(), reason, current)).into())
+            }
+        }
+    }
+
+    /// Gives the lease up and tells how that went. Dropping does the same and tells nobody.
+    ///
+    /// A file that is locked is waited for, for a few seconds; after that the keeper goes on trying.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.release()?;
+    /// assert_eq!(db.owner("books")?, None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn release(mut self) -> std::result::Result<(), Lost> {
+        self.released = true;
+        self.kept.release(Duration::from_secs(5)).map_err(|reason| self.as_lost(reason))
+    }
+
+    fn as_lost(&self, reason: Loss) -> Lost {
+        Lost { name: self.name().into(), reason }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.released {
+            // A drop cannot tell, and must not take long; what was superseded is left alone.
+            let _ = self.kept.release(Duration::from_millis(100));
+        }
+    }
+}
+
+impl LossSignal {
+    /// Waits until the lease is lost, or until its holder has given it up: then there is nothing to tell.
+    ///
+    /// ```no_run
+    /// # use litelease::Held;
+    /// # fn watch(held: &Held) {
+    /// let lost = held.lost();
+    /// std::thread::spawn(move || {
+    ///     if let Some(reason) = lost.wait() {
+    ///         eprintln!("stop: {reason}");
+    ///     }
+    /// });
+    /// # }
+    /// ```
+    pub fn wait(&self) -> Option<Loss> {
+        self.wait_timeout(Duration::MAX)
+    }
+
+    /// [`wait`](LossSignal::wait) for at most `timeout`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// let lost = held.lost();
+    /// drop(held);
+    /// assert_eq!(lost.wait_timeout(Duration::from_secs(60)), None, "it ended as it should");
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn wait_timeout(&self, timeout: Duration) -> Option<Loss> {
+        let begin = SystemClock.now();
+        loop {
+            let now = SystemClock.now();
+            let left = timeout.saturating_sub(now - begin);
+            // Not left to the keeper alone: its thread may be stuck in a system call.
+            let trusted = self.hold.trusted_until().saturating_sub(now);
+            let step = trusted.max(Duration::from_millis(1)).min(Duration::from_secs(1)).min(left);
+            let loss = self.hold.wait_lost(step);
+            let is_over = self.hold.is_ended() || left.is_zero();
+            if loss.is_some() || is_over {
+                return loss;
+            }
+            let _ = self.hold.check(SystemClock.now());
+        }
+    }
+}
+
+/// A renewal inside a transaction of the holder's, until that ends.
+#[derive(Debug)]
+pub(crate) struct PendingRenewal {
+    hold: Arc<Hold>,
+    lease: LeaseInfo,
+    start: Duration,
+    done: bool,
+}
+
+impl PendingRenewal {
+    /// Whether the row still says what the renewal made it say.
+    pub(crate) fn is_still_in(&self, leases: &Leases) -> bool {
+        let found = leases.inspect(&self.lease.name);
+        found.is_ok_and(|found| {
+            found.is_some_and(|found| {
+                (found.token, &found.owner) == (self.lease.token, &self.lease.owner)
+                    && found.lease_expires_at_ms >= self.lease.lease_expires_at_ms
+            })
+        })
+    }
+
+    pub(crate) fn committed(mut self) {
+        self.done = true;
+        self.hold.committed(self.start, SystemClock.now(), self.lease.lease_expires_at_ms);
+    }
+}
+
+impl Drop for PendingRenewal {
+    fn drop(&mut self) {
+        if !self.done {
+            self.hold.rolled_back();
+        }
+    }
+}
+
+/// The keeper of this process, with its thread.
+fn keeper() -> Result<Arc<Keeper>> {
+    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+    /// The process that has a keeper. Asked first: in a forked process the lock may be held for ever, by a thread that
+    /// is not there.
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    match PROCESS.load(Ordering::SeqCst) {
+        pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
+        _ => {}
+    }
+    let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(keeper) = &*keeper {
+        return Ok(keeper.clone());
+    }
+    let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
+    new.clone().start().map_err(HoldError::NoThread)?;
+    PROCESS.store(std::process::id(), Ordering::SeqCst);
+    *keeper = Some(new.clone());
+    Ok(new)
+}

@@ -1,0 +1,183 @@
+//! What can go wrong with holding, waiting and tracking, on top of what can go wrong with the verbs.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::{Error, LeaseInfo, Loss};
+
+/// A held lease that can no longer be trusted.
+///
+/// ```
+/// use litelease::{Loss, Lost};
+///
+/// let lost = Lost { name: "books".into(), reason: Loss::Broken };
+/// assert_eq!(lost.to_string(), "the lease on \"books\" is lost: broken by an operator");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What was held.
+    pub name: String,
+    /// Why it is over.
+    pub reason: Loss,
+}
+
+/// What can go wrong with [`hold`](crate::Litelease::hold), [`claim_wait`](crate::Litelease::claim_wait) and a
+/// [`Tracker`](crate::Tracker). Errors of the verbs, of `rusqlite` and [`Lost`] turn into it with `?`.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{HoldError, HoldOptions, Litelease};
+///
+/// # fn main() -> Result<(), HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+/// match db.hold("books", HoldOptions::new(Duration::from_secs(60))) {
+///     Err(HoldError::Busy(current)) => assert_eq!(current.owner, held.owner()),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// Somebody else has the name, and the time to wait is over.
+    Busy(LeaseInfo),
+    /// The held lease can no longer be trusted.
+    Lost(Lost),
+    /// The ttl is too short to be kept alive: at least 101 ms.
+    TtlTooShort(Duration),
+    /// The database is in memory: another connection, such as the keeper's, cannot see it.
+    InMemory,
+    /// The connection is inside a transaction, whose snapshot would never show that the name has become free.
+    InTransaction,
+    /// The transaction belongs to another file than the hold.
+    OtherFile,
+    /// The database file was moved, deleted or replaced: what is granted in it is seen by nobody else.
+    FileMoved(String),
+    /// This process was forked from one that holds leases, and has no keeper. Start a new program instead.
+    Forked,
+    /// A [`Tracker`](crate::Tracker) lock is somebody else's.
+    TrackerIsLocked {
+        /// What was to be locked.
+        name: String,
+        /// Who has it.
+        owner: String,
+        /// Until when, in Unix milliseconds.
+        until: i64,
+    },
+    /// The folder of a [`Tracker`](crate::Tracker) cannot be made.
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The keeper has no thread: the system gives none.
+    NoThread(io::Error),
+    /// An error of a verb.
+    Lease(Error),
+}
+
+impl HoldError {
+    /// The name of the case, as of [`Error::kind`].
+    ///
+    /// ```
+    /// assert_eq!(litelease::HoldError::InMemory.kind(), "InMemory");
+    /// ```
+    pub fn kind(&self) -> &'static str {
+        match self {
+            HoldError::Busy(_) => "Busy",
+            HoldError::Lost(_) => "Lost",
+            HoldError::TtlTooShort(_) => "TtlTooShort",
+            HoldError::InMemory => "InMemory",
+            HoldError::InTransaction => "InTransaction",
+            HoldError::OtherFile => "OtherFile",
+            HoldError::FileMoved(_) => "FileMoved",
+            HoldError::Forked => "Forked",
+            HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
+            HoldError::Folder { .. } => "Folder",
+            HoldError::NoThread(_) => "NoThread",
+            HoldError::Lease(error) => error.kind(),
+        }
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the lease on {:?} is lost: {}", self.name, self.reason)
+    }
+}
+
+impl fmt::Display for HoldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HoldError::Busy(current) => {
+                write!(f, "{:?} is held by {} (token {})", current.name, current.owner, current.token)
+            }
+            HoldError::Lost(lost) => lost.fmt(f),
+            HoldError::TtlTooShort(ttl) => {
+                write!(f, "a ttl of {ttl:?} is too short to be kept alive: give more than 100 ms")
+            }
+            HoldError::InMemory => f.write_str(
+                "a database in memory is seen by one connection only: holding and waiting need a file",
+            ),
+            HoldError::InTransaction => f.write_str(
+                "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
+            ),
+            HoldError::OtherFile => {
+                f.write_str("the transaction is on another database file than the hold")
+            }
+            HoldError::FileMoved(file) => {
+                write!(f, "{file} was moved, deleted or replaced while it was open: open it again")
+            }
+            HoldError::Forked => f.write_str(
+                "this process was forked from one that holds leases and has no keeper: start a new program \
+                 instead",
+            ),
+            HoldError::TrackerIsLocked { name, owner, .. } => {
+                write!(f, "{name:?} is locked by {owner}")
+            }
+            HoldError::Folder { path, error } => {
+                write!(f, "cannot make the folder {}: {error}", path.display())
+            }
+            HoldError::NoThread(error) => write!(f, "cannot start the keeper's thread: {error}"),
+            HoldError::Lease(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Lost {}
+
+impl std::error::Error for HoldError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            HoldError::Folder { error, .. } | HoldError::NoThread(error) => Some(error),
+            // Their text is already the whole text of this error.
+            HoldError::Lease(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<Error> for HoldError {
+    fn from(error: Error) -> Self {
+        HoldError::Lease(error)
+    }
+}
+
+impl From<rusqlite::Error> for HoldError {
+    fn from(error: rusqlite::Error) -> Self {
+        HoldError::Lease(error.into())
+    }
+}
+
+impl From<Lost> for HoldError {
+    fn from(lost: Lost) -> Self {
+        HoldError::Lost(lost)
+    }
+}

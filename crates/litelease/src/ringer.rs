@@ -1,0 +1,56 @@
+//! Ringing the bell of a file after a name has become free, for those who wait for it.
+
+use std::cell::{Cell, RefCell};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use litelease_keeper::Bell;
+use litelease_store::Store;
+
+/// How long nobody is assumed to wait after nobody did.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What a handle needs in order to ring.
+#[derive(Default)]
+pub(crate) struct Ringer {
+    bell: RefCell<Option<Bell>>,
+    /// When we last looked for a bell and found none.
+    missed: Cell<Option<Instant>>,
+    /// Whether a name was freed in a transaction that is not known to have been committed.
+    owes: Cell<bool>,
+}
+
+impl Ringer {
+    /// A name was freed. Others see it once it is committed: outside a transaction that is now.
+    pub(crate) fn freed(&self, store: &Store) {
+        self.owes.set(true);
+        if !store.is_in_transaction() {
+            self.committed(store);
+        }
+    }
+
+    /// What was done is committed.
+    pub(crate) fn committed(&self, store: &Store) {
+        if !self.owes.take() {
+            return;
+        }
+        let mut bell = self.bell.borrow_mut();
+        if bell.is_none() {
+            *bell = self.find(store);
+        }
+        if let Some(bell) = &*bell {
+            bell.ring();
+        }
+    }
+
+    /// Looks for the bell, but not after every one of a thousand releases in a row: looking costs a system call, and
+    /// who has just begun to wait also sees the file being written.
+    fn find(&self, store: &Store) -> Option<Bell> {
+        if self.missed.get().is_some_and(|missed| missed.elapsed() < PAUSE) {
+            return None;
+        }
+        let found = store.file().and_then(|file| Bell::find(Path::new(&file)));
+        self.missed.set(found.is_none().then(Instant::now));
+        found
+    }
+}

@@ -1,0 +1,168 @@
+//! Path in, lock out: a lock per name in a file that is made when it is first needed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use litelease_keeper::Identity;
+
+use crate::{ClaimResult, HoldError, Litelease};
+
+type Result<T, E = HoldError> = std::result::Result<T, E>;
+
+/// Locks by name in a file of their own, for "only one process may rebuild this index".
+///
+/// Parent folders are made at once, the file and its table with the first lock. A lock is never renewed: it ends
+/// after its `expire`. Use [`hold`](Litelease::hold) to keep one for longer.
+///
+/// ```
+/// use litelease::{HoldError, Tracker};
+///
+/// # fn main() -> Result<(), HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("state/locks.sqlite3");
+/// let tracker = Tracker::new(path)?;
+/// let lock = tracker.lock("books", Tracker::EXPIRE)?;
+/// match tracker.lock("books", Tracker::EXPIRE) {
+///     Err(HoldError::TrackerIsLocked { name, owner, .. }) => println!("{owner} has {name}"),
+///     other => panic!("{other:?}"),
+/// }
+/// drop(lock); // unlocked
+/// # tracker.lock("books", Tracker::EXPIRE)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tracker {
+    path: PathBuf,
+}
+
+/// A lock that is given up when this is dropped; made by [`Tracker::lock`].
+///
+/// ```
+/// # use litelease::Tracker;
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
+/// let lock = tracker.lock("books", Tracker::EXPIRE)?;
+/// assert_eq!(lock.token().len(), 32);
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a lock that is dropped is given up"]
+pub struct TrackerGuard {
+    tracker: Tracker,
+    name: String,
+    token: String,
+}
+
+impl Tracker {
+    /// How long a lock lasts, if you do not know better: a minute.
+    ///
+    /// ```
+    /// assert_eq!(litelease::Tracker::EXPIRE.as_secs(), 60);
+    /// ```
+    pub const EXPIRE: Duration = Duration::from_secs(60);
+
+    /// Locks in the file at `path`. Its folders are made now, the file with the first lock.
+    ///
+    /// ```
+    /// # use litelease::Tracker;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let tracker = Tracker::new(folder.path().join("a/b/locks.sqlite3"))?;
+    /// assert!(folder.path().join("a/b").is_dir());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn new(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref().to_owned();
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder {
+            fs::create_dir_all(folder)
+                .map_err(|error| HoldError::Folder { path: folder.into(), error })?;
+        }
+        Ok(Tracker { path })
+    }
+
+    /// Locks `name` until the result is dropped, for at most `expire`.
+    ///
+    /// ```
+    /// # use litelease::Tracker;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
+    /// let lock = tracker.lock("books", Tracker::EXPIRE)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn lock(&self, name: &str, expire: Duration) -> Result<TrackerGuard> {
+        let token = self.lock_it(name, expire)?;
+        Ok(TrackerGuard { tracker: self.clone(), name: name.into(), token })
+    }
+
+    /// Locks `name` for `expire`, and answers a token (32 hex digits) to unlock it with.
+    ///
+    /// ```
+    /// # use litelease::Tracker;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
+    /// let token = tracker.lock_it("books", Tracker::EXPIRE)?;
+    /// tracker.unlock_it("books", &token)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn lock_it(&self, name: &str, expire: Duration) -> Result<String> {
+        let who = Identity::new();
+        match Litelease::open_own(&self.path)?.claim(name, &who.to_string(), expire)? {
+            ClaimResult::Acquired(_) => Ok(who.unique),
+            ClaimResult::Busy(current) => Err(HoldError::TrackerIsLocked {
+                name: current.name,
+                owner: current.owner,
+                until: current.lease_expires_at_ms,
+            }),
+        }
+    }
+
+    /// Unlocks `name`. With a token that is no longer current nothing happens: the lock is already somebody
+    /// else's.
+    ///
+    /// ```
+    /// # use litelease::Tracker;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
+    /// let token = tracker.lock_it("books", Tracker::EXPIRE)?;
+    /// tracker.unlock_it("books", "00000000000000000000000000000000")?; // not current
+    /// assert!(tracker.lock_it("books", Tracker::EXPIRE).is_err());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn unlock_it(&self, name: &str, token: &str) -> Result<()> {
+        if !self.path.exists() {
+            return Ok(());
+        }
+        let db = Litelease::open_own(&self.path)?;
+        // The token is the last word of the owner text, or all of it where the Python package locked.
+        let is_current =
+            |owner: &str| !token.is_empty() && owner.split(' ').next_back() == Some(token);
+        if let Some(lease) = db.inspect(name)?.filter(|lease| is_current(&lease.owner)) {
+            db.release_exact(&lease)?;
+        }
+        Ok(())
+    }
+}
+
+impl TrackerGuard {
+    /// The token of this acquisition.
+    ///
+    /// ```
+    /// # use litelease::Tracker;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let tracker = Tracker::new(folder.path().join("locks.sqlite3"))?;
+    /// assert_eq!(tracker.lock("books", Tracker::EXPIRE)?.token().len(), 32);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl Drop for TrackerGuard {
+    fn drop(&mut self) {
+        // A drop cannot tell; what could not be unlocked ends after its time.
+        let _ = self.tracker.unlock_it(&self.name, &self.token);
+    }
+}

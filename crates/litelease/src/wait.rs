@@ -1,0 +1,104 @@
+//! Waiting for a name across processes: woken by a bell, by writes to the file and by timers; the row decides.
+
+use std::path::Path;
+use std::time::Duration;
+
+use litelease_keeper::{Clock, SystemClock, Waiter, nap};
+use rusqlite::Connection;
+
+use crate::file::has_moved;
+use crate::kept_rows::is_busy;
+use crate::{ClaimResult, HoldError, Leases, Litelease, LiteleaseRef};
+
+/// A claim that was waited for, and when the attempt that succeeded began.
+pub(crate) struct Waited {
+    pub(crate) answer: ClaimResult,
+    pub(crate) start: Duration,
+}
+
+macro_rules! waiting {
+    () => {
+        /// [`claim`](Leases::claim), but waits until the name is free, for at most `timeout`; then the answer is
+        /// `Busy`.
+        ///
+        /// Other processes on the same file are noticed within a millisecond or so when they release through
+        /// this crate, and soon otherwise. A waiter is no queue: who comes first is not promised to be first.
+        /// A lock on the file is waited for as the connection's busy timeout says, even past `timeout`.
+        ///
+        /// ```
+        /// # use std::time::Duration;
+        /// # use litelease::{ClaimResult, HoldError, Litelease};
+        /// # fn main() -> Result<(), HoldError> {
+        /// # let folder = tempfile::tempdir().unwrap();
+        /// # let path = folder.path().join("app.sqlite3");
+        /// let db = Litelease::open_own(&path)?;
+        /// let other = Litelease::open_own(&path)?;
+        /// let lease = db.claim("books", "a", Duration::from_millis(150))?.acquired().unwrap();
+        /// // It is never renewed, so it is over before the waiting is.
+        /// let next = other.claim_wait("books", "b", Duration::from_secs(30), Duration::from_secs(60))?;
+        /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn claim_wait(
+            &self,
+            name: &str,
+            owner: &str,
+            ttl: Duration,
+            timeout: Duration,
+        ) -> std::result::Result<ClaimResult, HoldError> {
+            Ok(claim_wait(self, self.conn(), name, owner, ttl, timeout)?.answer)
+        }
+    };
+}
+
+impl Litelease {
+    waiting!();
+}
+
+impl LiteleaseRef<'_> {
+    waiting!();
+}
+
+pub(crate) fn claim_wait(
+    leases: &Leases,
+    connection: &Connection,
+    name: &str,
+    owner: &str,
+    ttl: Duration,
+    timeout: Duration,
+) -> Result<Waited, HoldError> {
+    if leases.store().is_in_transaction() {
+        return Err(HoldError::InTransaction);
+    }
+    let file = leases.store().file().ok_or(HoldError::InMemory)?;
+    let begin = SystemClock.now();
+    let mut waiter = None;
+    loop {
+        // What is heard from here on happened after we looked.
+        let heard = waiter.as_ref().map_or(0, Waiter::heard);
+        if has_moved(connection) {
+            return Err(HoldError::FileMoved(file));
+        }
+        let start = SystemClock.now();
+        let answer = leases.claim(name, owner, ttl);
+        // Asked again: what was just granted may be in a file that nobody else opens any more.
+        if matches!(answer, Ok(ClaimResult::Acquired(_))) && has_moved(connection) {
+            return Err(HoldError::FileMoved(file));
+        }
+        let left = timeout.saturating_sub(SystemClock.now() - begin);
+        let until_expiry_ms = match answer {
+            Ok(ClaimResult::Busy(current)) if !left.is_zero() => {
+                current.lease_expires_at_ms.saturating_sub(crate::now_ms())
+            }
+            // The name is free, the file is not.
+            Err(error) if is_busy(&error) && !left.is_zero() => 10,
+            answer => return Ok(Waited { answer: answer?, start }),
+        };
+        match &waiter {
+            Some(waiter) => waiter.nap(heard, nap(until_expiry_ms, left)),
+            // Look once more before sleeping: what happened before we listened was not heard.
+            None => waiter = Some(Waiter::at(Path::new(&file))),
+        }
+    }
+}
