@@ -60,7 +60,10 @@ fn processes_killed_at_random_moments_lose_nothing_that_was_told() {
         let place = Place::new(journal);
         let db = place.open(Duration::from_secs(10));
         let mut told = Vec::new();
-        for round in 0..25 {
+        let mut rounds = 0;
+        // A busy machine may need more of them before enough was granted to mean anything.
+        while rounds < 25 || (told.len() < 60 && rounds < 500) {
+            rounds += 1;
             let start = |owner: &str| {
                 // A killed holder blocks the others for its ttl at most.
                 worker(WORKER, &["cycle", "x", owner, "1000000", "20"], &place.file)
@@ -75,11 +78,12 @@ fn processes_killed_at_random_moments_lose_nothing_that_was_told() {
             }
             let newest = db.token("x").unwrap().unwrap_or(0);
             let largest = told.iter().max().copied().unwrap_or(0);
-            assert!(newest >= largest, "round {round}: told {largest}, stored {newest}");
+            assert!(newest >= largest, "round {rounds}: told {largest}, stored {newest}");
         }
         let distinct = each_once(told);
         tell(&format!(
-            "{journal}: 50 processes killed, {} tokens told, none twice",
+            "{journal}: {} processes killed, {} tokens told, none twice",
+            2 * rounds,
             distinct.len()
         ));
         assert!(distinct.len() > 50, "too few grants to mean anything: {}", distinct.len());
