@@ -11,7 +11,7 @@ help: ## list the targets
 
 run: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
-	cargo run -q -p litelease --example zombie
+	cargo run -q -p litelease-cli -- demo
 
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use litelease::{Error, HoldError};
+use litelease::{Error, HoldError, LockError};
 
 use crate::{Common, database};
 
@@ -95,6 +95,12 @@ impl From<HoldError> for Failure {
             HoldError::TtlTooShort(_) => Failure::usage(error),
             error => Failure::failed(error.kind(), error),
         }
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Self {
+        Failure::failed("Lock", error)
     }
 }
 

@@ -69,6 +69,12 @@ pub(crate) fn time_left(expires_at_ms: i64) -> String {
     shown(expires_at_ms - litelease::now_ms())
 }
 
+/// A table as lines, without blanks at their ends.
+pub(crate) fn lines(table: &comfy_table::Table) -> String {
+    let lines = table.lines().map(|line| line.trim().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Text that cannot play tricks with a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()

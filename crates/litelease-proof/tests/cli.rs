@@ -319,10 +319,16 @@ fn the_demo_tells_its_story() {
     assert_eq!((code, errors.as_str()), (0, ""));
     for line in [
         "worker a  claim    acquired, token 1",
+        "worker a  write    page 1 stored under token 1",
         "worker b  claim    busy: worker a has it under token 1",
         "worker b  claim    acquired, token 2",
+        "worker b  write    page 2 stored under token 2",
+        "worker a  write    refused: stale fencing token",
+        "worker a  progress refused: token 1 is superseded by 2",
         "worker a  renew    rejected: token 1 is superseded by token 2 of worker b",
         "worker a  release  rejected: token 1 is superseded by token 2 of worker b",
+        "worker b  write    page 3 stored under token 2",
+        "worker b  progress stored",
         "worker b  renew    done, token 2",
     ] {
         assert!(story.contains(line), "{line:?} is missing in:\n{story}");

@@ -88,6 +88,32 @@ impl WriteLock {
         WriteLock { path: path.into(), turn: Turn::default(), place: Arc::default(), pid }
     }
 
+    /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called.
+    ///
+    /// ```
+    /// # use litelease_writer::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let lock = WriteLock::of_database(&folder.path().join("data.db"))?;
+    /// assert!(lock.path().ends_with("data.db.lock"));
+    /// # Ok::<(), litelease_writer::Error>(())
+    /// ```
+    pub fn of_database(path: &Path) -> Result<Self, Error> {
+        let resolved =
+            path.canonicalize().or_else(|error| match (path.parent(), path.file_name()) {
+                // It is about to be made.
+                (Some(folder), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
+                    let folder =
+                        if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                    Ok(folder.canonicalize()?.join(name))
+                }
+                _ => Err(error),
+            });
+        let resolved = resolved.map_err(|error| Error::Io { path: path.into(), error })?;
+        let mut name = resolved.into_os_string();
+        name.push(".lock");
+        Ok(WriteLock::new(name))
+    }
+
     /// The path of the lock file.
     ///
     /// ```

@@ -58,7 +58,7 @@ pub use litelease_core::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss, Waiter, nap};
 pub use litelease_store::{Guard, GuardInfo, Listed};
-pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting};
+pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting, WriteLock};
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};

@@ -184,9 +184,11 @@ impl SingleWriter {
         if connection.path().is_none_or(str::is_empty) {
             return Err(WriteError::NoFile);
         }
-        // One file has one lock, whichever way it is called.
+        let lock = match &options.lock_path {
+            Some(path) => WriteLock::new(path),
+            None => WriteLock::of_database(path.as_ref())?,
+        };
         let path = path.as_ref().canonicalize().map_err(WriteError::Io)?;
-        let lock = WriteLock::new(options.lock_path.clone().unwrap_or_else(|| beside(&path)));
         set_up(&connection, &lock, &options)?;
         Ok(SingleWriter { lock, connection: Mutex::new(connection), path, options })
     }
@@ -326,13 +328,6 @@ impl Drop for WriteGuard<'_> {
 /// Runs a statement that is needed again and again.
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.prepare_cached(sql)?.execute([]).map(drop)
-}
-
-/// The lock file of a database.
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    name.into()
 }
 
 /// Sets the pragmas and reads them back: SQLite keeps what it can have, and does not complain.

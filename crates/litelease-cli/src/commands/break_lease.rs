@@ -1,14 +1,13 @@
 //! `litelease break`: the operator's way to end anybody's lease.
 
-use std::io::{BufRead, IsTerminal, Write};
-
 use litelease::BreakResult;
 use serde_json::json;
 
 use super::grant::rejected;
+use super::is_sure;
 use crate::Common;
 use crate::database;
-use crate::exit::{Failure, Result, code};
+use crate::exit::{Result, code};
 use crate::output::{answer, owner, printable};
 
 /// End anybody's lease, and raise its token so that the old holder is refused
@@ -33,7 +32,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         && let Some(current) = db.inspect(&args.name)?
     {
         let who = owner(&current.owner);
-        if !is_sure(&format!("End the lease of {who} on {name} (token {})?", current.token))? {
+        let question = format!("End the lease of {who} on {name} (token {})?", current.token);
+        if !is_sure(&question, "break it")? {
             eprintln!("litelease: nothing was done");
             return Ok(code::NO);
         }
@@ -49,16 +49,4 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             rejected(common.json, &args.name, reason, current)
         }
     }
-}
-
-fn is_sure(question: &str) -> Result<bool> {
-    let input = std::io::stdin();
-    if !input.is_terminal() {
-        return Err(Failure::usage("nobody is there to ask: add --yes to break it all the same"));
-    }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
-    let mut said = String::new();
-    input.lock().read_line(&mut said)?;
-    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
 }

@@ -1,7 +1,7 @@
 //! `litelease demo`: the zombie story, played with real processes.
 //!
 //! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and believes in its
-//! lease. Its old token gives it away.
+//! lease. Its old token gives it away, and the guarded table refuses what it writes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGSTOP, c_int, pid_t};
-use litelease::{ClaimResult, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult};
+use litelease::{
+    CheckpointResult, ClaimResult, Guard, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult,
+    is_stale,
+};
 
 use crate::Common;
 use crate::exit::{Failure, Result, code};
@@ -42,8 +45,16 @@ fn story() -> Result<()> {
     let begin = Instant::now();
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("demo.sqlite3");
-    println!("Two workers, two processes, one SQLite file. Only one may write {NAME}.\n");
+    let db = Litelease::open_own(&file)?;
+    db.conn()
+        .execute_batch("CREATE TABLE reports (page INTEGER, author TEXT, token INTEGER)")
+        .map_err(litelease::Error::from)?;
+    db.guard(NAME, NAME, &Guard::by_connection())?;
+    println!(
+        "Two workers, two processes, one SQLite file. Only one may write {NAME}, a table that is guarded.\n"
+    );
     let mut a = Worker::start("a", &file)?;
+    a.says()?;
     a.says()?;
     let mut b = Worker::start("b", &file)?;
     b.says()?;
@@ -55,17 +66,20 @@ fn story() -> Result<()> {
     a.signal(SIGSTOP);
     tell("", "Nobody renews. The lease runs out after 3 seconds, and then:");
     b.says()?;
+    b.says()?;
     pause();
     tell("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:");
     a.signal(SIGCONT);
     a.ask("go on")?;
-    a.says()?;
-    a.says()?;
+    for _ in 0..4 {
+        a.says()?;
+    }
     pause();
     tell("", "worker b was never disturbed:");
     b.ask("go on")?;
-    b.says()?;
-    b.says()?;
+    for _ in 0..4 {
+        b.says()?;
+    }
     println!(
         "\n{:.0} seconds. The larger token wins; the clock only decides when to hand out a new one.",
         begin.elapsed().as_secs_f32()
@@ -73,7 +87,7 @@ fn story() -> Result<()> {
     Ok(())
 }
 
-/// A worker: waits for the name, works until it is told to go on, then renews and releases.
+/// A worker: waits for the name and writes a page; told to go on it writes another one, and ends.
 fn worker(owner: &str, file: &Path) -> Result<()> {
     let db = Litelease::open_own(file)?;
     let lease = match db.claim(NAME, owner, TTL)? {
@@ -89,7 +103,17 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
         }
     };
     say(&format!("claim    acquired, token {}", lease.token))?;
+    db.present(NAME, lease.token)?;
+    write(&db, &lease)?;
     std::io::stdin().lock().read_line(&mut String::new())?;
+    write(&db, &lease)?;
+    say(&match db.checkpoint(NAME, lease.token, "all pages")? {
+        CheckpointResult::Stored => "progress stored".into(),
+        CheckpointResult::Stale { newest } => {
+            let newest = newest.unwrap_or_default();
+            format!("progress refused: token {} is superseded by {newest}", lease.token)
+        }
+    })?;
     say(&match db.renew_exact(&lease, TTL)? {
         RenewResult::Renewed(lease) => format!("renew    done, token {}", lease.token),
         RenewResult::Rejected { reason, current } => {
@@ -102,6 +126,17 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
             format!("release  rejected: token {} is {}", lease.token, why(reason, current))
         }
     })
+}
+
+/// Writes a page, if the table lets it.
+fn write(db: &Litelease, lease: &LeaseInfo) -> Result<()> {
+    let insert = "INSERT INTO reports SELECT count(*) + 1, ?1, ?2 FROM reports RETURNING page";
+    let values = (&lease.owner, lease.token);
+    match db.conn().query_row(insert, values, |row| row.get::<_, i64>(0)) {
+        Ok(page) => say(&format!("write    page {page} stored under token {}", lease.token)),
+        Err(error) if is_stale(&error) => say(&format!("write    refused: {error}")),
+        Err(error) => Err(litelease::Error::from(error).into()),
+    }
 }
 
 fn why(reason: Reason, current: Option<LeaseInfo>) -> String {

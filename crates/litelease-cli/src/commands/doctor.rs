@@ -78,11 +78,36 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
     versions(note);
     writer(&db, path, note);
     match db.list() {
-        Ok(leases) => holders(&leases, note),
+        Ok(leases) => {
+            holders(&leases, note);
+            guards(&db, note);
+        }
         Err(litelease::Error::NotBootstrapped) => {
             note("leases", Mind, "no lease table yet: the first claim or run makes it".into());
         }
         Err(error) => note("leases", Wrong, error.to_string()),
+    }
+}
+
+/// Whether tables that were guarded still are.
+fn guards(db: &Litelease, note: Note<'_>) {
+    let guards = match db.guards() {
+        Ok(guards) => guards,
+        Err(error) => return note("guards", Wrong, error.to_string()),
+    };
+    let missing = guards.iter().filter(|guard| !guard.is_intact);
+    let missing: Vec<String> = missing.map(|guard| printable(&guard.table)).collect();
+    match (guards.len(), missing.as_slice()) {
+        (0, _) => {}
+        (count, []) => note("guards", Fine, format!("{count} in place")),
+        (_, tables) => {
+            let tables = tables.join(", ");
+            note(
+                "guards",
+                Wrong,
+                format!("{tables}: not guarded any more, litelease guard restores it"),
+            );
+        }
     }
 }
 

@@ -6,19 +6,27 @@ mod completions;
 mod demo;
 mod doctor;
 mod grant;
+mod guard;
+mod guards;
 mod man;
 mod purge;
 mod release;
 mod renew;
+mod restore_fence;
 mod run;
 mod status;
 mod transfer;
+mod unguard;
 mod wait;
 mod watch;
 mod who;
+mod write;
+mod writer;
+
+use std::io::{BufRead, IsTerminal, Write};
 
 use crate::Common;
-use crate::exit::Result;
+use crate::exit::{Failure, Result};
 
 /// Declares a subcommand per module, in the order of the help.
 macro_rules! commands {
@@ -51,10 +59,30 @@ commands! {
     Transfer in transfer,
     Break in break_lease,
     Purge in purge,
+    Guard in guard,
+    Unguard in unguard,
+    Guards in guards,
+    RestoreFence in restore_fence,
+    Write in write,
+    Writer in writer,
     Doctor in doctor,
     Demo in demo,
     Completions in completions,
     Man in man,
+}
+
+/// Asks somebody at the terminal. Where nobody is there, `--yes` says it beforehand.
+fn is_sure(question: &str, what: &str) -> Result<bool> {
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        let text = format!("nobody is there to ask: add --yes to {what} all the same");
+        return Err(Failure::usage(text));
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush()?;
+    let mut said = String::new();
+    input.lock().read_line(&mut said)?;
+    Ok(matches!(said.trim(), "y" | "Y" | "yes"))
 }
 
 /// A name on the command line.

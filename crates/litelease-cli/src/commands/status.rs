@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{entry, owner, printable, process, time_left};
+use crate::output::{entry, lines, owner, printable, process, time_left};
 
 /// Show who has what, for how long
 #[derive(clap::Args)]
@@ -71,6 +71,5 @@ fn table(listed: &[Listed], now_ms: i64) -> String {
             }
         }
     }
-    let lines = table.lines().map(|line| line.trim().to_owned());
-    lines.collect::<Vec<_>>().join("\n")
+    lines(&table)
 }

@@ -1,0 +1,67 @@
+//! `litelease guards`: which tables refuse old owners, and whether they still do.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, Color, Table};
+use litelease::GuardInfo;
+use serde_json::{Value, json};
+
+use crate::Common;
+use crate::database;
+use crate::exit::{Result, code};
+use crate::output::{lines, printable};
+
+/// List guarded tables, and whether their guards are still there
+///
+/// A rebuild of a table, as many migrations do it, drops its guards: then it is `missing`, and anybody can write to the
+/// table until it is guarded again.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease guards --db app.sqlite3    exit code 1: a guard is missing")]
+pub(crate) struct Args {}
+
+pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
+    let guards = database::open_existing(common)?.guards()?;
+    if common.json {
+        println!("{}", guards.iter().map(entry).collect::<Value>());
+    } else if guards.is_empty() {
+        println!("nothing is guarded");
+    } else {
+        anstream::println!("{}", table(&guards));
+    }
+    let is_missing = guards.iter().any(|guard| !guard.is_intact);
+    Ok(if is_missing { code::NO } else { code::OK })
+}
+
+fn entry(guard: &GuardInfo) -> Value {
+    json!({
+        "table": guard.table,
+        "name": guard.name,
+        "column": guard.column,
+        "strict": guard.strict,
+        "state": state(guard),
+    })
+}
+
+fn state(guard: &GuardInfo) -> &'static str {
+    if guard.is_intact { "intact" } else { "missing" }
+}
+
+fn table(guards: &[GuardInfo]) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(["TABLE", "NAME", "PRESENTED BY", "STRICT", "STATE"]);
+    for guard in guards {
+        let by = match &guard.column {
+            Some(column) => format!("column {}", printable(column)),
+            None => "connection".into(),
+        };
+        let colour = if guard.is_intact { Color::Green } else { Color::Red };
+        table.add_row([
+            Cell::new(printable(&guard.table)),
+            Cell::new(printable(&guard.name)),
+            Cell::new(by),
+            Cell::new(if guard.strict { "yes" } else { "no" }),
+            Cell::new(state(guard)).fg(colour),
+        ]);
+    }
+    lines(&table)
+}

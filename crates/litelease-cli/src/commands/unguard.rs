@@ -1,0 +1,31 @@
+//! `litelease unguard`: takes guards off a table.
+
+use serde_json::json;
+
+use crate::Common;
+use crate::database;
+use crate::exit::{Result, code};
+use crate::output::{answer, printable};
+
+/// Take the guards off a table
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease unguard --db app.sqlite3 orders")]
+pub(crate) struct Args {
+    /// The table
+    table: String,
+    /// Only the guard by this name
+    #[arg(value_parser = super::name)]
+    name: Option<String>,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_existing(common)?;
+    let taken = db.unguard(&args.table, args.name.as_deref())?;
+    let text = match taken {
+        0 => format!("{} has no such guard", printable(&args.table)),
+        _ => format!("{}: {taken} taken off", printable(&args.table)),
+    };
+    answer(common.json, json!({ "unguarded": args.table, "guards": taken }), &text);
+    Ok(if taken == 0 { code::NO } else { code::OK })
+}
