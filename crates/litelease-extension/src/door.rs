@@ -9,7 +9,8 @@ use std::panic::catch_unwind;
 use std::{ptr, slice, str};
 
 use litelease_store::door::{
-    MarkQuestion, Outcome, Question, Verb, Wish, decide, difference, mark, statement,
+    MarkQuestion, Outcome, Question, Verb, Wish, decide, difference, is_plainly_marked, mark,
+    statement,
 };
 
 use litelease_core::{Claimant, Mark, Reason, Refusal, State};
@@ -126,6 +127,12 @@ pub unsafe extern "C" fn litelease_door_mark(
         }
         Err(code) => code,
     }
+}
+
+/// Whether a token may be granted with this mark, as far as can be told from the two alone: 1 or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_door_is_plainly_marked(floor: i64, boot: i64, token: i64) -> c_int {
+    catch_unwind(|| is_plainly_marked(Mark { floor, boot }, token)).map_or(0, c_int::from)
 }
 
 /// # Safety

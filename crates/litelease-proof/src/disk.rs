@@ -6,6 +6,7 @@
 //! to the same file, as it does where the system keeps a journal of lengths.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::rig::Dice;
 
@@ -27,6 +28,17 @@ pub enum Event {
     Sync(usize),
     /// What the names stand for is now safe.
     SyncFolder,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Write(file, at, bytes) => {
+                write!(f, "{} bytes written to file {file} at {at}", bytes.len())
+            }
+            event => write!(f, "{event:?}"),
+        }
+    }
 }
 
 /// The files of a folder, by name.

@@ -468,6 +468,29 @@ fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
 }
 
 #[test]
+fn a_copy_without_its_log_is_an_older_file_and_is_fenced_like_one() {
+    let place = Place::new("WAL");
+    let db = in_boot(7, &place, 2);
+    db.bootstrap().unwrap();
+    db.conn().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let newest = [0, 100, 200].map(|now_ms| claim_at(&db, "x", now_ms))[2];
+    let copy = Place::new("WAL");
+    std::fs::copy(&place.file, &copy.file).unwrap();
+    let copied = in_boot(7, &copy, 2);
+    assert_eq!(copied.token("x").unwrap(), None, "all of it was in the log");
+    let floor = copied.restore_fence().unwrap();
+    assert!(floor > newest);
+    assert_eq!(claim_at(&copied, "x", 300), floor + 1);
+}
+
+/// Before 3.51.3, writes and checkpoints that race could lose committed transactions.
+#[test]
+fn the_sqlite_that_is_built_in_does_not_lose_commits_by_itself() {
+    let version = litelease::rusqlite::version();
+    assert!(litelease::rusqlite::version_number() >= 3_051_003, "SQLite {version} is too old");
+}
+
+#[test]
 fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
     pretend(Some(Boot::Known(7)));
     let foreign = Litelease::from_connection(Connection::open_in_memory().unwrap());

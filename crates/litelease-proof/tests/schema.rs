@@ -280,8 +280,11 @@ fn a_newer_format_is_refused_by_name() {
         "UPDATE litelease_meta SET format = 7; ALTER TABLE litelease_resources RENAME TO elsewhere",
     ] {
         let db = with_floor();
+        acquired(db.claim("y", "a", LONG)); // its statements have met the old one
         db.conn().execute_batch(upgrade).unwrap();
         let refused = db.claim("x", "a", LONG);
+        assert!(matches!(refused, Err(Error::NewerFormat { found: 7, known: 1 })), "{refused:?}");
+        let refused = db.restore_fence();
         assert!(matches!(refused, Err(Error::NewerFormat { found: 7, known: 1 })), "{refused:?}");
         assert!(matches!(db.bootstrap(), Err(Error::NewerFormat { .. })));
         let reader = Litelease::from_connection(db.into_connection());

@@ -14,7 +14,8 @@ use litelease::rusqlite::{self, Connection};
 use litelease::{
     LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriterOptions,
 };
-use litelease_proof::rig::{Dice, Place, tell, worker};
+use litelease_proof::command::Desk;
+use litelease_proof::rig::{Dice, Place, eventually, tell, worker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -325,6 +326,35 @@ fn a_child_process_does_not_inherit_the_lock() {
     assert_eq!(try_write(&place).unwrap(), 1);
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// `litelease write` becomes the command; what that leaves running shares the lock, as with flock(1).
+#[test]
+fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
+    let desk = Desk::new();
+    let writer = SingleWriter::open(&desk.file).unwrap();
+    let script = "sleep 60 >/dev/null 2>&1 & echo $!";
+    let words = ["write", "--", "sh", "-c", script];
+    let output = desk.run(&words);
+    assert!(output.status.success(), "{output:?}");
+    let child = String::from_utf8(output.stdout).unwrap();
+    let held = writer.lock_state().unwrap();
+    assert!(matches!(&held, LockState::Held(Some(by)) if by.is_gone()), "{held:?}");
+    let told = desk.run(&["writer"]);
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(
+        told.contains("the process is gone, one that it forked still holds the lock"),
+        "{told}"
+    );
+    assert!(Command::new("kill").args(["-9", child.trim()]).status().unwrap().success());
+    let is_free = || writer.lock_state().unwrap() == LockState::Free;
+    eventually("the lock is free", || is_free().then_some(()));
+    // A signal reaches the command itself, for that is what the process has become.
+    let mut running = desk.command(&["write", "--", "sleep", "60"]).spawn().unwrap();
+    eventually("it holds the lock", || (!is_free()).then_some(()));
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(writer.lock_state().unwrap(), LockState::Free);
 }
 
 #[test]

@@ -174,6 +174,17 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
     Ok((wanted, is_weak))
 }
 
+/// Whether a token may be granted with this mark, as far as can be told from the two alone. If not, [`mark`] knows.
+///
+/// ```
+/// # use litelease_core::Mark;
+/// # use litelease_store::door::is_plainly_marked;
+/// assert!(!is_plainly_marked(Mark { floor: 0, boot: 0 }, 1));
+/// ```
+pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
+    mark.boot == Boot::present().number() && mark.is_enough_for(token)
+}
+
 /// The first difference between a table as it is stored and as it should be. `None` means that it is ours.
 ///
 /// ```

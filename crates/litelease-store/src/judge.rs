@@ -109,16 +109,16 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
     let Some(case) = (unsafe { case.as_mut() }) else { return false };
     // SAFETY: the values live for the duration of the call.
     let value = |at: usize| rest.get(at).and_then(|value| unsafe { api.value(*value) });
-    match rest.len() {
-        1 => {
+    match rest {
+        [part] => {
             let Some(Verdict { state, now_ms }) = case.verdict else { return false };
             let tenure = state.tenure();
-            let part = match value(0) {
-                Some(Value::Integer(0)) => tenure.map(|tenure| Value::Text(tenure.owner)),
-                Some(Value::Integer(1)) => Some(Value::Integer(state.token())),
-                Some(Value::Integer(2)) => {
-                    tenure.map(|tenure| Value::Integer(tenure.expires_at_ms))
-                }
+            // SAFETY: the value lives for the duration of the call. Only our own statements have a case, and there
+            // it is a number.
+            let part = match unsafe { (api.value_int64)(*part) } {
+                0 => tenure.map(|tenure| Value::Text(tenure.owner)),
+                1 => Some(Value::Integer(state.token())),
+                2 => tenure.map(|tenure| Value::Integer(tenure.expires_at_ms)),
                 _ => Some(Value::Integer(now_ms)),
             };
             // SAFETY: the text belongs to the request, which outlives the run.

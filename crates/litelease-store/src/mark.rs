@@ -58,7 +58,8 @@ impl Store {
         run.step()?;
         let number = |index| run.column(index).and_then(Value::integer);
         let (Some(floor @ 0..), Some(boot)) = (number(0), number(1)) else {
-            return Err(damaged_meta());
+            // It may also be one of a newer format.
+            return Err(self.verify().err().unwrap_or_else(damaged_meta));
         };
         let boot = Boot::present().read(boot, floor, &self.connection.filename());
         Ok(Mark { floor, boot })
@@ -127,6 +128,7 @@ impl Store {
             return Ok(false);
         }
         let synchronous = self.connection.synchronous()?;
+        // SQLite compiles this one anew for every run, so there is no use in keeping it.
         let mut statement = self.connection.prepare(JOURNAL_MODE)?;
         let mut run = statement.run(&[])?;
         run.step()?;

@@ -106,6 +106,13 @@ impl Store {
         opened
     }
 
+    /// Makes up for what an interrupt has stopped.
+    fn pay_debts(&self) -> Result<(), Error> {
+        let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
+        self.put_back_synchronous();
+        settled
+    }
+
     /// Pays the debt of a rollback that failed, if the transaction that is open now is still the one it was
     /// meant for: then it has the savepoint that `open` has marked it with.
     ///
@@ -151,9 +158,9 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
-        self.put_back_synchronous();
-        settled?;
+        if self.owes_rollback.get() || self.owes_synchronous.get().is_some() {
+            self.pay_debts()?;
+        }
         let is_autocommit = self.connection.is_autocommit();
         if self.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);

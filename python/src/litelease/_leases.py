@@ -319,7 +319,7 @@ class Litelease(Fences):
             row, floor = self._load(name, keeps_mark)
             decision, answer = decide(row[1:] if row else None, floor, now)
             if decision.writes:
-                if decision.token > (row[2] if row else 0) and self._mark(keeps_mark, decision.token).writes:
+                if decision.token > (row[2] if row else 0) and self._is_unmarked(keeps_mark, decision.token):
                     raise _Unmarked(decision.token)
                 expiry = decision.expires_at_ms if decision.has_owner else None
                 values = (owner if decision.has_owner else None, decision.token, expiry, now)
@@ -341,6 +341,11 @@ class Litelease(Fences):
         if decision.writes and decision.has_owner and at_ms is None and _time(None) >= decision.expires_at_ms:
             raise ExpiredOnArrival(LeaseInfo(name, owner or "", decision.token, decision.expires_at_ms))
         return answer
+
+    def _is_unmarked(self, keeps_mark: bool, token: int) -> bool:
+        if keeps_mark and _library.is_plainly_marked(*self._stored_mark(keeps_mark), token):
+            return False
+        return bool(self._mark(keeps_mark, token).writes)
 
     def _leave_mark(self, token: int) -> None:
         """Stores the mark that is needed before ``token`` may be granted."""

@@ -121,6 +121,7 @@ def _library() -> ctypes.CDLL:
     library.litelease_door_version.restype = ctypes.c_char_p
     library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
     library.litelease_door_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
+    library.litelease_door_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
     library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_door_statement.restype = ctypes.c_size_t
     library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
@@ -192,6 +193,11 @@ def decide(
     decision = Decision()
     code: int = _library().litelease_door_decide(ctypes.byref(question), ctypes.byref(decision))
     return code, decision
+
+
+def is_plainly_marked(floor: int, boot: int, token: int) -> bool:
+    """Whether a token may be granted with this mark, as far as can be told without asking more."""
+    return bool(_library().litelease_door_is_plainly_marked(floor, boot, token))
 
 
 def mark(
