@@ -178,6 +178,25 @@ impl Held {
         }
     }
 
+    /// Presents the token of this hold for the writes of a connection to tables that its name guards by connection.
+    /// Answers whether it is the newest one, as [`present`](Leases::present) does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Guard, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # db.conn().execute_batch("CREATE TABLE orders (id)").map_err(litelease::Error::from)?;
+    /// # db.guard("orders", "orders", &Guard::by_connection())?;
+    /// let held = db.hold("orders", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert!(held.present_on(&db)?);
+    /// db.conn().execute("INSERT INTO orders VALUES (1)", []).map_err(litelease::Error::from)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn present_on(&self, leases: &Leases) -> crate::Result<bool> {
+        leases.present(self.name(), self.token())
+    }
+
     /// What is held.
     ///
     /// ```
