@@ -125,9 +125,8 @@ fn a_pipeline_keeps_the_terminal_to_itself() {
     let mut terminal = shell(&desk);
     // The second one reads the keyboard while the first is at work, which must not have taken it away.
     let work = "echo > child; while [ ! -e go ]; do sleep 0.05; done; echo finished";
-    terminal.types(&format!(
-        "litelease run x -- sh -c '{work}' | (read k </dev/tty; echo got $k; cat)\n"
-    ));
+    let read = "while [ ! -e child ]; do sleep 0.05; done; read k </dev/tty; echo got $k; cat";
+    terminal.types(&format!("litelease run x -- sh -c '{work}' | ({read})\n"));
     desk.read("child");
     terminal.types("key\n");
     terminal.shows("got key");
