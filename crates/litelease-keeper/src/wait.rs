@@ -66,8 +66,8 @@ impl Waiter {
     pub fn nap(&self, heard: u32, time: Duration) {
         match &self.bell {
             Some(bell) => bell.listen(heard, time),
-            // Without a bell the floor is a little higher.
-            None => std::thread::sleep(time.min(Duration::from_millis(20))),
+            // Nothing will be heard, so it looks more often.
+            None => std::thread::sleep(time.min(Duration::from_millis(100))),
         }
     }
 }

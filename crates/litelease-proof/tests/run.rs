@@ -277,6 +277,26 @@ fn a_full_disk_ends_the_command_in_time_and_is_forgotten_when_there_is_space_aga
     assert_eq!(told(&output).0, 0, "{output:?}");
 }
 
+#[test]
+fn running_out_of_file_descriptors_is_told_and_leaves_no_lease_behind() {
+    let mut codes = Vec::new();
+    for limit in 4..=24 {
+        let desk = Desk::new();
+        drop(desk.db());
+        let mut shell = Command::new("sh");
+        let line = format!("ulimit -n {limit}; exec litelease run x -- true");
+        shell.args(["-c", &line]).stdin(Stdio::null());
+        desk.environment(&mut shell);
+        let (code, _, errors) = told(&shell.output().unwrap());
+        // With very few, not even the program can be loaded: that is the shell's 127.
+        assert!([0, 69, 126, 127].contains(&code), "{limit}: {code} {errors}");
+        assert!(!errors.contains("panicked"), "{limit}: {errors}");
+        assert_eq!(holder(&desk.db()), None, "{limit}: {errors}");
+        codes.push(code);
+    }
+    assert!(codes.contains(&69) && codes.last() == Some(&0), "{codes:?}");
+}
+
 struct Unmount<'a>(&'a Path);
 
 impl Drop for Unmount<'_> {

@@ -449,7 +449,7 @@ impl LossSignal {
             let left = timeout.saturating_sub(now - begin);
             // Not left to the keeper alone: its thread may be stuck in a system call.
             let trusted = self.hold.trusted_until().saturating_sub(now);
-            let step = trusted.max(Duration::from_millis(1)).min(Duration::from_secs(1)).min(left);
+            let step = trusted.max(Duration::from_millis(10)).min(Duration::from_secs(1)).min(left);
             let loss = self.hold.wait_lost(step);
             let is_over = self.hold.is_ended() || left.is_zero();
             if loss.is_some() || is_over {

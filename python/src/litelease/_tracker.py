@@ -6,10 +6,10 @@ import contextlib
 import os
 import sqlite3
 import time
-import uuid
 from pathlib import Path
 from typing import Iterator
 
+from ._identity import identity
 from ._leases import Litelease
 from ._types import Acquired, TrackerIsLockedError
 
@@ -31,19 +31,24 @@ class Tracker:
 
         Raises ``TrackerIsLockedError`` if somebody else has it.
         """
-        token = uuid.uuid4().hex
+        owner = identity()
         with self._open() as db:
-            answer = db.claim(name, token, expire)
+            answer = db.claim(name, owner, expire)
         if isinstance(answer, Acquired):
-            return token
+            return owner.rpartition(" ")[2]
         current = answer.current
         raise TrackerIsLockedError(name, current.owner, current.lease_expires_at_ms)
 
     def unlock_it(self, name: str, token: str) -> None:
         """Unlocks ``name``. With a token that is no longer current nothing happens: the lock is already somebody
         else's."""
+        if not self.db_path.exists():
+            return
         with self._open() as db:
-            db.release(name, token)
+            lease = db.inspect(name)
+            # The token is the last word of the owner text, which tells the others who has it.
+            if lease is not None and token and lease.owner.rpartition(" ")[2] == token:
+                db.release(name, lease.owner, token=lease.token)
 
     @contextlib.contextmanager
     def lock(self, name: str, expire: float = 60) -> Iterator[str]:
