@@ -23,7 +23,11 @@ impl When {
         match self {
             When::At(now_ms) => now_ms,
             When::Now => match SystemTime::now().duration_since(UNIX_EPOCH) {
-                Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+                // As 64 bits, which is cheaper than the 128 of `as_millis` and lasts as long.
+                Ok(since) => i64::try_from(since.as_secs())
+                    .unwrap_or(i64::MAX)
+                    .saturating_mul(1000)
+                    .saturating_add(i64::from(since.subsec_millis())),
                 Err(before) => {
                     i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms)
                 }

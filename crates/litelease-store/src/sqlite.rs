@@ -749,7 +749,13 @@ unsafe fn as_text<'a>(start: *const c_uchar, length: c_int) -> Option<&'a str> {
         return None;
     }
     // SAFETY: as promised.
-    std::str::from_utf8(unsafe { as_bytes(start, length) }).ok()
+    let bytes = unsafe { as_bytes(start, length) };
+    if bytes.is_ascii() {
+        // Nearly all names and owners are, and telling that is much cheaper.
+        // SAFETY: ASCII is UTF-8.
+        return Some(unsafe { std::str::from_utf8_unchecked(bytes) });
+    }
+    std::str::from_utf8(bytes).ok()
 }
 
 /// Bytes as SQLite hands them out; none where it has a null pointer for them.

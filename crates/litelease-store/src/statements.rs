@@ -4,7 +4,7 @@
 //! All of them name `main`, so that a temporary or attached table of our name is never taken for ours. What
 //! they must mean is decided elsewhere: one read, one update and one insertion serve all verbs.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
@@ -101,7 +101,7 @@ pub(crate) struct Granting {
 pub(crate) struct Held {
     sql: &'static str,
     calls: Calls,
-    idle: Cell<Option<Statement>>,
+    kept: RefCell<Option<Statement>>,
 }
 
 /// The functions of ours that a statement calls.
@@ -152,7 +152,7 @@ impl Held {
     }
 
     const fn calling(calls: Calls, sql: &'static str) -> Self {
-        Held { sql, calls, idle: Cell::new(None) }
+        Held { sql, calls, kept: RefCell::new(None) }
     }
 
     fn prepare(&self, connection: Connection) -> Result<Statement, Failure> {
@@ -165,25 +165,27 @@ impl Held {
         }
     }
 
-    /// Lends the statement to `work`. It is taken out meanwhile, so a second use from inside the first one
-    /// compiles a statement of its own instead of disturbing it.
+    /// Lends the statement to `work`. A second use from inside the first one compiles a statement of its own instead
+    /// of disturbing it.
     pub(crate) fn with<T>(
         &self,
         connection: Connection,
         work: impl FnOnce(&mut Statement) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let mut statement = match self.idle.take() {
-            Some(statement) => statement,
-            None => self.prepare(connection)?,
+        let Ok(mut kept) = self.kept.try_borrow_mut() else {
+            return work(&mut self.prepare(connection)?);
         };
-        let done = work(&mut statement);
-        self.idle.set(Some(statement));
-        done
+        match &mut *kept {
+            Some(statement) => work(statement),
+            none => work(none.insert(self.prepare(connection)?)),
+        }
     }
 
     /// Gives up the compiled statement.
     pub(crate) fn forget(&self) {
-        self.idle.take();
+        if let Ok(mut kept) = self.kept.try_borrow_mut() {
+            *kept = None;
+        }
     }
 
     /// Runs the statement, which answers no rows, to its end.
