@@ -124,8 +124,8 @@ fn durability(connection: &Connection, note: Note<'_>) {
         }
         Ok(mode) => {
             let text = format!(
-                "{mode}: a power cut may lose the last grant of programs that use SQLite's defaults; \
-                 PRAGMA journal_mode = WAL cures it"
+                "{mode}: a power cut may take the last grants of programs that use SQLite's defaults, though no \
+                 token comes back; PRAGMA journal_mode = WAL keeps them"
             );
             note("journal", Mind, text);
         }
@@ -181,7 +181,11 @@ fn holders(leases: &[Listed], note: Note<'_>) {
             );
         }
     }
-    note("leases", Fine, format!("{} names, {count} of them live", leases.len()));
+    let names = match leases.len() {
+        1 => "1 name".into(),
+        many => format!("{many} names"),
+    };
+    note("leases", Fine, format!("{names}, {count} of them live"));
 }
 
 #[cfg(target_os = "linux")]
