@@ -26,7 +26,8 @@
 //! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
 //!
 //! What stops an old owner is there too: guarded tables ([`guard`](Leases::guard)), checkpoints
-//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]).
+//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). Where more than one may work at a time, a pool lends
+//! out numbered slots: [`Pools`].
 
 mod error;
 mod fences;
@@ -35,6 +36,7 @@ mod gate;
 mod handle;
 mod leases;
 mod linked;
+mod pools;
 mod single_writer;
 mod transaction;
 
@@ -44,11 +46,12 @@ pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use leases::Leases;
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
-    RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
+    ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
-pub use litelease_store::{Guard, GuardInfo};
+pub use litelease_store::{Borrowed, Guard, GuardInfo, SlotRow};
 pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting};
+pub use pools::{Borrow, Pools};
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use transaction::{Savepoint, Transaction};
