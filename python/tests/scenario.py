@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "delete", "slots"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
@@ -87,6 +88,8 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
     found: dict[str, str] = {}
     if verb == "rollback" and takes("to"):
         verb = "rollback to"
+    if verb == "renew" and takes("slot"):
+        verb = "renew slot"
     if verb == "release" and takes("savepoint"):
         verb = "release savepoint"
     if verb == "begin":
@@ -98,10 +101,12 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["name"] = asked.pop(0)
     if verb in ("claim", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
+    if verb in ("borrow", "return", "renew slot"):
+        found["lease"] = asked.pop(0)
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("ttl", "above", "token"):
+    for label in ("count", "ttl", "above", "token", "key"):
         if takes(label):
             found[label] = asked.pop(0)
     assert not asked, f"{place}: unexpected {asked}"

@@ -24,6 +24,7 @@ extern crate alloc;
 
 mod answer;
 mod mark;
+mod pool;
 mod row;
 mod rule;
 
@@ -32,6 +33,7 @@ pub use answer::{
     RenewResult, TransferResult,
 };
 pub use mark::{Here, Mark};
+pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, Shelf, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, claim, inspect, is_newest, purge_limit, release, renew,

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
-use litelease::{LeaseInfo, Leases, Litelease, LiteleaseRef};
+use litelease::{Borrow, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
-use crate::play::{Played, Player, ToText, error, held, number, owner};
+use crate::play::{self, Played, Player, ToText, error, held, number, owner};
 use crate::scenario::Action;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
@@ -16,8 +16,13 @@ pub struct CratePlayer {
     connections: HashMap<String, Litelease>,
     current: String,
     abandoned: bool,
+    /// What the scenario calls the leases on slots.
+    lent: Lent,
     folder: TempDir,
 }
+
+/// The UUIDs of leases on slots, by what a scenario calls them.
+pub type Lent = HashMap<String, String>;
 
 /// What the verbs are called on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,8 +42,14 @@ impl CratePlayer {
     pub fn new(mode: Mode) -> Result<Self, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
         let current = "main".to_owned();
-        let mut player =
-            CratePlayer { mode, connections: HashMap::new(), current, abandoned: false, folder };
+        let mut player = CratePlayer {
+            mode,
+            connections: HashMap::new(),
+            current,
+            abandoned: false,
+            lent: Lent::new(),
+            folder,
+        };
         player.connect("main")?;
         player.db().bootstrap()?;
         Ok(player)
@@ -61,24 +72,35 @@ impl CratePlayer {
 
     fn lease_step(&mut self, now_ms: i64, action: &Action) -> litelease::Result<String> {
         let mode = self.mode;
+        let mut lent = std::mem::take(&mut self.lent);
+        let done = self.in_mode(mode, |leases| perform(leases, &mut lent, now_ms, action));
+        self.lent = lent;
+        done
+    }
+
+    fn in_mode(
+        &mut self,
+        mode: Mode,
+        mut perform: impl FnMut(&Leases) -> litelease::Result<String>,
+    ) -> litelease::Result<String> {
         let db = self.db();
         // Inside a transaction of the scenario's own the verbs join that one.
         if !db.conn().is_autocommit() {
-            return perform(db, now_ms, action);
+            return perform(db);
         }
         match mode {
-            Mode::Autocommit => perform(db, now_ms, action),
-            Mode::Borrowed => perform(&LiteleaseRef::new(db.conn()), now_ms, action),
+            Mode::Autocommit => perform(db),
+            Mode::Borrowed => perform(&LiteleaseRef::new(db.conn())),
             Mode::Transaction => {
                 let tx = db.transaction()?;
-                let answer = perform(&tx, now_ms, action)?;
+                let answer = perform(&tx)?;
                 tx.commit().map(|()| answer)
             }
             Mode::Savepoint => {
                 let mut tx = db.transaction()?;
                 let mut outer = tx.savepoint()?;
                 let inner = outer.savepoint()?;
-                let answer = perform(&inner, now_ms, action)?;
+                let answer = perform(&inner)?;
                 inner.commit()?;
                 outer.commit()?;
                 tx.commit().map(|()| answer)
@@ -114,7 +136,12 @@ impl Player for CratePlayer {
 }
 
 /// Calls the verb of an action on any handle of the crate.
-pub fn perform(leases: &Leases, now_ms: i64, action: &Action) -> litelease::Result<String> {
+pub fn perform(
+    leases: &Leases,
+    lent: &mut Lent,
+    now_ms: i64,
+    action: &Action,
+) -> litelease::Result<String> {
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
     // An exact form means one grant; its expiry plays no part.
     let grant = |name: &str, owner: &str, token: i64| LeaseInfo {
@@ -154,6 +181,45 @@ pub fn perform(leases: &Leases, now_ms: i64, action: &Action) -> litelease::Resu
         Action::Inspect { name } => held(leases.inspect_at(name, now_ms)?),
         Action::Owner { name } => owner(leases.owner_at(name, now_ms)?),
         Action::Token { name } => number(leases.token(name)?),
+        action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
+    })
+}
+
+fn perform_on_pools(
+    pools: &Pools<'_>,
+    lent: &mut Lent,
+    now_ms: i64,
+    action: &Action,
+) -> litelease::Result<String> {
+    let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
+    let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
+    Ok(match action {
+        Action::Pool { pool, count } => play::pool(pools.register_at(pool, *count, now_ms)?),
+        Action::Borrow { pool, lease, key, .. } => {
+            let wishes = key.iter().fold(Borrow::new(), |wishes, key| wishes.key(key));
+            let borrowed = pools.borrow_with_at(pool, ttl, wishes, now_ms)?;
+            if let Some(borrowed) = &borrowed {
+                lent.insert(lease.clone(), borrowed.lease.clone());
+            }
+            play::slot(borrowed.map(|borrowed| borrowed.slot))
+        }
+        Action::Return { pool, lease } => {
+            let returned = pools.return_slot_at(pool, &uuid(lent, lease), now_ms)?;
+            if returned { "returned".into() } else { "none".into() }
+        }
+        Action::RenewSlot { pool, lease, .. } => {
+            play::slot(pools.renew_at(pool, &uuid(lent, lease), ttl, now_ms)?)
+        }
+        Action::DeletePool { pool } => {
+            if pools.delete(pool)? {
+                "deleted".into()
+            } else {
+                "none".into()
+            }
+        }
+        Action::Slots { pool } => {
+            play::slots(pools.slots_at(pool, now_ms)?.into_iter().map(|row| row.slot))
+        }
         _ => "error not a verb on leases".into(),
     })
 }

@@ -30,6 +30,9 @@ mod documents {
     #[doc = include_str!("../../../docs/fencing.md")]
     struct Fencing;
 
+    #[doc = include_str!("../../../docs/pools.md")]
+    struct Pools;
+
     #[doc = include_str!("../../../docs/single-writer.md")]
     struct Writer;
 

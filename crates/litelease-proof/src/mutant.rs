@@ -3,7 +3,7 @@
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, Refusal, ReleaseResult, RenewResult, Row,
-    State, Step, Term, TransferResult,
+    Shelf, SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -59,6 +59,32 @@ pub trait Rules {
         floor: i64,
     ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
         rule::break_lease(row, now_ms, floor)
+    }
+
+    /// As [`rule::borrow_slot`].
+    fn borrow_slot(
+        &self,
+        shelf: Shelf,
+        term: Term,
+        newest: i64,
+        floor: i64,
+    ) -> Result<Option<SlotInfo>, Refusal> {
+        rule::borrow_slot(shelf, term, newest, floor)
+    }
+
+    /// As [`rule::renew_slot`].
+    fn renew_slot(&self, slot: SlotInfo, term: Term) -> Option<SlotInfo> {
+        rule::renew_slot(slot, term)
+    }
+
+    /// As [`SlotInfo::is_live`].
+    fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
+        slot.is_live(now_ms)
+    }
+
+    /// The floor that a file needs when a pool is deleted of which this is the newest token.
+    fn floor_after_pool(&self, newest: i64) -> i64 {
+        newest
     }
 }
 
@@ -241,5 +267,103 @@ impl Rules for FloorIgnored {
         _floor: i64,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         rule::claim(row, owner, term, 0)
+    }
+}
+
+/// A slot that was never lent out comes before one that was returned.
+pub struct FreshFirst;
+
+impl Rules for FreshFirst {
+    fn borrow_slot(
+        &self,
+        shelf: Shelf,
+        term: Term,
+        newest: i64,
+        floor: i64,
+    ) -> Result<Option<SlotInfo>, Refusal> {
+        let freed = shelf.freed.filter(|_| shelf.fresh >= shelf.info.count);
+        rule::borrow_slot(Shelf { freed, ..shelf }, term, newest, floor)
+    }
+}
+
+/// A pool that was made smaller lends out its low positions, however many are in use.
+pub struct ShrunkPoolLends;
+
+impl Rules for ShrunkPoolLends {
+    fn borrow_slot(
+        &self,
+        mut shelf: Shelf,
+        term: Term,
+        newest: i64,
+        floor: i64,
+    ) -> Result<Option<SlotInfo>, Refusal> {
+        shelf.info.in_use = 0;
+        rule::borrow_slot(shelf, term, newest, floor)
+    }
+}
+
+/// The file's floor does not count for pools.
+pub struct SlotFloorIgnored;
+
+impl Rules for SlotFloorIgnored {
+    fn borrow_slot(
+        &self,
+        shelf: Shelf,
+        term: Term,
+        newest: i64,
+        _floor: i64,
+    ) -> Result<Option<SlotInfo>, Refusal> {
+        rule::borrow_slot(shelf, term, newest, 0)
+    }
+}
+
+/// Every slot counts for itself: a token comes again.
+pub struct SlotTokenNotRaised;
+
+impl Rules for SlotTokenNotRaised {
+    fn borrow_slot(
+        &self,
+        shelf: Shelf,
+        term: Term,
+        newest: i64,
+        floor: i64,
+    ) -> Result<Option<SlotInfo>, Refusal> {
+        rule::borrow_slot(shelf, term, newest.saturating_sub(1), floor)
+    }
+}
+
+/// A lease on a slot is live at the very instant of its expiry.
+pub struct SlotLiveAtExpiry;
+
+impl Rules for SlotLiveAtExpiry {
+    fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
+        slot.is_live(now_ms - 1)
+    }
+}
+
+/// A renewal of a slot that comes too late revives it.
+pub struct SlotRenewRevives;
+
+impl Rules for SlotRenewRevives {
+    fn renew_slot(&self, slot: SlotInfo, term: Term) -> Option<SlotInfo> {
+        Some(SlotInfo { expires_at_ms: slot.expires_at_ms.max(term.until_ms()), ..slot })
+    }
+}
+
+/// A renewal of a slot can shorten it.
+pub struct SlotRenewShortens;
+
+impl Rules for SlotRenewShortens {
+    fn renew_slot(&self, slot: SlotInfo, term: Term) -> Option<SlotInfo> {
+        rule::renew_slot(slot, term).map(|slot| SlotInfo { expires_at_ms: term.until_ms(), ..slot })
+    }
+}
+
+/// The tokens of a deleted pool are forgotten.
+pub struct DeleteForgets;
+
+impl Rules for DeleteForgets {
+    fn floor_after_pool(&self, _newest: i64) -> i64 {
+        0
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, TransferResult,
+    BreakResult, ClaimResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -141,6 +142,25 @@ pub(crate) fn held<S: AsRef<str>>(lease: Option<LeaseInfo<S>>) -> String {
 
 pub(crate) fn owner<S: AsRef<str>>(owner: Option<S>) -> String {
     owner.map_or("none".into(), |owner| format!("owner {}", shown(owner.as_ref())))
+}
+
+/// A slot in the words of scenario files.
+pub(crate) fn slot(slot: Option<SlotInfo>) -> String {
+    slot.map_or("none".into(), |slot| {
+        let SlotInfo { position, token, expires_at_ms } = slot;
+        format!("slot {position} token {token} until {expires_at_ms}")
+    })
+}
+
+/// Several of them.
+pub(crate) fn slots(slots: impl IntoIterator<Item = SlotInfo>) -> String {
+    let told: Vec<String> = slots.into_iter().map(|lent| slot(Some(lent))).collect();
+    if told.is_empty() { "none".into() } else { told.join(" ") }
+}
+
+/// A pool in the words of scenario files.
+pub(crate) fn pool(info: PoolInfo) -> String {
+    format!("pool of {} with {} in use", info.count, info.in_use)
 }
 
 pub(crate) fn number(number: Option<i64>) -> String {

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, Here, Mark, Refusal, Row, State, Tenure, Term, inspect, purge_limit,
+    Claimant, Here, MAX_COUNT, MAX_TEXT, Mark, PoolInfo, Refusal, Row, Shelf, SlotInfo, State,
+    Tenure, Term, inspect, purge_limit,
 };
 
 use crate::mutant::Rules;
-use crate::play::{Played, Player, ToText, held, number, owner};
+use crate::play::{self, Played, Player, ToText, held, number, owner};
 use crate::scenario::Action;
 
 /// The pure rule, on rows in memory. Transactions are copies.
@@ -23,6 +24,22 @@ pub struct RulePlayer<R> {
 struct File {
     rows: BTreeMap<String, Stored>,
     mark: Mark,
+    pools: BTreeMap<String, Pool>,
+}
+
+/// A pool: its positions that were ever lent out, each with its newest token and who has it.
+#[derive(Clone, Default)]
+struct Pool {
+    count: i64,
+    slots: BTreeMap<i64, (i64, Option<Loan>)>,
+}
+
+#[derive(Clone)]
+struct Loan {
+    /// The names that the scenario has for it.
+    names: Vec<String>,
+    key: Option<String>,
+    slot: SlotInfo,
 }
 
 /// Nothing is at risk in memory.
@@ -87,10 +104,103 @@ impl<R: Rules> RulePlayer<R> {
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
+            Action::Pool { .. }
+            | Action::Borrow { .. }
+            | Action::Return { .. }
+            | Action::RenewSlot { .. }
+            | Action::DeletePool { .. }
+            | Action::Slots { .. } => return self.pool_step(now_ms, action),
             _ => return Ok(self.transaction_step(action)),
         };
         self.write(row.name(), write, now_ms);
         Ok(answer)
+    }
+
+    fn pool_step(&mut self, now_ms: i64, action: &Action) -> Result<String, Refusal> {
+        let File { mark, pools, .. } = &mut self.file;
+        let newest = |pool: &Pool| pool.slots.values().map(|slot| slot.0).max().unwrap_or(0);
+        let newest_of_all = pools.values().map(newest).max().unwrap_or(0);
+        let no_such_pool = || Ok("error NoSuchPool".to_owned());
+        Ok(match action {
+            Action::Pool { count, .. } if !(0..=MAX_COUNT).contains(count) => {
+                "error InvalidCount".into()
+            }
+            Action::Pool { pool, count } => {
+                let pool = pools.entry(pool.clone()).or_default();
+                pool.count = *count;
+                play::pool(pool.info(&self.rules, now_ms))
+            }
+            Action::Borrow { key: Some(key), .. } if !(1..=MAX_TEXT).contains(&key.len()) => {
+                "error InvalidText".into()
+            }
+            Action::Borrow { pool, lease, ttl_ms, key } => {
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
+                let kept = pool.live(&self.rules, now_ms).find(is_kept);
+                if let Some(loan) = kept {
+                    loan.names.push(lease.clone());
+                    return Ok(play::slot(Some(loan.slot)));
+                }
+                for (_, loan) in pool.slots.values_mut() {
+                    loan.take_if(|loan| !self.rules.is_slot_live(loan.slot, now_ms));
+                }
+                let free = |(position, (_, loan)): (&i64, &(i64, Option<Loan>))| {
+                    loan.is_none().then_some(*position)
+                };
+                let shelf = Shelf {
+                    info: pool.info(&self.rules, now_ms),
+                    freed: pool.slots.iter().find_map(free),
+                    fresh: pool.slots.keys().next_back().map_or(0, |position| position + 1),
+                };
+                let lent = self.rules.borrow_slot(shelf, term, newest_of_all, mark.floor)?;
+                if let Some(slot) = lent {
+                    if let Some(needed) = mark.needed(slot.token, HERE)? {
+                        *mark = needed;
+                    }
+                    let loan = Loan { names: vec![lease.clone()], key: key.clone(), slot };
+                    pool.slots.insert(slot.position, (slot.token, Some(loan)));
+                }
+                play::slot(lent)
+            }
+            Action::Return { pool, lease } => {
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let is_it = |loan: &&mut Loan| loan.names.contains(lease);
+                let position =
+                    pool.live(&self.rules, now_ms).find(is_it).map(|loan| loan.slot.position);
+                match position.and_then(|position| pool.slots.get_mut(&position)) {
+                    Some((_, loan)) => {
+                        *loan = None;
+                        "returned".into()
+                    }
+                    None => "none".into(),
+                }
+            }
+            Action::RenewSlot { pool, lease, ttl_ms } => {
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+                let loan = loans.find(|loan| loan.names.contains(lease));
+                let renewed = loan.and_then(|loan| {
+                    loan.slot = self.rules.renew_slot(loan.slot, term)?;
+                    Some(loan.slot)
+                });
+                play::slot(renewed)
+            }
+            Action::DeletePool { pool } => match pools.remove(pool) {
+                Some(pool) => {
+                    let newest = self.rules.floor_after_pool(newest(&pool));
+                    *mark = mark.raised(newest, HERE)?;
+                    "deleted".into()
+                }
+                None => "none".into(),
+            },
+            Action::Slots { pool } => match pools.get_mut(pool) {
+                Some(pool) => play::slots(pool.live(&self.rules, now_ms).map(|loan| loan.slot)),
+                None => return no_such_pool(),
+            },
+            _ => "error not a verb on pools".into(),
+        })
     }
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
@@ -149,6 +259,18 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
         }))
+    }
+}
+
+impl Pool {
+    fn live(&mut self, rules: &impl Rules, now_ms: i64) -> impl Iterator<Item = &mut Loan> {
+        let loans = self.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+        loans.filter(move |loan| rules.is_slot_live(loan.slot, now_ms))
+    }
+
+    fn info(&mut self, rules: &impl Rules, now_ms: i64) -> PoolInfo {
+        let in_use = self.live(rules, now_ms).count() as i64;
+        PoolInfo { count: self.count, in_use }
     }
 }
 

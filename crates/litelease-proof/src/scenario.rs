@@ -47,6 +47,12 @@ pub enum Action {
     RollbackTo { name: String },
     ReleaseSavepoint { name: String },
     Conn { name: String },
+    Pool { pool: String, count: i64 },
+    Borrow { pool: String, lease: String, ttl_ms: i64, key: Option<String> },
+    Return { pool: String, lease: String },
+    RenewSlot { pool: String, lease: String, ttl_ms: i64 },
+    DeletePool { pool: String },
+    Slots { pool: String },
 }
 
 /// A line that is not of the grammar.
@@ -169,6 +175,23 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             ttl_ms: reader.labelled("ttl")?,
             above: reader.option("above")?,
         },
+        "pool" | "resize" => {
+            Action::Pool { pool: reader.text()?, count: reader.labelled("count")? }
+        }
+        "borrow" => Action::Borrow {
+            pool: reader.text()?,
+            lease: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+            key: if reader.takes("key") { Some(reader.text()?) } else { None },
+        },
+        "return" => Action::Return { pool: reader.text()?, lease: reader.text()? },
+        "renew" if reader.takes("slot") => Action::RenewSlot {
+            pool: reader.text()?,
+            lease: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "delete" => Action::DeletePool { pool: reader.text()? },
+        "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
             name: reader.text()?,
             owner: reader.text()?,
@@ -228,6 +251,7 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
+            Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }

@@ -1,15 +1,17 @@
 //! The player for the SQL functions, registered in Rust or loaded as an extension, on a real file.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use litelease::rusqlite::types::ToSql;
 use litelease::rusqlite::{self, Connection, OptionalExtension};
+use litelease::{PoolInfo, SlotInfo};
 use tempfile::TempDir;
 
-use crate::crate_player::transaction_sql;
-use crate::play::{Played, Player, error};
+use crate::crate_player::{Lent, transaction_sql};
+use crate::play::{self, Played, Player, error};
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
 
@@ -19,6 +21,7 @@ pub struct SqlPlayer {
     extension: Option<PathBuf>,
     connections: HashMap<String, Connection>,
     current: String,
+    lent: RefCell<Lent>,
     folder: TempDir,
 }
 
@@ -27,7 +30,13 @@ impl SqlPlayer {
     pub fn new(extension: Option<PathBuf>) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let current = "main".to_owned();
-        let mut player = SqlPlayer { extension, connections: HashMap::new(), current, folder };
+        let mut player = SqlPlayer {
+            extension,
+            connections: HashMap::new(),
+            current,
+            lent: RefCell::default(),
+            folder,
+        };
         player.connect("main").expect("the file opens");
         player.call("bootstrap", &[]).expect("bootstrap");
         player
@@ -128,9 +137,68 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
-            _ => "error not a function".into(),
+            action => self.perform_on_pools(now_ms, action)?,
         }))
     }
+}
+
+impl SqlPlayer {
+    fn perform_on_pools(&self, now_ms: i64, action: &Action) -> rusqlite::Result<String> {
+        let mut lent = self.lent.borrow_mut();
+        let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
+        let word = |yes: Option<i64>, word: &str| match yes {
+            Some(1) => word.into(),
+            _ => "none".into(),
+        };
+        Ok(match action {
+            Action::Pool { pool, count } => {
+                let count = self.call("pool", &[pool, count])?.unwrap_or(-1);
+                let sql = "SELECT count(*) FROM litelease_slots(?1, ?2)";
+                let in_use = self.connection().query_row(sql, (pool, now_ms), |row| row.get(0))?;
+                play::pool(PoolInfo { count, in_use })
+            }
+            Action::Borrow { pool, lease, ttl_ms, key } => {
+                let sql = "SELECT litelease_borrow(?1, ?2, ?3, NULL, ?4)";
+                let values = (pool, ttl_ms, now_ms, key);
+                let borrowed: Option<String> =
+                    self.connection().query_row(sql, values, |row| row.get(0))?;
+                let slot = match &borrowed {
+                    Some(uuid) => self.slot(pool, uuid)?,
+                    None => None,
+                };
+                lent.extend(borrowed.map(|uuid| (lease.clone(), uuid)));
+                play::slot(slot)
+            }
+            Action::Return { pool, lease } => {
+                let returned = self.call("return", &[pool, &uuid(&lent, lease), &now_ms])?;
+                word(returned, "returned")
+            }
+            Action::RenewSlot { pool, lease, ttl_ms } => {
+                let lease = uuid(&lent, lease);
+                match self.call("pool_renew", &[pool, &lease, ttl_ms, &now_ms])? {
+                    Some(_) => play::slot(self.slot(pool, &lease)?),
+                    None => "none".into(),
+                }
+            }
+            Action::DeletePool { pool } => word(self.call("pool_delete", &[pool])?, "deleted"),
+            Action::Slots { pool } => {
+                let sql = "SELECT position, token, expires_at_ms FROM litelease_slots(?1, ?2)";
+                let mut statement = self.connection().prepare(sql)?;
+                let slots = statement.query_map((pool, now_ms), as_slot)?;
+                play::slots(slots.collect::<rusqlite::Result<Vec<_>>>()?)
+            }
+            _ => "error not a function".into(),
+        })
+    }
+
+    fn slot(&self, pool: &str, lease: &str) -> rusqlite::Result<Option<SlotInfo>> {
+        let sql = "SELECT position, token, expires_at_ms FROM litelease_slot(?1, ?2)";
+        self.connection().query_row(sql, (pool, lease), as_slot).optional()
+    }
+}
+
+fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
+    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms: row.get(2)? })
 }
 
 impl Player for SqlPlayer {
@@ -165,6 +233,9 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
         ("no larger token exists", "TokenExhausted"),
+        ("there is no such pool", "NoSuchPool"),
+        ("a pool has 0 to", "InvalidCount"),
+        ("of a borrow has", "InvalidText"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{LiteleaseRef, rusqlite::Connection};
-use litelease_proof::crate_player::perform;
+use litelease_proof::crate_player::{Lent, perform};
 use litelease_proof::play;
 use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
 use litelease_proof::scenario::Action;
@@ -109,7 +109,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
             Err(error) => play::error(&error.into()).replace("error SQLITE_BUSY", "BUSY at BEGIN"),
             Ok(()) => {
                 let was_autocommit = conn.is_autocommit();
-                let answer = perform(&leases, 110, &action)
+                let answer = perform(&leases, &mut Lent::new(), 110, &action)
                     .unwrap_or_else(|error| play::error(&error).replace("error SQLITE_", ""));
                 assert_eq!(conn.is_autocommit(), was_autocommit, "{verb} moved the boundary");
                 answer

@@ -79,6 +79,14 @@ fn the_scenarios_notice_every_planted_bug() {
         ("break keeps the token", noticed_by(|| BreakKeepsToken)),
         ("an exact form ignores the token", noticed_by(|| ExactIgnored)),
         ("the floor is ignored", noticed_by(|| FloorIgnored)),
+        ("a fresh slot before a returned one", noticed_by(|| FreshFirst)),
+        ("a smaller pool lends more than it has", noticed_by(|| ShrunkPoolLends)),
+        ("the floor is ignored by pools", noticed_by(|| SlotFloorIgnored)),
+        ("the token of a slot is not raised", noticed_by(|| SlotTokenNotRaised)),
+        ("a slot is live at the instant of expiry", noticed_by(|| SlotLiveAtExpiry)),
+        ("a renewal revives a slot", noticed_by(|| SlotRenewRevives)),
+        ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
+        ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -44,6 +44,10 @@ fn the_list_of_functions_is_pinned() {
         [
             "litelease_admit/2 direct only",
             "litelease_bootstrap/0 direct only",
+            "litelease_borrow/2 direct only",
+            "litelease_borrow/3 direct only",
+            "litelease_borrow/4 direct only",
+            "litelease_borrow/5 direct only",
             "litelease_break/1 direct only",
             "litelease_break/2 direct only",
             "litelease_checkpoint/3 direct only",
@@ -56,6 +60,10 @@ fn the_list_of_functions_is_pinned() {
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
+            "litelease_pool/2 direct only",
+            "litelease_pool_delete/1 direct only",
+            "litelease_pool_renew/3 direct only",
+            "litelease_pool_renew/4 direct only",
             "litelease_present/2 direct only",
             "litelease_presented/1 innocuous",
             "litelease_presenting/2 direct only",
@@ -70,6 +78,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_return/2 direct only",
+            "litelease_return/3 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
@@ -82,12 +92,13 @@ fn the_list_of_functions_is_pinned() {
     let modules: i64 = conn
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
-             ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get')",
+             ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
+              'litelease_slots')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 3);
+    assert_eq!(modules, 5);
 }
 
 #[test]
@@ -126,6 +137,20 @@ fn wrong_arguments_are_named() {
         ("SELECT litelease_claim('x')", "wrong number of arguments to function litelease_claim()"),
         ("SELECT litelease_claim('x', 'a', 0)", "the ttl must be at least 1 ms, got 0 ms"),
         ("SELECT * FROM litelease_leases('now')", "litelease_leases: now_ms must be an INTEGER"),
+        ("SELECT litelease_pool('p', '4')", "litelease_pool: count must be an INTEGER, not TEXT"),
+        ("SELECT litelease_pool('p', -1)", "litelease_pool: a pool has 0 to 1000000 slots, got -1"),
+        (
+            "SELECT litelease_borrow('p', 5, 1, 7)",
+            "note must be TEXT, or NULL for none, not an INTEGER",
+        ),
+        (
+            "SELECT * FROM litelease_slot('p')",
+            "id and lease must be TEXT: FROM litelease_slot(id, lease)",
+        ),
+        ("SELECT * FROM litelease_slots", "id must be TEXT: FROM litelease_slots(id[, now_ms])"),
+        ("SELECT * FROM litelease_slots(7)", "id must be TEXT: FROM litelease_slots(id[, now_ms])"),
+        ("SELECT * FROM litelease_slots('p', 'now')", "litelease_slots: now_ms must be an INTEGER"),
+        ("SELECT * FROM litelease_slots('p')", "litelease_slots: there is no such pool"),
     ] {
         let error = refused(&conn, sql);
         assert!(error.contains(words), "{sql}: {error}");
@@ -143,9 +168,28 @@ fn a_missing_table_says_what_to_call() {
         "SELECT litelease_token('x')",
         "SELECT litelease_purge(0)",
         "SELECT * FROM litelease_leases",
+        "SELECT litelease_pool('p', 1)",
+        "SELECT litelease_borrow('p', 5)",
+        "SELECT * FROM litelease_slots('p')",
     ] {
         let error = refused(&conn, sql);
         assert!(error.contains("call litelease_bootstrap() once first"), "{sql}: {error}");
+    }
+}
+
+#[test]
+fn the_arguments_of_a_table_may_come_from_another_in_any_order() {
+    let conn = memory();
+    one(&conn, "SELECT litelease_pool('p', 2)");
+    one(&conn, "SELECT litelease_borrow('p', 50, 100)");
+    one(&conn, "SELECT litelease_borrow('p', 50, 120)");
+    for sql in [
+        "SELECT group_concat(n) FROM (SELECT t, count(*) AS n FROM (SELECT 120 AS t UNION ALL SELECT 150),
+         litelease_slots('p', t) GROUP BY t)",
+        "SELECT group_concat(n) FROM (SELECT t, count(*) AS n FROM (SELECT 120 AS t, 'p' AS pool UNION ALL
+         SELECT 150, 'p'), litelease_slots AS s WHERE s.now_ms = t AND s.id = pool GROUP BY t)",
+    ] {
+        assert_eq!(one(&conn, sql), Value::Text("2,1".into()), "{sql}");
     }
 }
 

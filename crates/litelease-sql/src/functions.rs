@@ -4,7 +4,7 @@ use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, ReleaseResult, RenewResult,
     TransferResult,
 };
-use litelease_store::{Error, Guard, Store, Value, When};
+use litelease_store::{Error, Guard, Store, Value, When, Wishes};
 
 use crate::arguments::{Argument, Arguments, Kind};
 
@@ -76,6 +76,11 @@ const OR_WITHDRAW: Argument =
     Argument { name: "token", kind: Kind::Integer, null: Some("to withdraw it") };
 const VALUE: Argument = Argument { name: "value", kind: Kind::Anything, null: None };
 const FLOOR: Argument = Argument { name: "floor", kind: Kind::Integer, null: None };
+const ID: Argument = Argument { name: "id", kind: Kind::Text, null: None };
+const COUNT: Argument = Argument { name: "count", kind: Kind::Integer, null: None };
+const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
+const NOTE: Argument = Argument { name: "note", kind: Kind::Text, null: Some("for none") };
+const KEY: Argument = Argument { name: "key", kind: Kind::Text, null: Some("for none") };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -244,6 +249,56 @@ pub(crate) const FUNCTIONS: &[Function] =
                 let raised = store.raise_name(given.text(0), floor, When::Now);
                 raised.map(|()| Answer::Integer(floor))
             },
+        },
+        Function {
+            name: "litelease_pool",
+            arguments: &[ID, COUNT],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let info = store.pool(given.text(0), given.integer(1), When::Now)?;
+                Ok(Answer::Integer(info.count))
+            },
+        },
+        Function {
+            name: "litelease_borrow",
+            arguments: &[ID, TTL, NOW, NOTE, KEY],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let wishes = Wishes { note: given.optional_text(3), key: given.optional_text(4) };
+                let (id, ttl_ms) = (given.text(0), given.integer(1));
+                let lent = store.borrow_slot(id, ttl_ms, given.when(2), wishes)?;
+                Ok(lent.map_or(Answer::Null, |lent| Answer::Text(lent.lease)))
+            },
+        },
+        Function {
+            name: "litelease_return",
+            arguments: &[ID, LEASE, NOW],
+            required: 2,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let returned = store.return_slot(given.text(0), given.text(1), given.when(2))?;
+                Ok(Answer::Integer(i64::from(returned)))
+            },
+        },
+        Function {
+            name: "litelease_pool_renew",
+            arguments: &[ID, LEASE, TTL, NOW],
+            required: 3,
+            kind: Writes::Yes,
+            run: |store, given| {
+                let (id, lease, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
+                let renewed = store.renew_slot(id, lease, ttl_ms, given.when(3))?;
+                Ok(renewed.map_or(Answer::Null, |slot| Answer::Integer(slot.token)))
+            },
+        },
+        Function {
+            name: "litelease_pool_delete",
+            arguments: &[ID],
+            required: 1,
+            kind: Writes::Yes,
+            run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
         },
         Function {
             name: "litelease_owner",

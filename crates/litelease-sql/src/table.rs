@@ -22,16 +22,24 @@ pub(crate) struct TableFunction {
     pub(crate) name: &'static CStr,
     /// Its columns, as CREATE TABLE has them.
     pub(crate) definition: &'static CStr,
-    /// The place of the hidden column by which its argument is given, if it takes one.
-    pub(crate) argument: Option<c_int>,
-    /// Its rows, given the argument.
-    pub(crate) rows: fn(&Store, Given<'_>) -> Result<Rows, Error>,
+    /// The places of the hidden columns by which its arguments are given: at most `MOST`.
+    pub(crate) arguments: &'static [c_int],
+    /// Its rows, given the arguments.
+    pub(crate) rows: fn(&Store, &[Given<'_>]) -> Result<Rows, Error>,
 }
 
 /// Rows of a table, each with all its columns.
 pub(crate) type Rows = Vec<Vec<Answer>>;
 
-/// What was given as the argument.
+/// The most arguments that any of them takes.
+const MOST: usize = 2;
+
+/// The number by which a plan is told to the cursor: a bit for each argument that is given, and above them which of
+/// the values it is.
+const FIRST_PLACE: usize = MOST;
+const PLACE_BITS: usize = 4;
+
+/// What was given as an argument.
 pub(crate) enum Given<'a> {
     Nothing,
     Value(Value<'a>),
@@ -220,24 +228,29 @@ unsafe extern "C" fn best_index(table: *mut Table, info: *mut IndexInfo) -> c_in
     // SAFETY: SQLite hands over a valid description with that many constraints and usages.
     unsafe {
         let info = &mut *info;
-        let argument = (*table).function.argument;
+        let mut given: c_int = 0;
+        let arguments = (*table).function.arguments;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         for at in 0..count {
             let constraint = &*info.constraints.add(at);
-            let is_argument = Some(constraint.column) == argument;
-            if !is_argument || constraint.op != SQLITE_INDEX_CONSTRAINT_EQ {
+            let argument = arguments.iter().position(|column| *column == constraint.column);
+            let Some(argument) = argument.filter(|_| constraint.op == SQLITE_INDEX_CONSTRAINT_EQ)
+            else {
                 continue;
-            }
-            if info.number == 1 {
-                break; // SQLite itself compares any further ones
+            };
+            if info.number & (1 << argument) != 0 {
+                continue; // SQLite itself compares any further ones
             }
             if constraint.usable == 0 {
                 // The argument depends on a table that comes later: this plan cannot work.
                 return code::CONSTRAINT;
             }
+            // The values come in the order of the constraints; the number tells where each belongs.
+            given += 1;
             let usage = &mut *info.usage.add(at);
-            (usage.argument, usage.omit) = (1, 1);
-            info.number = 1;
+            (usage.argument, usage.omit) = (given, 1);
+            info.number |= 1 << argument;
+            info.number |= given << (FIRST_PLACE + PLACE_BITS * argument);
         }
         info.cost = 1e6;
         info.rows = 1_000;
@@ -274,11 +287,18 @@ unsafe extern "C" fn filter<L: Library>(
         };
         (&mut *cursor, values)
     };
-    let given = match values.first().filter(|_| number == 1) {
-        None => Given::Nothing,
-        // SAFETY: the value lives for the duration of the call.
-        Some(value) => unsafe { api.value(*value) }.map_or(Given::BadText, Given::Value),
-    };
+    // SAFETY: the cursor is ours and its table is alive.
+    let function = unsafe { (*cursor.table).function };
+    let mut given = [const { Given::Nothing }; MOST];
+    for (argument, given) in given.iter_mut().enumerate() {
+        let place = number >> (FIRST_PLACE + PLACE_BITS * argument) & ((1 << PLACE_BITS) - 1);
+        let value = usize::try_from(place - 1).ok().and_then(|at| values.get(at));
+        if let Some(value) = value {
+            // SAFETY: the value lives for the duration of the call.
+            *given = unsafe { api.value(*value) }.map_or(Given::BadText, Given::Value);
+        }
+    }
+    let given = &given[..function.arguments.len().min(MOST)];
     // SAFETY: the cursor is ours and its table is alive.
     unsafe { attempt(api, cursor, |cursor| cursor.start(given)) }
 }
@@ -320,7 +340,7 @@ unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
 
 impl Cursor {
     /// Reads all rows: a walk that is under way while rows are added might never end.
-    fn start(&mut self, given: Given<'_>) -> Result<(), Error> {
+    fn start(&mut self, given: &[Given<'_>]) -> Result<(), Error> {
         // SAFETY: SQLite keeps a table alive while it has cursors.
         let table = unsafe { &*self.table };
         self.position = 0;

@@ -1,7 +1,7 @@
 //! The list of table-valued functions: what each is called, its columns and its rows.
 
-use litelease_core::Row;
-use litelease_store::{Error, Failure, GuardInfo, Store, Value, When, code};
+use litelease_core::{Row, SlotInfo};
+use litelease_store::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 
 use crate::functions::Answer;
 use crate::table::{Given, Rows, TableFunction};
@@ -12,32 +12,42 @@ pub(crate) const TABLES: &[TableFunction] = &[
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
                       expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        argument: Some(6),
+        arguments: &[6],
         rows: leases,
     },
     TableFunction {
         name: c"litelease_guards",
         definition: c"CREATE TABLE guards (table_name TEXT, name TEXT, column_name TEXT, \
                       strict INTEGER, state TEXT, refusals INTEGER)",
-        argument: None,
+        arguments: &[],
         rows: |store, _| Ok(store.guards()?.into_iter().map(guard).collect()),
     },
     TableFunction {
         name: c"litelease_checkpoint_get",
         definition: c"CREATE TABLE checkpoint (value, token INTEGER, updated_at_ms INTEGER, \
                       name TEXT HIDDEN)",
-        argument: Some(3),
+        arguments: &[3],
         rows: checkpoint,
+    },
+    TableFunction {
+        name: c"litelease_slot",
+        definition: c"CREATE TABLE slot (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
+                      id TEXT HIDDEN, lease TEXT HIDDEN)",
+        arguments: &[3, 4],
+        rows: slot,
+    },
+    TableFunction {
+        name: c"litelease_slots",
+        definition: c"CREATE TABLE slots (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
+                      remaining_ms INTEGER, note TEXT, id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
+        arguments: &[5, 6],
+        rows: slots,
     },
 ];
 
 /// Every lease, with how it stands at the time that is given.
-fn leases(store: &Store, given: Given<'_>) -> Result<Rows, Error> {
-    let now_ms = match given {
-        Given::Nothing | Given::Value(Value::Null) => When::Now.now_ms(),
-        Given::Value(Value::Integer(now_ms)) => now_ms,
-        _ => return Err(complaint("now_ms must be an INTEGER, or NULL for the system clock")),
-    };
+fn leases(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+    let now_ms = time(given.first())?;
     Ok(store.list()?.iter().map(|listed| lease(listed.row(), now_ms)).collect())
 }
 
@@ -75,15 +85,57 @@ fn guard(guard: GuardInfo) -> Vec<Answer> {
 }
 
 /// The latest checkpoint of the name that is given, if there is one.
-fn checkpoint(store: &Store, given: Given<'_>) -> Result<Rows, Error> {
-    let Given::Value(Value::Text(name)) = given else {
+fn checkpoint(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+    let [Given::Value(Value::Text(name))] = given else {
         return Err(complaint("name must be TEXT: FROM litelease_checkpoint_get(name)"));
     };
     let last = store.last_checkpoint(name, |token, value, updated_at_ms| {
         let (token, at) = (Answer::Integer(token), Answer::Integer(updated_at_ms));
-        vec![value.into(), token, at, Answer::Text(name.into())]
+        vec![value.into(), token, at, Answer::Text((*name).into())]
     })?;
     Ok(last.into_iter().collect())
+}
+
+/// The slot of a lease, if it has one.
+fn slot(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+    let [Given::Value(Value::Text(id)), Given::Value(Value::Text(lease))] = given else {
+        return Err(complaint("id and lease must be TEXT: FROM litelease_slot(id, lease)"));
+    };
+    let columns = |slot: SlotInfo| {
+        let numbers = [slot.position, slot.token, slot.expires_at_ms].map(Answer::Integer);
+        numbers.into_iter().chain([id, lease].map(|text| Answer::Text((*text).into()))).collect()
+    };
+    Ok(store.slot(id, lease)?.map(columns).into_iter().collect())
+}
+
+/// The slots of a pool that are lent out at the time that is given.
+fn slots(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+    let [Given::Value(Value::Text(id)), now] = given else {
+        return Err(complaint("id must be TEXT: FROM litelease_slots(id[, now_ms])"));
+    };
+    let now_ms = time(Some(now))?;
+    let slots = store.slots(id, When::At(now_ms))?;
+    let columns = |SlotRow { slot, note }: SlotRow| {
+        vec![
+            Answer::Integer(slot.position),
+            Answer::Integer(slot.token),
+            Answer::Integer(slot.expires_at_ms),
+            Answer::Integer(slot.expires_at_ms.saturating_sub(now_ms)),
+            note.map_or(Answer::Null, Answer::Text),
+            Answer::Text((*id).into()),
+            Answer::Integer(now_ms),
+        ]
+    };
+    Ok(slots.into_iter().map(columns).collect())
+}
+
+/// A time that may have been left out or be NULL: then it is the system clock's.
+fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+    match given {
+        None | Some(Given::Nothing | Given::Value(Value::Null)) => Ok(When::Now.now_ms()),
+        Some(Given::Value(Value::Integer(now_ms))) => Ok(*now_ms),
+        _ => Err(complaint("now_ms must be an INTEGER, or NULL for the system clock")),
+    }
 }
 
 fn complaint(message: &str) -> Error {

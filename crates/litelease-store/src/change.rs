@@ -203,7 +203,7 @@ impl Store {
     }
 
     /// Whether a token may be granted with the mark as it is, as far as can be told without asking anybody.
-    fn is_plainly_marked(&self, mark: Mark, token: i64) -> bool {
+    pub(crate) fn is_plainly_marked(&self, mark: Mark, token: i64) -> bool {
         mark.boot == self.boot.get() && mark.is_enough_for(token)
     }
 }

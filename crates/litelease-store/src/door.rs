@@ -16,6 +16,7 @@ use crate::mark::is_strong;
 use crate::purge::ENDED;
 use crate::raise::FENCE;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
+use crate::shelf::{FREE_POOLS, FREE_SLOTS, LOWEST_FREE, NEWEST_SLOT, POOLS, SLOTS};
 use crate::statements::{JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
 
 /// What a host asks the rule about a row that it has loaded.
@@ -194,7 +195,7 @@ pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
 /// assert!(reason.unwrap().starts_with("expected `name TEXT PRIMARY KEY`"));
 /// ```
 pub fn difference(table: &str, kind: &str, sql: &str) -> Option<String> {
-    let tables = [&RESOURCES, &META, &CHECKPOINTS, &GATES];
+    let tables = [&RESOURCES, &META, &CHECKPOINTS, &GATES, &POOLS, &SLOTS];
     match tables.into_iter().find(|ours| ours.name == table) {
         Some(ours) => ours.difference(kind, sql),
         None => Some("Litelease has no such table".into()),
@@ -233,6 +234,10 @@ pub fn statement(name: &str) -> Option<String> {
         "file" => "SELECT file FROM pragma_database_list WHERE name = 'main'".into(),
         "list" => LOAD.into(),
         "fence" => FENCE.into(),
+        "newest_slot" => NEWEST_SLOT.into(),
+        "free_slots" => FREE_SLOTS.into(),
+        "free_pools" => FREE_POOLS.into(),
+        "lowest_free" => LOWEST_FREE.into(),
         "insert" => INSERT.into(),
         "update" => UPDATE.into(),
         "ended" => format!("{LOAD} WHERE {ENDED}"),

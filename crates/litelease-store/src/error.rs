@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use litelease_core::{LeaseInfo, Refusal};
+use litelease_core::{LeaseInfo, MAX_COUNT, Refusal};
 
 use crate::code;
 
@@ -79,6 +79,24 @@ pub enum Error<E = Failure> {
         /// The table.
         table: String,
     },
+    /// A pool has 0 to 1,000,000 slots. Nothing was changed.
+    InvalidCount {
+        /// The number that was given.
+        count: i64,
+    },
+    /// A text of a borrow is too short or too long. Nothing was borrowed.
+    InvalidText {
+        /// Which one.
+        what: &'static str,
+        /// How many bytes it must have at least.
+        least: usize,
+        /// How many bytes it may have.
+        most: usize,
+        /// How many it has.
+        bytes: usize,
+    },
+    /// There is no pool of this id: it was never registered, or it was deleted.
+    NoSuchPool,
     /// The stored row of this name breaks what every writer promises. It is never repaired or used.
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
@@ -132,6 +150,9 @@ impl<E> Error<E> {
             Error::NewerFormat { .. } => "NewerFormat",
             Error::CannotGuard { .. } => "CannotGuard",
             Error::GuardMissing { .. } => "GuardMissing",
+            Error::InvalidCount { .. } => "InvalidCount",
+            Error::InvalidText { .. } => "InvalidText",
+            Error::NoSuchPool => "NoSuchPool",
             Error::InvalidLeaseRow(_) => "InvalidLeaseRow",
             Error::ExpiredOnArrival(_) => "ExpiredOnArrival",
             Error::CommitUnknown(_) => "CommitUnknown",
@@ -157,6 +178,11 @@ impl<E> Error<E> {
             Error::NewerFormat { found, known } => Error::NewerFormat { found, known },
             Error::CannotGuard { table, reason } => Error::CannotGuard { table, reason },
             Error::GuardMissing { table } => Error::GuardMissing { table },
+            Error::InvalidCount { count } => Error::InvalidCount { count },
+            Error::InvalidText { what, least, most, bytes } => {
+                Error::InvalidText { what, least, most, bytes }
+            }
+            Error::NoSuchPool => Error::NoSuchPool,
             Error::InvalidLeaseRow(name) => Error::InvalidLeaseRow(name),
             Error::ExpiredOnArrival(lease) => Error::ExpiredOnArrival(lease),
             Error::CommitUnknown(failure) => Error::CommitUnknown(form(failure)),
@@ -255,6 +281,13 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                  guard it again, or unguard it if that is meant",
                 Short(table)
             ),
+            Error::InvalidCount { count } => {
+                write!(f, "a pool has 0 to {MAX_COUNT} slots, got {count}")
+            }
+            Error::InvalidText { what, least, most, bytes } => {
+                write!(f, "the {what} of a borrow has {least} to {most} bytes, got {bytes}")
+            }
+            Error::NoSuchPool => f.write_str("there is no such pool: register it first"),
             Error::InvalidLeaseRow(name) => write!(
                 f,
                 "the stored row of {} is invalid and was left alone: look at it in litelease_resources",

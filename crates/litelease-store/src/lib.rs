@@ -18,11 +18,13 @@ mod guard;
 mod judge;
 mod list;
 mod mark;
+mod pool;
 mod present;
 mod purge;
 mod raise;
 mod schema;
 mod shape;
+mod shelf;
 mod sqlite;
 mod statements;
 mod store;
@@ -34,6 +36,7 @@ pub use clock::When;
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::Listed;
+pub use shelf::{Borrowed, SlotRow, Wishes};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,

@@ -4,6 +4,7 @@ use litelease_core::{State, Step};
 
 use crate::change::Change;
 use crate::mark::EVERY_NAME;
+use crate::shelf::{FREE_POOLS, FREE_SLOTS};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::{Error, Store, When};
@@ -62,11 +63,17 @@ impl Store {
             self.durably(self.boundary()?, |here| {
                 // Also makes sure that every row is valid: what is not is reported, never overwritten.
                 let rows = self.list()?;
+                let has_pools = self.verify_pools()?;
                 let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
+                let newest = if has_pools { newest.max(self.newest_slot_token()?) } else { newest };
                 let floor = self.mark()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
                 self.all_or_nothing(|| {
                     let floor = self.raise_floor(here, floor)?;
+                    if has_pools {
+                        execute_once(self.connection, FREE_SLOTS, &[])?;
+                        execute_once(self.connection, FREE_POOLS, &[])?;
+                    }
                     let values = [floor, when.now_ms()].map(Value::Integer);
                     execute_once(self.connection, FENCE, &values)?;
                     match (self.connection.changes(), i64::try_from(rows.len())) {

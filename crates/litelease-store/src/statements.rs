@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use litelease_core::{Row, State};
 
 use crate::present::PRESENTING;
+use crate::shelf::PoolStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -89,6 +90,7 @@ pub(crate) struct Statements {
     pub(crate) begin: Held,
     pub(crate) commit: Held,
     pub(crate) rollback: Held,
+    pub(crate) pools: PoolStatements,
 }
 
 /// A statement that may store a new token, for files without and with a mark.
@@ -131,6 +133,7 @@ impl Statements {
             begin: Held::new("BEGIN IMMEDIATE"),
             commit: Held::new("COMMIT"),
             rollback: Held::new("ROLLBACK"),
+            pools: PoolStatements::new(),
         }
     }
 }
@@ -143,7 +146,7 @@ impl Granting {
 }
 
 impl Held {
-    const fn new(sql: &'static str) -> Self {
+    pub(crate) const fn new(sql: &'static str) -> Self {
         Held::calling(Calls::Nothing, sql)
     }
 
@@ -190,7 +193,16 @@ impl Held {
 
     /// Runs the statement, which answers no rows, to its end.
     pub(crate) fn execute(&self, connection: Connection) -> Result<(), Error> {
-        self.with(connection, |statement| Ok(finish(statement, &[])?))
+        self.execute_with(connection, &[])
+    }
+
+    /// The same with these values.
+    pub(crate) fn execute_with(
+        &self,
+        connection: Connection,
+        values: &[Value<'_>],
+    ) -> Result<(), Error> {
+        self.with(connection, |statement| Ok(finish(statement, values)?))
     }
 }
 

@@ -719,6 +719,6 @@ fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
 
 /// A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for. One beyond 64
 /// bits becomes the largest, which the rule refuses as an overflow at any time after 1970.
-fn in_ms(ttl: Duration) -> i64 {
+pub(crate) fn in_ms(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

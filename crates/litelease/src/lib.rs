@@ -26,7 +26,8 @@
 //! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
 //!
 //! What stops an old owner is there too: guarded tables ([`guard`](Leases::guard)), checkpoints
-//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]).
+//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). Where more than one may work at a time, a pool lends
+//! out numbered slots: [`Pools`].
 
 mod error;
 mod fences;
@@ -39,6 +40,7 @@ mod hold_error;
 mod kept_rows;
 mod leases;
 mod linked;
+mod pools;
 mod ringer;
 mod single_writer;
 mod tracker;
@@ -53,12 +55,13 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::Leases;
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
-    RenewResult, Status, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
+    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss, Waiter, nap};
-pub use litelease_store::{Guard, GuardInfo, Listed};
+pub use litelease_store::{Borrowed, Guard, GuardInfo, Listed, SlotRow};
 pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting, WriteLock};
+pub use pools::{Borrow, Pools};
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};

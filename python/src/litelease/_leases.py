@@ -283,8 +283,13 @@ class Litelease(Fences):
         def work() -> int:
             keeps_mark = self._check()
             tokens = [_valid("?", found)[2] for found in self._run("list")]
-            mark = self._mark(keeps_mark, max(tokens, default=0), wish=_TO_RESTORE)
+            has_pools = self._is_there("litelease_pools") and self._is_there("litelease_pool_slots")
+            slots = [self._run("newest_slot")[0][0] or 0] if has_pools else []
+            mark = self._mark(keeps_mark, max(tokens + slots, default=0), wish=_TO_RESTORE)
             self._keep(keeps_mark, mark)
+            if has_pools:
+                self._run("free_slots")
+                self._run("free_pools")
             fence = _library.statement("fence")
             if (changed := self._cursor().execute(fence, (mark.floor, _time(None))).rowcount) != len(tokens):
                 raise UnexpectedChange(f"fencing changed {changed} rows instead of {len(tokens)}")

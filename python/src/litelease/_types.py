@@ -95,6 +95,24 @@ class GuardInfo:
 
 
 @dataclass(frozen=True)
+class Slot:
+    """A slot of a pool that is lent out: its position, the fencing token, when it is free again, and a note."""
+
+    position: int
+    token: int
+    expires_at_ms: int
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """A slot that was borrowed, and the UUID by which it is returned and renewed."""
+
+    lease: str
+    slot: Slot
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """The latest checkpoint of a name: the grant it was stored under, its value and when."""
 
@@ -138,6 +156,18 @@ class TokenExhausted(LiteleaseError):
 
 class FloorTooLow(LiteleaseError):
     """A floor was to be raised to less than it is. Nothing was written."""
+
+
+class NoSuchPool(LiteleaseError):
+    """There is no pool of this id: it was never registered, or it was deleted."""
+
+
+class InvalidCount(LiteleaseError):
+    """A pool has 0 to 1,000,000 slots."""
+
+
+class InvalidText(LiteleaseError):
+    """The note or the key of a borrow is too short or too long."""
 
 
 class NotBootstrapped(LiteleaseError):

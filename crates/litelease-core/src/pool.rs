@@ -1,0 +1,121 @@
+//! The rule of pools: numbered slots, each a lease with a token of its own.
+//!
+//! Whoever stores the slots frees those whose time is up before it asks for another one.
+
+use crate::{Refusal, Term};
+
+/// The largest number of slots that a pool may have.
+pub const MAX_COUNT: i64 = 1_000_000;
+
+/// The most bytes that a note or a key may have.
+pub const MAX_TEXT: usize = 200;
+
+/// A slot that is lent out.
+///
+/// ```
+/// # use litelease_core::SlotInfo;
+/// let slot = SlotInfo { position: 0, token: 7, expires_at_ms: 150 };
+/// assert!(slot.is_live(149));
+/// assert!(!slot.is_live(150), "at the very instant of expiry the slot is free");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlotInfo {
+    /// Which one: 0 is the first.
+    pub position: i64,
+    /// The fencing token: larger than that of every earlier grant of every slot in the file.
+    pub token: i64,
+    /// The first millisecond (Unix time) at which the slot is free again.
+    pub expires_at_ms: i64,
+}
+
+/// How many slots a pool has, and how many of them are lent out.
+///
+/// ```
+/// # use litelease_core::PoolInfo;
+/// let shrunk = PoolInfo { count: 1, in_use: 3 };
+/// assert_eq!(shrunk.available(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PoolInfo {
+    /// How many slots there are.
+    pub count: i64,
+    /// How many are lent out. It exceeds `count` for a while when a pool was made smaller.
+    pub in_use: i64,
+}
+
+/// What a borrow depends on, once the slots whose time is up are free.
+///
+/// ```
+/// # use litelease_core::{PoolInfo, Shelf};
+/// let info = PoolInfo { count: 4, in_use: 2 };
+/// assert_eq!(Shelf { info, freed: Some(1), fresh: 3 }.lowest_free(), Some(1));
+/// assert_eq!(Shelf { info, freed: None, fresh: 3 }.lowest_free(), Some(3));
+/// assert_eq!(Shelf { info, freed: None, fresh: 4 }.lowest_free(), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shelf {
+    /// The pool.
+    pub info: PoolInfo,
+    /// The lowest position that was lent out before and is free now.
+    pub freed: Option<i64>,
+    /// The lowest position that was never lent out.
+    pub fresh: i64,
+}
+
+impl SlotInfo {
+    /// Whether the slot is still the borrower's at `now_ms`.
+    pub fn is_live(&self, now_ms: i64) -> bool {
+        self.expires_at_ms > now_ms
+    }
+}
+
+impl PoolInfo {
+    /// How many slots can be borrowed right now.
+    pub fn available(&self) -> i64 {
+        (self.count - self.in_use).max(0)
+    }
+}
+
+impl Shelf {
+    /// The position that the next borrower gets. None while as many are lent out as there are slots, also
+    /// where a pool was made smaller and low positions are free.
+    pub fn lowest_free(&self) -> Option<i64> {
+        let lowest = self.freed.map_or(self.fresh, |freed| freed.min(self.fresh));
+        (self.info.available() > 0 && lowest < self.info.count).then_some(lowest)
+    }
+}
+
+/// Lends out the lowest free slot under a new token, which exceeds `newest`, the newest one of any pool of the
+/// file, and `floor`.
+///
+/// ```
+/// # use litelease_core::{PoolInfo, Shelf, Term, borrow_slot};
+/// let shelf = Shelf { info: PoolInfo { count: 1, in_use: 0 }, freed: Some(0), fresh: 1 };
+/// let slot = borrow_slot(shelf, Term::new(50, 100)?, 6, 0)?.unwrap();
+/// assert_eq!((slot.position, slot.token, slot.expires_at_ms), (0, 7, 150));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn borrow_slot(
+    shelf: Shelf,
+    term: Term,
+    newest: i64,
+    floor: i64,
+) -> Result<Option<SlotInfo>, Refusal> {
+    let Some(position) = shelf.lowest_free() else { return Ok(None) };
+    let token = newest.max(floor).checked_add(1).ok_or(Refusal::TokenExhausted)?;
+    Ok(Some(SlotInfo { position, token, expires_at_ms: term.until_ms() }))
+}
+
+/// Prolongs a live lease on a slot under the same token. It never shortens one and never revives one.
+///
+/// ```
+/// # use litelease_core::{SlotInfo, Term, renew_slot};
+/// let slot = SlotInfo { position: 0, token: 7, expires_at_ms: 150 };
+/// assert_eq!(renew_slot(slot, Term::new(10, 120)?), Some(slot), "not shortened");
+/// assert_eq!(renew_slot(slot, Term::new(10, 150)?), None, "not revived");
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn renew_slot(slot: SlotInfo, term: Term) -> Option<SlotInfo> {
+    let expires_at_ms = slot.expires_at_ms.max(term.until_ms());
+    slot.is_live(term.now_ms()).then_some(SlotInfo { expires_at_ms, ..slot })
+}

@@ -1,0 +1,264 @@
+//! Pools of numbered slots: their cost, their tokens after accidents, damage, and many processes at once.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use litelease::rusqlite::{Connection, StatementStatus};
+use litelease::{Borrow, Error, Litelease};
+use litelease_proof::rig::{LONG, Place, memory, sqlite_code, tell};
+use litelease_store::door::statement;
+
+/// A pool of which the lower half is lent out, and the upper half was.
+///
+/// Comes with a count of the steps that SQLite takes, whatever statements they belong to.
+fn half_full(count: i64) -> (Litelease, Arc<AtomicI64>) {
+    let counter = Arc::new(AtomicI64::new(0));
+    let mut conn = Connection::open_in_memory().unwrap();
+    let counting = Arc::clone(&counter);
+    conn.progress_handler(1, Some(move || counting.fetch_add(1, Ordering::Relaxed) < 0)).unwrap();
+    let db = Litelease::from_connection(conn);
+    db.bootstrap().unwrap();
+    db.pools().register("p", count).unwrap();
+    let conn = db.conn();
+    conn.execute_batch(&format!(
+        "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})
+         INSERT INTO litelease_pool_slots (pool, position, token, lease, expires_at_ms)
+         SELECT 1, i, i + 1, iif(i < {count} / 2, 'lease' || i, NULL), iif(i < {count} / 2, 1000000, NULL) FROM n;
+         UPDATE litelease_pools SET used = {count} / 2;"
+    ))
+    .unwrap();
+    (db, counter)
+}
+
+#[test]
+fn the_lowest_free_slot_costs_the_same_in_a_pool_of_any_size() {
+    let sql = statement("lowest_free").unwrap();
+    let steps = [1_000, 100_000].map(|count| {
+        let (db, _) = half_full(count);
+        let mut lowest = db.conn().prepare(&sql).unwrap();
+        let found: (i64, i64) =
+            lowest.query_row([1], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(found, (count / 2, count));
+        lowest.get_status(StatementStatus::VmStep)
+    });
+    tell(&format!(
+        "lowest free slot: {} VM steps at 1,000 slots, {} at 100,000",
+        steps[0], steps[1]
+    ));
+    assert_eq!(steps[0], steps[1]);
+    assert!(steps[0] <= 60, "{steps:?}");
+}
+
+#[test]
+fn a_whole_borrow_costs_the_same_in_a_pool_of_any_size_and_among_any_number_of_pools() {
+    let ttl = Duration::from_millis(50);
+    let measure = |count: i64, others: i64| {
+        let (db, counter) = half_full(count);
+        for other in 0..others {
+            db.pools().register(&format!("other {other}"), 1).unwrap();
+        }
+        // Statements are compiled, and the schema looked at, before it counts.
+        let first = db.pools().borrow_at("p", ttl, 100).unwrap().unwrap();
+        assert!(db.pools().return_slot_at("p", &first.lease, 100).unwrap());
+        let before = counter.load(Ordering::Relaxed);
+        let lent = db.pools().borrow_at("p", ttl, 100).unwrap();
+        assert_eq!(lent.unwrap().slot.position, count / 2);
+        counter.load(Ordering::Relaxed) - before
+    };
+    let (small, large, crowded) = (measure(1_000, 0), measure(100_000, 0), measure(1_000, 1_000));
+    tell(&format!(
+        "a borrow: {small} VM steps at 1,000 slots, {large} at 100,000, {crowded} among 1,000 pools"
+    ));
+    assert_eq!(small, large);
+    assert_eq!(small, crowded);
+    assert!(small > 50, "{small} steps: this counts nothing");
+}
+
+#[test]
+fn a_full_pool_is_told_without_the_write_lock() {
+    let place = Place::new("WAL");
+    let (db, other) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
+    let pools = db.pools();
+    pools.register("p", 1).unwrap();
+    let lent = pools.borrow("p", LONG).unwrap().unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(pools.borrow("p", LONG).unwrap(), None);
+    assert!(!pools.return_slot("p", "unknown").unwrap());
+    assert_eq!(pools.renew("p", "unknown", LONG).unwrap(), None);
+    assert_eq!(pools.info("p").unwrap().unwrap().in_use, 1);
+    assert_eq!(sqlite_code(pools.return_slot("p", &lent.lease)), 5);
+    other.execute_batch("ROLLBACK").unwrap();
+    assert!(pools.return_slot("p", &lent.lease).unwrap());
+}
+
+#[test]
+fn tokens_of_pools_go_on_above_all_lost_ones_after_a_power_cut() {
+    // WAL with synchronous=NORMAL may lose what it has acknowledged. Here it does: the copy is from before.
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    db.conn().execute_batch("PRAGMA synchronous = NORMAL").unwrap();
+    db.bootstrap().unwrap();
+    db.pools().register("p", 5).unwrap();
+    db.pools().borrow("p", LONG).unwrap().unwrap();
+    let copy = place.folder.path().join("copy.sqlite3");
+    db.conn().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    let lost = db.pools().borrow("p", LONG).unwrap().unwrap();
+    assert_eq!(lost.slot.token, 2);
+
+    // In the same boot numbers are dense; in another one they are not.
+    let after = Litelease::open(&copy).unwrap();
+    after.conn().execute_batch("UPDATE litelease_meta SET boot = 4711").unwrap();
+    let next = after.pools().borrow("p", LONG).unwrap().unwrap();
+    assert_eq!((next.slot.position, next.slot.token), (1, (1 << 40) + 1));
+}
+
+#[test]
+fn a_restored_file_is_fenced_with_its_pools() {
+    let db = memory();
+    let pools = db.pools();
+    pools.register("p", 2).unwrap();
+    let old = pools.borrow("p", LONG).unwrap().unwrap();
+    let floor = db.restore_fence().unwrap();
+    assert!(floor > old.slot.token);
+    assert_eq!(pools.info("p").unwrap().unwrap().in_use, 0);
+    assert_eq!(pools.renew("p", &old.lease, LONG).unwrap(), None);
+    assert_eq!(pools.borrow("p", LONG).unwrap().unwrap().slot.token, floor + 1);
+}
+
+#[test]
+fn tables_that_are_not_ours_are_refused_by_name() {
+    for (damage, table) in [
+        ("DROP TABLE litelease_pool_slots", "litelease_pool_slots"),
+        ("ALTER TABLE litelease_pools ADD COLUMN extra", "litelease_pools"),
+        (
+            "CREATE TRIGGER t BEFORE INSERT ON litelease_pool_slots BEGIN SELECT RAISE(IGNORE); END",
+            "litelease_pool_slots",
+        ),
+        (
+            "CREATE TEMP TRIGGER t BEFORE UPDATE ON litelease_pool_slots BEGIN SELECT RAISE(IGNORE); END",
+            "litelease_pool_slots",
+        ),
+    ] {
+        let db = memory();
+        db.pools().register("p", 1).unwrap();
+        let lent = db.pools().borrow("p", LONG).unwrap().unwrap();
+        db.conn().execute_batch(damage).unwrap();
+        let tried: Vec<Error> = [
+            db.pools().borrow("p", LONG).map(drop).unwrap_err(),
+            db.pools().return_slot("p", &lent.lease).map(drop).unwrap_err(),
+            db.pools().register("p", 2).map(drop).unwrap_err(),
+            db.pools().delete("p").map(drop).unwrap_err(),
+        ]
+        .into();
+        for error in tried {
+            assert!(
+                matches!(&error, Error::SchemaMismatch { table: named, .. } if *named == table),
+                "{damage}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_borrow_that_fails_half_way_leaves_nothing_in_the_callers_transaction() {
+    let db = memory();
+    db.pools().register("p", 2).unwrap();
+    db.pools().borrow_at("p", Duration::from_millis(1), 100).unwrap().unwrap();
+    // There is no larger token, which is found out when the slot is free already.
+    db.conn()
+        .execute_batch(
+            "UPDATE litelease_pool_slots SET token = 9223372036854775807; BEGIN IMMEDIATE",
+        )
+        .unwrap();
+    let refused = db.pools().borrow_at("p", LONG, 200);
+    assert!(matches!(refused, Err(Error::TokenExhausted { .. })), "{refused:?}");
+    db.conn().execute_batch("COMMIT").unwrap();
+    let left: i64 = db
+        .conn()
+        .query_row("SELECT count(*) FROM litelease_pool_slots WHERE lease IS NOT NULL", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(left, 1, "the sweep was not undone");
+}
+
+#[test]
+fn notes_and_keys_have_their_limits() {
+    let db = memory();
+    let pools = db.pools();
+    pools.register("p", 2).unwrap();
+    let long = "x".repeat(201);
+    for wishes in [Borrow::new().note(&long), Borrow::new().key(&long), Borrow::new().key("")] {
+        let refused = pools.borrow_with("p", LONG, wishes);
+        assert!(matches!(refused, Err(Error::InvalidText { .. })), "{refused:?}");
+    }
+    assert_eq!(pools.slots("p").unwrap(), []);
+    let most = "é".repeat(100);
+    pools.borrow_with("p", LONG, Borrow::new().note(&most).key(&most)).unwrap().unwrap();
+    assert_eq!(pools.slots("p").unwrap()[0].note.as_deref(), Some(most.as_str()));
+}
+
+#[test]
+fn errors_do_not_tell_the_id_of_a_pool_or_a_lease() {
+    let place = Place::new("DELETE");
+    let (db, other) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
+    let secret = "5ec7e700-0000-4000-8000-000000000000";
+    db.pools().register(secret, 1).unwrap();
+    let lent = db.pools().borrow(secret, LONG).unwrap().unwrap();
+    other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let errors = [
+        db.pools().borrow(secret, LONG).map(drop).unwrap_err(),
+        db.pools().borrow(secret, Duration::ZERO).map(drop).unwrap_err(),
+        db.pools().return_slot(secret, &lent.lease).map(drop).unwrap_err(),
+        db.pools().renew(secret, &lent.lease, LONG).map(drop).unwrap_err(),
+        db.pools().register(secret, -1).map(drop).unwrap_err(),
+        db.pools().delete(secret).map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains(secret) && !text.contains(&lent.lease), "{text}");
+    }
+}
+
+#[test]
+fn threads_on_one_file_never_have_the_same_slot_and_no_token_comes_twice() {
+    let place = Place::new("WAL");
+    place.open(LONG).pools().register("p", 3).unwrap();
+    let taken = [const { AtomicI64::new(0) }; 3];
+    let tokens: Vec<i64> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..6)
+            .map(|_| {
+                scope.spawn(|| {
+                    let db = place.open(LONG);
+                    let mut tokens = Vec::new();
+                    while tokens.len() < 100 {
+                        let Some(lent) = db.pools().borrow("p", LONG).unwrap() else { continue };
+                        let slot = &taken[usize::try_from(lent.slot.position).unwrap()];
+                        assert_eq!(slot.fetch_add(1, Ordering::SeqCst), 0, "two have {lent:?}");
+                        tokens.push(lent.slot.token);
+                        slot.fetch_sub(1, Ordering::SeqCst);
+                        assert!(db.pools().return_slot("p", &lent.lease).unwrap());
+                    }
+                    tokens
+                })
+            })
+            .collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), 600);
+    assert_eq!(tokens.iter().max(), Some(&600));
+    assert_eq!(place.open(LONG).pools().info("p").unwrap().unwrap().in_use, 0);
+}
+
+#[test]
+fn a_pool_can_be_the_first_thing_in_a_callers_deferred_transaction() {
+    let db = memory();
+    db.conn().execute_batch("BEGIN").unwrap();
+    db.pools().register("p", 1).unwrap();
+    let lent = db.pools().borrow("p", LONG).unwrap().unwrap();
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert_eq!(db.pools().slot("p", &lent.lease).unwrap(), Some(lent.slot));
+}

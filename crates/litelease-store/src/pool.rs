@@ -1,0 +1,306 @@
+//! Pools of numbered slots: the verbs, each as what the rule is asked.
+
+use litelease_core::{
+    MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
+};
+
+use crate::schema::{create, damaged_meta};
+use crate::shelf::{Borrowed, POOLS, PoolRow, SLOTS, SlotRow, Wishes};
+use crate::transaction::Boundary;
+use crate::{Error, Store, When};
+
+/// What an error about a slot names. The id of a pool may be a secret.
+const A_SLOT: &str = "a slot";
+
+/// What came of asking for a slot.
+enum Lent {
+    Decided(Option<Borrowed>),
+    /// The file's mark is not right for this token: it comes first.
+    Unmarked {
+        token: i64,
+    },
+}
+
+impl Store {
+    /// Makes a pool of `count` slots, or changes how many it has.
+    ///
+    /// Making it smaller takes nothing from anybody: what is lent out stays so, and nothing more is lent out
+    /// until fewer than `count` are.
+    pub fn pool(&self, id: &str, count: i64, when: When) -> Result<PoolInfo, Error> {
+        self.naming("register a pool", None, || {
+            if !(0..=MAX_COUNT).contains(&count) {
+                return Err(Error::InvalidCount { count });
+            }
+            let boundary = self.boundary()?;
+            if boundary.may_look_first()
+                && let Some(pool) = self.find_pool(id, when.now_ms())?
+                && pool.count == count
+            {
+                return Ok(pool.info());
+            }
+            self.changing_pools(boundary, || {
+                let now_ms = when.now_ms();
+                match self.find_pool(id, now_ms)? {
+                    Some(pool) => {
+                        self.resize(pool, count, now_ms)?;
+                        Ok(PoolRow { count, ..pool }.info())
+                    }
+                    None => {
+                        if !self.verify_pools()? {
+                            create(self.connection, &POOLS)?;
+                            create(self.connection, &SLOTS)?;
+                        }
+                        self.register(id, count, now_ms)?;
+                        Ok(PoolInfo { count, in_use: 0 })
+                    }
+                }
+            })
+        })
+    }
+
+    /// How many slots a pool has and how many are lent out, if there is such a pool. Needs no write lock.
+    pub fn pool_info(&self, id: &str, when: When) -> Result<Option<PoolInfo>, Error> {
+        self.naming("look at a pool", None, || {
+            let pool = self.find_pool(id, when.now_ms())?;
+            Ok(pool.map(|pool| pool.info()))
+        })
+    }
+
+    /// Borrows the lowest free slot, if there is one.
+    pub fn borrow_slot(
+        &self,
+        id: &str,
+        ttl_ms: i64,
+        when: When,
+        wishes: Wishes<'_>,
+    ) -> Result<Option<Borrowed>, Error> {
+        self.naming("borrow a slot", None, || {
+            check_text("key", wishes.key, 1)?;
+            check_text("note", wishes.note, 0)?;
+            let boundary = self.boundary()?;
+            if boundary.may_look_first()
+                && let Some(answer) = self.without_lending(id, ttl_ms, when, wishes)?
+            {
+                return Ok(answer);
+            }
+            let mut marks = 0;
+            let lent = loop {
+                match self.changing_pools(boundary, || {
+                    self.lend_or_not(boundary, id, ttl_ms, when, wishes)
+                })? {
+                    Lent::Decided(lent) => break lent,
+                    // Others may have raised the floor meanwhile, but not again and again.
+                    Lent::Unmarked { .. } if marks == 3 => return Err(damaged_meta()),
+                    Lent::Unmarked { token } => self.leave_mark(boundary, token)?,
+                }
+                marks += 1;
+            };
+            match &lent {
+                Some(lent) if when == When::Now => arrived(lent.slot)?,
+                _ => {}
+            }
+            Ok(lent)
+        })
+    }
+
+    /// The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else.
+    pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>, Error> {
+        self.naming("look at a slot", None, || {
+            let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
+            Ok(self.by_lease(&pool, lease)?.map(|lent| lent.slot))
+        })
+    }
+
+    /// Gives a slot back. Answers whether it was still the borrower's.
+    pub fn return_slot(&self, id: &str, lease: &str, when: When) -> Result<bool, Error> {
+        self.naming("return a slot", None, || {
+            let boundary = self.boundary()?;
+            let live = || -> Result<(PoolRow, Option<SlotInfo>), Error> {
+                let now_ms = when.now_ms();
+                let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
+                let lent = self.by_lease(&pool, lease)?.filter(|lent| lent.slot.is_live(now_ms));
+                Ok((pool, lent.map(|lent| lent.slot)))
+            };
+            if boundary.may_look_first() && live()?.1.is_none() {
+                return Ok(false);
+            }
+            self.changing_pools(boundary, || match live()? {
+                (mut pool, Some(slot)) => self.give_back(&mut pool, slot).map(|()| true),
+                (_, None) => Ok(false),
+            })
+        })
+    }
+
+    /// Prolongs a live lease on a slot. None if it is over.
+    pub fn renew_slot(
+        &self,
+        id: &str,
+        lease: &str,
+        ttl_ms: i64,
+        when: When,
+    ) -> Result<Option<SlotInfo>, Error> {
+        self.naming("renew a slot", None, || {
+            let boundary = self.boundary()?;
+            let renewed = || -> Result<(PoolRow, Option<SlotInfo>), Error> {
+                let term = term(ttl_ms, when)?;
+                let pool = self.find_pool(id, term.now_ms())?.ok_or(Error::NoSuchPool)?;
+                let lent = self.by_lease(&pool, lease)?;
+                Ok((pool, lent.and_then(|lent| renew_slot(lent.slot, term))))
+            };
+            if boundary.may_look_first() && renewed()?.1.is_none() {
+                return Ok(None);
+            }
+            let renewed = self.changing_pools(boundary, || {
+                let (pool, renewed) = renewed()?;
+                if let Some(slot) = renewed {
+                    self.prolong(&pool, slot)?;
+                }
+                Ok(renewed)
+            })?;
+            match renewed {
+                Some(slot) if when == When::Now => arrived(slot)?,
+                _ => {}
+            }
+            Ok(renewed)
+        })
+    }
+
+    /// Deletes a pool with all its slots. Answers whether there was one.
+    ///
+    /// The same commit raises the file's floor to its newest token, so that none of its tokens is ever given
+    /// again.
+    pub fn delete_pool(&self, id: &str) -> Result<bool, Error> {
+        self.naming("delete a pool", None, || {
+            let boundary = self.boundary()?;
+            if boundary.may_look_first() && self.find_pool(id, i64::MIN)?.is_none() {
+                return Ok(false);
+            }
+            self.durably(boundary, |here| {
+                self.all_or_nothing(|| {
+                    let Some(pool) = self.find_pool(id, i64::MIN)? else { return Ok(false) };
+                    match self.newest_of_pool(&pool)? {
+                        0 => {}
+                        newest => _ = self.raise_floor(here, newest)?,
+                    }
+                    self.delete_rows(&pool).map(|()| true)
+                })
+            })
+        })
+    }
+
+    /// The slots that are lent out, in the order of their positions. Needs no write lock.
+    pub fn slots(&self, id: &str, when: When) -> Result<Vec<SlotRow>, Error> {
+        self.naming("list slots", None, || {
+            let now_ms = when.now_ms();
+            let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
+            self.live_slots(&pool, now_ms)
+        })
+    }
+
+    /// When the next lease of a pool ends by itself, if it has one that was not found over yet.
+    pub fn next_expiry(&self, id: &str) -> Result<Option<i64>, Error> {
+        self.naming("look at a pool", None, || {
+            let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
+            self.first_expiry(&pool)
+        })
+    }
+
+    /// The answer to a borrow where it needs no write lock: the lease of the same key, or that nothing is free.
+    fn without_lending(
+        &self,
+        id: &str,
+        ttl_ms: i64,
+        when: When,
+        wishes: Wishes<'_>,
+    ) -> Result<Option<Option<Borrowed>>, Error> {
+        let now_ms = term(ttl_ms, when)?.now_ms();
+        let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
+        if let Some(kept) = self.kept(&pool, wishes.key, now_ms)? {
+            return Ok(Some(Some(kept)));
+        }
+        // What is over is freed by whoever borrows next, and that is a write.
+        let is_full = pool.over == 0 && pool.info().available() == 0;
+        Ok(is_full.then_some(None))
+    }
+
+    /// Lends a slot, if one is free, with the write lock held.
+    fn lend_or_not(
+        &self,
+        boundary: Boundary,
+        id: &str,
+        ttl_ms: i64,
+        when: When,
+        wishes: Wishes<'_>,
+    ) -> Result<Lent, Error> {
+        // Read the clock here, under the write lock: waiting for the lock takes time too.
+        let term = term(ttl_ms, when)?;
+        let mut pool = self.find_pool(id, term.now_ms())?.ok_or(Error::NoSuchPool)?;
+        if let Some(kept) = self.kept(&pool, wishes.key, term.now_ms())? {
+            return Ok(Lent::Decided(Some(kept)));
+        }
+        self.sweep(&mut pool, term.now_ms())?;
+        let (shelf, newest, mark) = (self.shelf(&pool)?, self.newest_slot_token()?, self.mark()?);
+        let slot = borrow_slot(shelf, term, newest, mark.floor).map_err(refused)?;
+        let Some(slot) = slot else { return Ok(Lent::Decided(None)) };
+        if !self.is_plainly_marked(mark, slot.token)
+            && self.needed(boundary, mark, slot.token)?.is_some()
+        {
+            return Ok(Lent::Unmarked { token: slot.token });
+        }
+        self.lend(&mut pool, slot, wishes).map(|lent| Lent::Decided(Some(lent)))
+    }
+
+    /// The live lease that was borrowed with this key.
+    fn kept(
+        &self,
+        pool: &PoolRow,
+        key: Option<&str>,
+        now_ms: i64,
+    ) -> Result<Option<Borrowed>, Error> {
+        let Some(key) = key else { return Ok(None) };
+        Ok(self.by_key(pool, key)?.filter(|lent| lent.slot.is_live(now_ms)))
+    }
+
+    /// Does all of `work` or nothing, with the write lock held.
+    fn changing_pools<T>(
+        &self,
+        boundary: Boundary,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        self.within(boundary, || match boundary {
+            // What fails is rolled back as a whole.
+            Boundary::Own => work(),
+            Boundary::Joined(_) => self.all_or_nothing(work),
+        })
+    }
+}
+
+fn term(ttl_ms: i64, when: When) -> Result<Term, Error> {
+    Term::new(ttl_ms, when.now_ms()).map_err(refused)
+}
+
+fn refused(refusal: Refusal) -> Error {
+    Error::refused(A_SLOT, refusal)
+}
+
+fn check_text(what: &'static str, text: Option<&str>, least: usize) -> Result<(), Error> {
+    match text.map(str::len) {
+        Some(bytes) if !(least..=MAX_TEXT).contains(&bytes) => {
+            Err(Error::InvalidText { what, least, most: MAX_TEXT, bytes })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes sure that a lease which was just stored is not over already: committing takes time too.
+fn arrived(slot: SlotInfo) -> Result<(), Error> {
+    if slot.is_live(When::Now.now_ms()) {
+        return Ok(());
+    }
+    Err(Error::ExpiredOnArrival(litelease_core::LeaseInfo {
+        name: A_SLOT.into(),
+        owner: String::new(),
+        token: slot.token,
+        lease_expires_at_ms: slot.expires_at_ms,
+    }))
+}

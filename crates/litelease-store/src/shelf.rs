@@ -1,0 +1,456 @@
+//! The rows of pools: two tables, and every statement on them.
+//!
+//! A slot gets its row when it is first lent out, and keeps it. One that is free has no lease and no expiry, and
+//! so the index on (pool, expiry, position) has the lowest free one and those whose time is up next to each other:
+//! no statement of a borrow looks at more rows than it changes.
+
+use litelease_core::{PoolInfo, Shelf, SlotInfo};
+
+use crate::schema::{Table, is_there};
+use crate::sqlite::{Statement, Value, code};
+use crate::statements::{Held, execute_once};
+use crate::{Error, Store};
+
+/// The pools.
+pub(crate) const POOLS: Table = Table {
+    name: "litelease_pools",
+    definition: "(
+  number INTEGER PRIMARY KEY,
+  id TEXT NOT NULL UNIQUE,
+  count INTEGER NOT NULL CHECK (count >= 0),
+  used INTEGER NOT NULL CHECK (used >= 0),
+  created_at_ms INTEGER NOT NULL,
+  updated_at_ms INTEGER NOT NULL
+)",
+};
+
+/// Their slots. The newest token of all is the largest here, unless the file's floor is larger.
+pub(crate) const SLOTS: Table = Table {
+    name: "litelease_pool_slots",
+    definition: "(
+  pool INTEGER NOT NULL,
+  position INTEGER NOT NULL CHECK (position >= 0),
+  token INTEGER NOT NULL UNIQUE CHECK (token >= 1),
+  lease TEXT UNIQUE,
+  expires_at_ms INTEGER,
+  key TEXT,
+  note TEXT,
+  PRIMARY KEY (pool, position),
+  UNIQUE (pool, expires_at_ms, position),
+  UNIQUE (pool, key),
+  CHECK ((lease IS NULL) = (expires_at_ms IS NULL))
+) WITHOUT ROWID",
+};
+
+/// A pool, with how many of its slots have a lease, and how many of those are over.
+const FIND: &str = "SELECT number, count, used,
+(SELECT count(*) FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2)
+FROM main.litelease_pools WHERE id = ?1";
+
+const REGISTER: &str = "INSERT INTO main.litelease_pools
+(id, count, used, created_at_ms, updated_at_ms) VALUES (?1, ?2, 0, ?3, ?3)";
+
+const RESIZE: &str =
+    "UPDATE main.litelease_pools SET count = ?2, updated_at_ms = ?3 WHERE number = ?1";
+
+const COUNT_USED: &str = "UPDATE main.litelease_pools SET used = used + ?2 WHERE number = ?1";
+
+/// Frees the slots whose time is up.
+const SWEEP: &str = "UPDATE main.litelease_pool_slots
+SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
+WHERE pool = ?1 AND expires_at_ms <= ?2";
+
+/// The lowest position that was lent out before and is free, and the lowest that never was.
+pub(crate) const LOWEST_FREE: &str = "SELECT (SELECT position FROM main.litelease_pool_slots
+WHERE pool = ?1 AND expires_at_ms IS NULL ORDER BY position LIMIT 1),
+(SELECT position + 1 FROM main.litelease_pool_slots WHERE pool = ?1 ORDER BY position DESC LIMIT 1)";
+
+/// The newest token of any slot.
+pub(crate) const NEWEST_SLOT: &str = "SELECT max(token) FROM main.litelease_pool_slots";
+
+/// Lends a slot, if it is free.
+const LEND: &str = "INSERT INTO main.litelease_pool_slots
+(pool, position, token, lease, expires_at_ms, key, note) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+ON CONFLICT (pool, position) DO UPDATE SET token = excluded.token, lease = excluded.lease,
+expires_at_ms = excluded.expires_at_ms, key = excluded.key, note = excluded.note
+WHERE litelease_pool_slots.lease IS NULL";
+
+/// SQLite's own random numbers, which it gets from the system.
+const RANDOM: &str = "SELECT hex(randomblob(16))";
+
+const BY_LEASE: &str = "SELECT position, token, expires_at_ms, lease
+FROM main.litelease_pool_slots WHERE lease = ?2 AND pool = ?1";
+
+const BY_KEY: &str = "SELECT position, token, expires_at_ms, lease
+FROM main.litelease_pool_slots WHERE pool = ?1 AND key = ?2";
+
+const GIVE_BACK: &str = "UPDATE main.litelease_pool_slots
+SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL WHERE pool = ?1 AND position = ?2";
+
+const PROLONG: &str =
+    "UPDATE main.litelease_pool_slots SET expires_at_ms = ?3 WHERE pool = ?1 AND position = ?2";
+
+const LIST: &str = "SELECT position, token, expires_at_ms, note FROM main.litelease_pool_slots
+WHERE pool = ?1 AND expires_at_ms > ?2 ORDER BY position";
+
+const NEXT_EXPIRY: &str =
+    "SELECT min(expires_at_ms) FROM main.litelease_pool_slots WHERE pool = ?1";
+
+const NEWEST_OF_POOL: &str = "SELECT max(token) FROM main.litelease_pool_slots WHERE pool = ?1";
+
+const DELETE_SLOTS: &str = "DELETE FROM main.litelease_pool_slots WHERE pool = ?1";
+
+const DELETE_POOL: &str = "DELETE FROM main.litelease_pools WHERE number = ?1";
+
+/// Ends every lease on a slot.
+pub(crate) const FREE_SLOTS: &str = "UPDATE main.litelease_pool_slots
+SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL WHERE lease IS NOT NULL";
+
+pub(crate) const FREE_POOLS: &str = "UPDATE main.litelease_pools SET used = 0";
+
+/// The statements of pools that are kept.
+pub(crate) struct PoolStatements {
+    find: Held,
+    count_used: Held,
+    sweep: Held,
+    lowest_free: Held,
+    newest: Held,
+    lend: Held,
+    random: Held,
+    by_lease: Held,
+    by_key: Held,
+    give_back: Held,
+    prolong: Held,
+    next_expiry: Held,
+}
+
+impl PoolStatements {
+    pub(crate) const fn new() -> Self {
+        PoolStatements {
+            find: Held::new(FIND),
+            count_used: Held::new(COUNT_USED),
+            sweep: Held::new(SWEEP),
+            lowest_free: Held::new(LOWEST_FREE),
+            newest: Held::new(NEWEST_SLOT),
+            lend: Held::new(LEND),
+            random: Held::new(RANDOM),
+            by_lease: Held::new(BY_LEASE),
+            by_key: Held::new(BY_KEY),
+            give_back: Held::new(GIVE_BACK),
+            prolong: Held::new(PROLONG),
+            next_expiry: Held::new(NEXT_EXPIRY),
+        }
+    }
+}
+
+/// A pool as it is stored.
+#[derive(Clone, Copy)]
+pub(crate) struct PoolRow {
+    pub(crate) number: i64,
+    pub(crate) count: i64,
+    /// Slots that have a lease.
+    pub(crate) used: i64,
+    /// Those among them whose time is up.
+    pub(crate) over: i64,
+}
+
+impl PoolRow {
+    pub(crate) fn info(&self) -> PoolInfo {
+        PoolInfo { count: self.count, in_use: self.used - self.over }
+    }
+}
+
+/// A slot that somebody has borrowed.
+///
+/// ```
+/// # use litelease_store::Borrowed;
+/// # use litelease_core::SlotInfo;
+/// let slot = SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
+/// let borrowed = Borrowed { lease: "d7a4…".into(), slot };
+/// assert_eq!(borrowed.slot.position, 0);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Borrowed {
+    /// The UUID of this lease, by which it is returned and renewed.
+    pub lease: String,
+    /// The slot.
+    pub slot: SlotInfo,
+}
+
+/// A slot that is lent out, as everybody may see it.
+///
+/// ```
+/// # use litelease_store::SlotRow;
+/// # use litelease_core::SlotInfo;
+/// let slot = SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
+/// let row = SlotRow { slot, note: Some("nightly import".into()) };
+/// assert_eq!(row.slot.token, 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotRow {
+    /// The slot.
+    pub slot: SlotInfo,
+    /// What the borrower has noted: who, why.
+    pub note: Option<String>,
+}
+
+/// What else a borrower says.
+///
+/// ```
+/// # use litelease_store::Wishes;
+/// let wishes = Wishes { note: Some("nightly import"), ..Wishes::default() };
+/// # assert_eq!(wishes.key, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes<'a> {
+    /// While the lease of an earlier borrow with the same key lives, that one is the answer.
+    pub key: Option<&'a str>,
+    /// A text for operators.
+    pub note: Option<&'a str>,
+}
+
+/// The tables, read and written.
+impl Store {
+    /// Makes sure that the tables of pools are ours, and answers whether they are there.
+    pub(crate) fn verify_pools(&self) -> Result<bool, Error> {
+        self.verify()?;
+        let pools = is_there(self.connection, &POOLS)?;
+        match (pools, is_there(self.connection, &SLOTS)?) {
+            (true, false) => Err(SLOTS.mismatch("it is missing".into())),
+            (false, true) => Err(POOLS.mismatch("it is missing".into())),
+            (there, _) => Ok(there),
+        }
+    }
+
+    /// The pool called `id`, if there is one.
+    pub(crate) fn find_pool(&self, id: &str, now_ms: i64) -> Result<Option<PoolRow>, Error> {
+        let found = self.statements.pools.find.with(self.connection, |statement| {
+            let mut run = statement.run(&[Value::Text(id), Value::Integer(now_ms)])?;
+            let there = run.step()?;
+            if run.is_unverified() {
+                self.verify_pools()?;
+                run.mark_verified();
+            }
+            let number = |index| run.column(index).and_then(Value::integer);
+            match (there, number(0), number(1), number(2), number(3)) {
+                (false, ..) => Ok(None),
+                (_, Some(number), Some(count), Some(used), Some(over)) if used >= over => {
+                    Ok(Some(PoolRow { number, count, used, over }))
+                }
+                _ => Err(POOLS.mismatch("a row is damaged".into())),
+            }
+        });
+        match found {
+            // No such table, perhaps.
+            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
+                match self.verify_pools()? {
+                    true => Err(Error::Sqlite(failure)),
+                    false => Ok(None),
+                }
+            }
+            found => found,
+        }
+    }
+
+    pub(crate) fn register(&self, id: &str, count: i64, now_ms: i64) -> Result<(), Error> {
+        let values = [Value::Text(id), Value::Integer(count), Value::Integer(now_ms)];
+        let insert = || execute_once(self.connection, REGISTER, &values);
+        self.connection.keeping_last_insert_rowid(insert)?;
+        self.changed(1, "a pool")
+    }
+
+    pub(crate) fn resize(&self, pool: PoolRow, count: i64, now_ms: i64) -> Result<(), Error> {
+        let values = [pool.number, count, now_ms].map(Value::Integer);
+        execute_once(self.connection, RESIZE, &values)?;
+        self.changed(1, "a pool")
+    }
+
+    /// Frees the slots of a pool whose time is up.
+    pub(crate) fn sweep(&self, pool: &mut PoolRow, now_ms: i64) -> Result<(), Error> {
+        if pool.over == 0 {
+            return Ok(());
+        }
+        let values = [pool.number, now_ms].map(Value::Integer);
+        self.statements.pools.sweep.execute_with(self.connection, &values)?;
+        self.changed(pool.over, "the slots whose time is up")?;
+        self.count_used(pool, -pool.over)?;
+        pool.over = 0;
+        Ok(())
+    }
+
+    /// What the rule needs to know of a pool that was swept.
+    pub(crate) fn shelf(&self, pool: &PoolRow) -> Result<Shelf, Error> {
+        self.statements.pools.lowest_free.with(self.connection, |statement| {
+            let mut run = statement.run(&[Value::Integer(pool.number)])?;
+            run.step()?;
+            let number = |index| run.column(index).and_then(Value::integer);
+            Ok(Shelf { info: pool.info(), freed: number(0), fresh: number(1).unwrap_or(0) })
+        })
+    }
+
+    /// The newest token of any slot; 0 if there is none.
+    pub(crate) fn newest_slot_token(&self) -> Result<i64, Error> {
+        self.statements.pools.newest.with(self.connection, |statement| first_number(statement, &[]))
+    }
+
+    /// Stores a lease on a slot, and answers its UUID.
+    pub(crate) fn lend(
+        &self,
+        pool: &mut PoolRow,
+        slot: SlotInfo,
+        wishes: Wishes<'_>,
+    ) -> Result<Borrowed, Error> {
+        let lease = self.random_uuid()?;
+        let text = |text: Option<_>| text.map_or(Value::Null, Value::Text);
+        let values = [
+            Value::Integer(pool.number),
+            Value::Integer(slot.position),
+            Value::Integer(slot.token),
+            Value::Text(&lease),
+            Value::Integer(slot.expires_at_ms),
+            text(wishes.key),
+            text(wishes.note),
+        ];
+        self.statements.pools.lend.execute_with(self.connection, &values)?;
+        self.changed(1, "a slot")?;
+        self.count_used(pool, 1)?;
+        Ok(Borrowed { lease, slot })
+    }
+
+    pub(crate) fn by_lease(&self, pool: &PoolRow, lease: &str) -> Result<Option<Borrowed>, Error> {
+        self.lent(&self.statements.pools.by_lease, pool, lease)
+    }
+
+    pub(crate) fn by_key(&self, pool: &PoolRow, key: &str) -> Result<Option<Borrowed>, Error> {
+        self.lent(&self.statements.pools.by_key, pool, key)
+    }
+
+    pub(crate) fn give_back(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
+        let values = [pool.number, slot.position].map(Value::Integer);
+        self.statements.pools.give_back.execute_with(self.connection, &values)?;
+        self.changed(1, "a slot")?;
+        self.count_used(pool, -1)
+    }
+
+    pub(crate) fn prolong(&self, pool: &PoolRow, slot: SlotInfo) -> Result<(), Error> {
+        let values = [pool.number, slot.position, slot.expires_at_ms].map(Value::Integer);
+        self.statements.pools.prolong.execute_with(self.connection, &values)?;
+        self.changed(1, "a slot")
+    }
+
+    pub(crate) fn live_slots(&self, pool: &PoolRow, now_ms: i64) -> Result<Vec<SlotRow>, Error> {
+        let mut statement = self.connection.prepare(LIST)?;
+        let mut run = statement.run(&[pool.number, now_ms].map(Value::Integer))?;
+        let mut slots = Vec::new();
+        while run.step()? {
+            let slot = slot([run.column(0), run.column(1), run.column(2)])?;
+            let note = run.column(3).and_then(Value::text).map(str::to_owned);
+            slots.push(SlotRow { slot, note });
+        }
+        Ok(slots)
+    }
+
+    /// When the next lease of a pool is over, if it has one.
+    pub(crate) fn first_expiry(&self, pool: &PoolRow) -> Result<Option<i64>, Error> {
+        self.statements.pools.next_expiry.with(self.connection, |statement| {
+            let mut run = statement.run(&[Value::Integer(pool.number)])?;
+            run.step()?;
+            Ok(run.column(0).and_then(Value::integer))
+        })
+    }
+
+    /// The newest token of a pool's slots; 0 if it has none.
+    pub(crate) fn newest_of_pool(&self, pool: &PoolRow) -> Result<i64, Error> {
+        let mut statement = self.connection.prepare(NEWEST_OF_POOL)?;
+        first_number(&mut statement, &[Value::Integer(pool.number)])
+    }
+
+    pub(crate) fn delete_rows(&self, pool: &PoolRow) -> Result<(), Error> {
+        let number = [Value::Integer(pool.number)];
+        execute_once(self.connection, DELETE_SLOTS, &number)?;
+        execute_once(self.connection, DELETE_POOL, &number)?;
+        self.changed(1, "a pool")
+    }
+
+    fn lent(&self, held: &Held, pool: &PoolRow, by: &str) -> Result<Option<Borrowed>, Error> {
+        held.with(self.connection, |statement| {
+            let mut run = statement.run(&[Value::Integer(pool.number), Value::Text(by)])?;
+            if !run.step()? {
+                return Ok(None);
+            }
+            let slot = slot([run.column(0), run.column(1), run.column(2)])?;
+            let lease = run.column(3).and_then(Value::text).ok_or_else(damaged_slot)?;
+            Ok(Some(Borrowed { lease: lease.into(), slot }))
+        })
+    }
+
+    fn count_used(&self, pool: &mut PoolRow, more: i64) -> Result<(), Error> {
+        let values = [pool.number, more].map(Value::Integer);
+        self.statements.pools.count_used.execute_with(self.connection, &values)?;
+        pool.used += more;
+        self.changed(1, "a pool")
+    }
+
+    fn changed(&self, expected: i64, what: &str) -> Result<(), Error> {
+        match self.connection.changes() {
+            changed if changed == expected => Ok(()),
+            changed => Err(Error::UnexpectedChange { what: what.into(), expected, changed }),
+        }
+    }
+
+    /// A random UUID (version 4).
+    fn random_uuid(&self) -> Result<String, Error> {
+        self.statements.pools.random.with(self.connection, |statement| {
+            let mut run = statement.run(&[])?;
+            run.step()?;
+            let hex = run.column(0).and_then(Value::text).unwrap_or_default();
+            uuid(hex).ok_or_else(damaged_slot)
+        })
+    }
+}
+
+/// 32 hexadecimal digits as a UUID of version 4.
+fn uuid(hex: &str) -> Option<String> {
+    let hex = hex.to_ascii_lowercase();
+    let variant = match hex.get(16..17)? {
+        "0" | "4" | "8" | "c" => '8',
+        "1" | "5" | "9" | "d" => '9',
+        "2" | "6" | "a" | "e" => 'a',
+        _ => 'b',
+    };
+    let part = |from: usize, to: usize| hex.get(from..to);
+    let (first, second, third) = (part(0, 8)?, part(8, 12)?, part(13, 16)?);
+    let (fourth, fifth) = (part(17, 20)?, part(20, 32)?);
+    Some(format!("{first}-{second}-4{third}-{variant}{fourth}-{fifth}"))
+}
+
+fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {
+    match columns.map(|column| column.and_then(Value::integer)) {
+        [Some(position), Some(token), Some(expires_at_ms)] => {
+            Ok(SlotInfo { position, token, expires_at_ms })
+        }
+        _ => Err(damaged_slot()),
+    }
+}
+
+fn damaged_slot() -> Error {
+    SLOTS.mismatch("a row is damaged".into())
+}
+
+fn first_number(statement: &mut Statement, values: &[Value<'_>]) -> Result<i64, Error> {
+    let mut run = statement.run(values)?;
+    run.step()?;
+    Ok(run.column(0).and_then(Value::integer).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uuid;
+
+    #[test]
+    fn random_digits_become_a_uuid_of_version_4() {
+        let made = uuid("00112233445566778899AABBCCDDEEFF");
+        assert_eq!(made.as_deref(), Some("00112233-4455-4677-8899-aabbccddeeff"));
+        assert_eq!(uuid("0011"), None);
+    }
+}

@@ -1,0 +1,418 @@
+//! Pools of numbered slots, for all handles.
+
+use std::time::Duration;
+
+use litelease_store::{Store, When, Wishes};
+
+use crate::error::lift;
+use crate::leases::in_ms;
+use crate::{Borrowed, Leases, PoolInfo, Result, SlotInfo, SlotRow};
+
+/// The verbs on pools, on whichever handle they were asked for.
+///
+/// A pool is `count` numbered slots. Borrowing lends out the lowest free one for a bounded time, under a fencing
+/// token that is larger than every earlier one of any pool in the file. An id is any text; that of a pool which is
+/// also served over HTTP is a UUID in lower case.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let pools = db.pools();
+/// pools.register("importers", 4)?;
+/// if let Some(borrowed) = pools.borrow("importers", Duration::from_secs(30))? {
+///     println!("slot {}, token {}", borrowed.slot.position, borrowed.slot.token);
+///     pools.return_slot("importers", &borrowed.lease)?;
+/// }
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Pools<'l> {
+    store: &'l Store,
+}
+
+/// What else a borrower can say.
+///
+/// ```
+/// # use litelease::Borrow;
+/// let wishes = Borrow::new().note("nightly import").key("attempt-17");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Borrow<'a> {
+    wishes: Wishes<'a>,
+}
+
+impl<'a> Borrow<'a> {
+    /// Nothing else.
+    ///
+    /// ```
+    /// # use litelease::Borrow;
+    /// assert_eq!(Borrow::new(), Borrow::default());
+    /// ```
+    pub fn new() -> Self {
+        Borrow::default()
+    }
+
+    /// A text for operators, who and why, of at most 200 bytes.
+    ///
+    /// ```
+    /// # use litelease::Borrow;
+    /// let wishes = Borrow::new().note("nightly import");
+    /// ```
+    pub fn note(mut self, note: &'a str) -> Self {
+        self.wishes.note = Some(note);
+        self
+    }
+
+    /// An idempotency key of 1 to 200 bytes: while the lease of an earlier borrow with this key lives, that one
+    /// is the answer again.
+    ///
+    /// ```
+    /// # use litelease::Borrow;
+    /// let wishes = Borrow::new().key("attempt-17");
+    /// ```
+    pub fn key(mut self, key: &'a str) -> Self {
+        self.wishes.key = Some(key);
+        self
+    }
+}
+
+impl Leases {
+    /// The verbs on pools of numbered slots, in this handle's connection and transaction.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.pools().register("importers", 4)?;
+    /// let tx = db.transaction()?;
+    /// let borrowed = tx.pools().borrow("importers", Duration::from_secs(30))?;
+    /// drop(tx); // rolled back, the borrow with it
+    /// assert_eq!(db.pools().info("importers")?.unwrap().in_use, 0);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn pools(&self) -> Pools<'_> {
+        Pools { store: self.store() }
+    }
+}
+
+impl Pools<'_> {
+    /// Makes a pool of `count` slots (0 to 1,000,000), or changes how many it has.
+    ///
+    /// Making it smaller takes nothing from anybody; nothing more is lent out until fewer than `count` are.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let info = db.pools().register("importers", 4)?;
+    /// assert_eq!((info.count, info.in_use, info.available()), (4, 0, 4));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
+        lift(self.store.pool(id, count, When::Now))
+    }
+
+    /// [`register`](Pools::register) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.pools().register_at("importers", 4, 100)?.count, 4);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn register_at(&self, id: &str, count: i64, now_ms: i64) -> Result<PoolInfo> {
+        lift(self.store.pool(id, count, When::At(now_ms)))
+    }
+
+    /// How many slots a pool has and how many are lent out, if there is such a pool. Takes no write lock.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.pools().info("importers")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
+        lift(self.store.pool_info(id, When::Now))
+    }
+
+    /// [`info`](Pools::info) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
+    /// assert_eq!(pools.info_at("importers", 149)?.unwrap().in_use, 1);
+    /// assert_eq!(pools.info_at("importers", 150)?.unwrap().in_use, 0);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn info_at(&self, id: &str, now_ms: i64) -> Result<Option<PoolInfo>> {
+        lift(self.store.pool_info(id, When::At(now_ms)))
+    }
+
+    /// Borrows the lowest free slot for `ttl`, if there is one.
+    ///
+    /// As with a claim, inside a transaction slot and token are the caller's only after COMMIT.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// pools.register("printer", 1)?;
+    /// let ttl = Duration::from_secs(30);
+    /// let borrowed = pools.borrow("printer", ttl)?.unwrap();
+    /// assert_eq!((borrowed.slot.position, borrowed.slot.token), (0, 1));
+    /// assert_eq!(pools.borrow("printer", ttl)?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn borrow(&self, id: &str, ttl: Duration) -> Result<Option<Borrowed>> {
+        self.borrow_with(id, ttl, Borrow::new())
+    }
+
+    /// [`borrow`](Pools::borrow) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("printer", 1)?;
+    /// let ttl = Duration::from_millis(50);
+    /// pools.borrow_at("printer", ttl, 100)?;
+    /// let next = pools.borrow_at("printer", ttl, 150)?.unwrap();
+    /// assert_eq!((next.slot.position, next.slot.token), (0, 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn borrow_at(&self, id: &str, ttl: Duration, now_ms: i64) -> Result<Option<Borrowed>> {
+        self.borrow_with_at(id, ttl, Borrow::new(), now_ms)
+    }
+
+    /// [`borrow`](Pools::borrow) with a note for operators or an idempotency key.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let ttl = Duration::from_secs(30);
+    /// let first = pools.borrow_with("importers", ttl, Borrow::new().key("attempt-17"))?;
+    /// let again = pools.borrow_with("importers", ttl, Borrow::new().key("attempt-17"))?;
+    /// assert_eq!(first, again);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn borrow_with(
+        &self,
+        id: &str,
+        ttl: Duration,
+        wishes: Borrow<'_>,
+    ) -> Result<Option<Borrowed>> {
+        lift(self.store.borrow_slot(id, in_ms(ttl), When::Now, wishes.wishes))
+    }
+
+    /// [`borrow_with`](Pools::borrow_with) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let wishes = Borrow::new().note("nightly import");
+    /// pools.borrow_with_at("importers", Duration::from_millis(50), wishes, 100)?;
+    /// assert_eq!(pools.slots_at("importers", 100)?[0].note.as_deref(), Some("nightly import"));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn borrow_with_at(
+        &self,
+        id: &str,
+        ttl: Duration,
+        wishes: Borrow<'_>,
+        now_ms: i64,
+    ) -> Result<Option<Borrowed>> {
+        lift(self.store.borrow_slot(id, in_ms(ttl), When::At(now_ms), wishes.wishes))
+    }
+
+    /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
+    /// assert!(pools.return_slot("importers", &borrowed.lease)?);
+    /// assert!(!pools.return_slot("importers", &borrowed.lease)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
+        lift(self.store.return_slot(id, lease, When::Now))
+    }
+
+    /// [`return_slot`](Pools::return_slot) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let late = pools.borrow_at("importers", Duration::from_millis(50), 100)?.unwrap();
+    /// assert!(!pools.return_slot_at("importers", &late.lease, 150)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn return_slot_at(&self, id: &str, lease: &str, now_ms: i64) -> Result<bool> {
+        lift(self.store.return_slot(id, lease, When::At(now_ms)))
+    }
+
+    /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. None if it is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
+    /// let renewed = pools.renew("importers", &borrowed.lease, Duration::from_secs(60))?;
+    /// assert_eq!(renewed.unwrap().token, borrowed.slot.token);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew(&self, id: &str, lease: &str, ttl: Duration) -> Result<Option<SlotInfo>> {
+        lift(self.store.renew_slot(id, lease, in_ms(ttl), When::Now))
+    }
+
+    /// [`renew`](Pools::renew) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let ttl = Duration::from_millis(50);
+    /// let late = pools.borrow_at("importers", ttl, 100)?.unwrap();
+    /// assert_eq!(pools.renew_at("importers", &late.lease, ttl, 150)?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew_at(
+        &self,
+        id: &str,
+        lease: &str,
+        ttl: Duration,
+        now_ms: i64,
+    ) -> Result<Option<SlotInfo>> {
+        lift(self.store.renew_slot(id, lease, in_ms(ttl), When::At(now_ms)))
+    }
+
+    /// The slot of a lease, whether its time is up or not; `expires_at_ms` tells. None once it was returned, or
+    /// lent to somebody else.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
+    /// assert_eq!(pools.slot("importers", &borrowed.lease)?, Some(borrowed.slot));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>> {
+        lift(self.store.slot(id, lease))
+    }
+
+    /// The slots that are lent out, in the order of their positions, without the UUIDs of their leases.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// pools.borrow("importers", Duration::from_secs(30))?;
+    /// assert_eq!(pools.slots("importers")?.len(), 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
+        lift(self.store.slots(id, When::Now))
+    }
+
+    /// [`slots`](Pools::slots) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
+    /// assert_eq!(pools.slots_at("importers", 149)?.len(), 1);
+    /// assert_eq!(pools.slots_at("importers", 150)?.len(), 0);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn slots_at(&self, id: &str, now_ms: i64) -> Result<Vec<SlotRow>> {
+        lift(self.store.slots(id, When::At(now_ms)))
+    }
+
+    /// When the next lease of a pool ends by itself, if it has one: then it is worth borrowing again.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
+    /// assert_eq!(pools.next_expiry("importers")?, Some(150));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
+        lift(self.store.next_expiry(id))
+    }
+
+    /// Deletes a pool. What is lent out is nobody's any more. Answers whether there was such a pool.
+    ///
+    /// Its tokens are never given again, also not to a pool that is registered under the same id.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// pools.borrow("importers", Duration::from_secs(30))?;
+    /// assert!(pools.delete("importers")?);
+    /// pools.register("importers", 4)?;
+    /// let next = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
+    /// assert_eq!(next.slot.token, 2);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn delete(&self, id: &str) -> Result<bool> {
+        lift(self.store.delete_pool(id))
+    }
+}

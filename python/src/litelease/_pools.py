@@ -1,0 +1,125 @@
+"""Pools of numbered slots, through the extension."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from . import _library
+from ._leases import _in_ms
+from ._types import (
+    Borrowed,
+    ExpiredOnArrival,
+    InvalidCount,
+    InvalidText,
+    InvalidTtl,
+    LeaseInfo,
+    NoSuchPool,
+    NotBootstrapped,
+    SchemaMismatch,
+    Slot,
+    TimeOverflow,
+    TokenExhausted,
+)
+
+# An error of ours is a plain one to SQLite; its words tell which.
+_ERRORS = {
+    "there is no such pool": NoSuchPool,
+    "a pool has 0 to": InvalidCount,
+    "of a borrow has": InvalidText,
+    "the ttl must be at least": InvalidTtl,
+    "ends after the last representable time": TimeOverflow,
+    "no larger token exists": TokenExhausted,
+    "no lease table yet": NotBootstrapped,
+    "is not as Litelease makes it": SchemaMismatch,
+}
+
+
+class Pools:
+    """Numbered slots in the main database of a ``sqlite3`` connection.
+
+    It needs the extension in the connection, and loads it if it is not there yet; a Python that cannot load
+    extensions gets a ``sqlite3.NotSupportedError`` that says so. ``ttl`` is in seconds, or in whole milliseconds as ``ttl_ms``.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.conn = connection
+        try:
+            self._cursor().execute("SELECT litelease_version()")
+        except sqlite3.OperationalError:
+            _library.load(connection, "pools need the extension")
+
+    def register(self, id: str, count: int) -> None:
+        """Makes a pool of ``count`` slots, or changes how many it has. Making it smaller takes nothing from anybody."""
+        self._call("litelease_pool(?, ?)", id, count)
+
+    def borrow(
+        self,
+        id: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+        note: str | None = None,
+        key: str | None = None,
+    ) -> Borrowed | None:
+        """Borrows the lowest free slot, if there is one. While the lease of an earlier borrow with the same ``key``
+        lives, that one is the answer again."""
+        ttl_ms = _in_ms("a slot", ttl, ttl_ms)
+        lease = self._call("litelease_borrow(?, ?, ?, ?, ?)", id, ttl_ms, now_ms, note, key)
+        if lease is None:
+            return None
+        slot = self.slot(id, lease)
+        if slot is None:
+            raise ExpiredOnArrival(LeaseInfo("a slot", "", 0, 0))  # and somebody else has it already
+        return Borrowed(lease, slot)
+
+    def slot(self, id: str, lease: str) -> Slot | None:
+        """The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else."""
+        rows = self._ask("SELECT position, token, expires_at_ms FROM litelease_slot(?, ?)", id, lease)
+        return Slot(*rows[0]) if rows else None
+
+    def return_slot(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
+        """Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm."""
+        return bool(self._call("litelease_return(?, ?, ?)", id, lease, now_ms))
+
+    def renew(
+        self,
+        id: str,
+        lease: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Slot | None:
+        """Prolongs a live lease on a slot under the same token. None if it is over."""
+        ttl_ms = _in_ms("a slot", ttl, ttl_ms)
+        token = self._call("litelease_pool_renew(?, ?, ?, ?)", id, lease, ttl_ms, now_ms)
+        return None if token is None else self.slot(id, lease)
+
+    def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
+        """The slots that are lent out, in the order of their positions."""
+        rows = self._ask("SELECT position, token, expires_at_ms, note FROM litelease_slots(?, ?)", id, now_ms)
+        return [Slot(*row) for row in rows]
+
+    def delete(self, id: str) -> bool:
+        """Deletes a pool; what is lent out is nobody's any more. Answers whether there was such a pool. Its tokens are
+        never given again."""
+        return bool(self._call("litelease_pool_delete(?)", id))
+
+    def _call(self, call: str, *values: object) -> Any:
+        return self._ask(f"SELECT {call}", *values)[0][0]
+
+    def _ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        try:
+            return self._cursor().execute(sql, values).fetchall()
+        except sqlite3.OperationalError as error:
+            for words, kind in _ERRORS.items():
+                if words in str(error):
+                    raise kind(str(error)) from error
+            raise
+
+    def _cursor(self) -> sqlite3.Cursor:
+        cursor = self.conn.cursor()
+        cursor.row_factory = None  # the caller's would change what a row is
+        return cursor
