@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import litelease
 from litelease import Acquired, FloorTooLow, Litelease, Rejected, TokenExhausted
 
 EPOCH = 1 << 40
@@ -140,18 +144,61 @@ def test_raising_a_name_supersedes_its_holder() -> None:
     db = open_db(":memory:")
     db.bootstrap()
     db.claim("x", "a", ttl=30)
-    db.raise_name("x", 1)
-    assert db.owner("x") == "a", "it is its token already"
     db.raise_name("x", 100)
-    assert db.owner("x") is None and db.token("x") == 100
+    assert db.owner("x") is None and db.token("x") == 101
     renewed = db.renew("x", "a", ttl=30, token=1)
-    assert isinstance(renewed, Rejected) and renewed.newest == 100
+    assert isinstance(renewed, Rejected) and renewed.newest == 101
     with pytest.raises(FloorTooLow):
-        db.raise_name("x", 99)
+        db.raise_name("x", 100)
     with pytest.raises(TokenExhausted):
         db.raise_name("x", 2**63 - 1)
     db.raise_name("new", 7)
-    assert token(db, "new") == 8 and token(db, "other") == 1
+    assert token(db, "new") == 9 and token(db, "other") == 1
+
+
+def test_an_interrupt_at_any_step_leaves_no_transaction_and_no_setting_behind(tmp_path: Path) -> None:
+    """One that came during BEGIN once left the transaction open, and the next claim joined it."""
+    for step in range(1, 8_000, 11):
+        conn = sqlite3.connect(tmp_path / f"{step}.db", isolation_level=None)
+        conn.execute("PRAGMA synchronous = NORMAL")
+        db, left = Litelease(conn), [step]
+
+        def count() -> int:
+            left[0] -= 1
+            return left[0] == 0
+
+        conn.set_progress_handler(count, 1)
+        try:
+            db.bootstrap()
+            db.claim("x", "a", ttl=30)
+        except (sqlite3.OperationalError, litelease.LiteleaseError):
+            pass
+        conn.set_progress_handler(None, 1)
+        assert not conn.in_transaction, step
+        assert conn.execute("PRAGMA synchronous").fetchone() == (1,), step
+        conn.close()
+        if left[0] > 0:
+            return
+    assert False, "it was always interrupted"
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None or os.geteuid() != 0, reason="needs the right to mount")
+def test_where_boots_cannot_be_told_apart_each_process_begins_an_epoch(tmp_path: Path) -> None:
+    program = (
+        "import sqlite3, sys, litelease; conn = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "conn.execute('PRAGMA synchronous = NORMAL'); db = litelease.Litelease(conn); db.bootstrap();"
+        "print(db.claim('x', 'a', ttl_ms=1, now_ms=int(sys.argv[2])).lease.token,"
+        "db.claim('x', 'a', ttl_ms=1, now_ms=int(sys.argv[2]) + 10).lease.token)"
+    )
+    tokens = []
+    for start in (1_000, 2_000, 3_000):
+        script = 'mount --bind /dev/null /proc/sys/kernel/random/boot_id && exec "$@"'
+        command = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-c", program, str(tmp_path / "db"), str(start)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if "mount" in done.stderr:
+            pytest.skip("cannot mount here")
+        tokens += [int(word) for word in done.stdout.split()]
+    assert tokens == [1, 2, EPOCH + 1, EPOCH + 2, 2 * EPOCH + 1, 2 * EPOCH + 2]
 
 
 def test_a_restored_backup_is_fenced(tmp_path: Path) -> None:

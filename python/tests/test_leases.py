@@ -252,6 +252,21 @@ def test_loading_works_or_says_what_to_do_instead() -> None:
     conn.close()
 
 
+def test_names_and_owners_are_text() -> None:
+    db = fresh()
+    for wrong in (None, b"x", 5, 5.5, True):
+        with pytest.raises(TypeError):
+            db.claim(wrong, "a", LONG)  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            db.token(wrong)  # type: ignore[arg-type]
+        if wrong is not None:
+            with pytest.raises(TypeError):
+                db.claim("x", wrong, LONG)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        db.claim("x", None, LONG)  # type: ignore[arg-type]
+    assert db.conn.execute("SELECT count(*) FROM litelease_resources").fetchone() == (0,)
+
+
 def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     blocks = [block.split("```")[0] for block in readme.split("```python\n")[1:]]

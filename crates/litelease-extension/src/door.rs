@@ -10,7 +10,7 @@ use std::{ptr, slice, str};
 
 use litelease_store::door::{
     MarkQuestion, Outcome, Question, Verb, Wish, decide, difference, is_plainly_marked, mark,
-    statement,
+    marked, statement,
 };
 
 use litelease_core::{Claimant, Mark, Reason, Refusal, State};
@@ -133,6 +133,18 @@ pub unsafe extern "C" fn litelease_door_mark(
 #[unsafe(no_mangle)]
 pub extern "C" fn litelease_door_is_plainly_marked(floor: i64, boot: i64, token: i64) -> c_int {
     catch_unwind(|| is_plainly_marked(Mark { floor, boot }, token)).map_or(0, c_int::from)
+}
+
+/// Takes note that this process has left its mark in a file, and confirmed it.
+///
+/// # Safety
+/// The text must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_marked(file: Text, floor: i64) {
+    // SAFETY: as promised.
+    let file = unsafe { text(file) }.unwrap_or("");
+    // There is nothing in it to panic.
+    let _ = catch_unwind(|| marked(file, floor));
 }
 
 /// # Safety

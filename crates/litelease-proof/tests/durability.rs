@@ -415,21 +415,25 @@ fn a_floor_is_raised_for_every_name_and_never_lowered() {
 fn raising_a_name_supersedes_its_holder_and_leaves_the_others_alone() {
     let db = litelease_proof::rig::memory();
     let lease = acquired(db.claim("x", "a", LONG));
-    db.raise_name("x", 1).unwrap();
-    assert_eq!(db.owner("x").unwrap().as_deref(), Some("a"), "that is its token already");
     db.raise_name("x", 500).unwrap();
-    assert_eq!((db.owner("x").unwrap(), db.token("x").unwrap()), (None, Some(500)));
+    assert_eq!((db.owner("x").unwrap(), db.token("x").unwrap()), (None, Some(501)));
+    assert!(!db.present("x", 500).unwrap(), "somebody may have it");
     assert!(matches!(db.renew_exact(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
-    assert_eq!(acquired(db.claim("x", "b", LONG)).token, 501);
+    assert_eq!(acquired(db.claim("x", "b", LONG)).token, 502);
     assert_eq!(acquired(db.claim("y", "b", LONG)).token, 1);
-    for floor in [500, 0, -3] {
+    for floor in [501, 0, -3] {
         let refused = db.raise_name("x", floor);
-        assert!(matches!(refused, Err(Error::FloorTooLow { present: 501, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::FloorTooLow { present: 502, .. })), "{refused:?}");
     }
     assert!(matches!(db.raise_name("x", i64::MAX), Err(Error::TokenExhausted { .. })));
     assert_eq!(db.owner("x").unwrap().as_deref(), Some("b"), "nothing changed");
     db.raise_name("new", 7).unwrap();
-    assert_eq!(acquired(db.claim("new", "b", LONG)).token, 8);
+    assert_eq!(acquired(db.claim("new", "b", LONG)).token, 9);
+    // What a purge has raised the floor of the file to counts for every name.
+    let _ = db.break_lease("x").unwrap();
+    assert_eq!(db.purge(i64::MAX).unwrap(), 1);
+    let refused = db.raise_name("x", 400);
+    assert!(matches!(refused, Err(Error::FloorTooLow { present: 503, .. })), "{refused:?}");
 }
 
 #[test]

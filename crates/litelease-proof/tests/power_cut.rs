@@ -1,9 +1,16 @@
 //! Simulated power cuts: files stay whole, and no token comes back.
 
+use std::fs;
 use std::thread;
+use std::time::Duration;
 
+use litelease::Litelease;
+use litelease::rusqlite::{Connection, OpenFlags};
+use litelease_proof::disk::{Cut, Disk, Event, Image};
 use litelease_proof::power_cut::{Epoch, Setting, Tally, cut_power};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{Dice, acquired, tell};
+use litelease_proof::vfs;
+use litelease_store::boot::{Boot, pretend};
 
 const SEED: u64 = 7;
 
@@ -55,4 +62,88 @@ fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
             false => assert!(tally.repeated > 0, "{setting}: {tally}"),
         }
     }
+}
+
+/// A process is killed after it has written the mark and before it has synced it. Another one of the same boot finds
+/// the mark, and grants by it; then the power goes.
+#[test]
+fn a_mark_that_was_never_synced_is_not_trusted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("db");
+    let open = || {
+        let connection =
+            Connection::open_with_flags_and_vfs(&file, OpenFlags::default(), vfs::NAME).unwrap();
+        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").unwrap();
+        Litelease::from_connection(connection)
+    };
+    let put = |image: &Image| {
+        for end in ["", "-journal", "-wal", "-shm"] {
+            let path = folder.path().join(format!("db{end}"));
+            match image.get(&format!("db{end}")) {
+                Some(bytes) => fs::write(path, bytes).unwrap(),
+                None => drop(fs::remove_file(path)),
+            }
+        }
+        vfs::record(image);
+    };
+    let grant = |db: &Litelease, now_ms| {
+        acquired(db.claim_at("x", "o", Duration::from_millis(1), now_ms)).token
+    };
+    // The first boot leaves some grants.
+    vfs::record(&Image::new());
+    pretend(Some(Boot::Known(1)));
+    let db = open();
+    db.bootstrap().unwrap();
+    (1..4).for_each(|round| assert_eq!(grant(&db, 100 * round), round));
+    drop(db);
+    let _ = vfs::recorded();
+    let files = Image::from([("db".to_owned(), fs::read(&file).unwrap())]);
+    // The second boot: its first process is killed after every single event of leaving the mark.
+    pretend(Some(Boot::Known(2)));
+    put(&files);
+    let start = vfs::position();
+    let db = open();
+    db.bootstrap().unwrap();
+    let end = vfs::position();
+    drop(db);
+    let events = vfs::recorded();
+    let mut trusted = 0;
+    for at in start..=end {
+        let mut disk = Disk::default();
+        events[..at].iter().for_each(|event| disk.follow(event));
+        let mut dice = Dice::from(1);
+        let killed = disk.cut(Cut::LosesNothing, &mut dice);
+        let safe = disk.cut(Cut::LosesAll, &mut dice);
+        pretend(Some(Boot::Known(2)));
+        put(&killed);
+        let before = vfs::position();
+        let db = open();
+        db.bootstrap().unwrap();
+        let granted = grant(&db, 10_000);
+        let after = vfs::position();
+        drop(db);
+        let syncs = vfs::recorded()[before..after]
+            .iter()
+            .filter(|event| matches!(event, Event::Sync(_) | Event::SyncFolder))
+            .count();
+        if syncs > 0 {
+            continue;
+        }
+        // It trusted what it found, so what it found must have been safe.
+        trusted += 1;
+        pretend(Some(Boot::Known(3)));
+        put(&safe);
+        let db = open();
+        db.bootstrap().unwrap();
+        let again = grant(&db, 20_000);
+        drop(db);
+        let _ = vfs::recorded();
+        assert!(
+            again > granted,
+            "killed after event {at}, {}: {granted}, then {again}",
+            events[at - 1]
+        );
+    }
+    pretend(None);
+    assert!(trusted > 0, "a mark is trusted in the end");
 }

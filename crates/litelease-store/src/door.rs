@@ -17,7 +17,7 @@ use crate::purge::ENDED;
 use crate::raise::FENCE;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
 use crate::shelf::{FREE_POOLS, FREE_SLOTS, LOWEST_FREE, NEWEST_SLOT, POOLS, SLOTS};
-use crate::statements::{JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
+use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
 
 /// What a host asks the rule about a row that it has loaded.
 #[allow(missing_docs)]
@@ -169,10 +169,16 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
         Wish::Raise(floor) => Some(mark.raised(floor, here)?),
         Wish::Restore(newest) => Some(mark.raised(mark.floor_after_restore(newest)?, here)?),
     };
-    if let Some(wanted) = wanted {
-        present.remember(wanted.floor, file.into());
-    }
     Ok((wanted, is_weak))
+}
+
+/// Takes note that this process has left its mark in a file, and confirmed it.
+///
+/// ```
+/// litelease_store::door::marked("", 0);
+/// ```
+pub fn marked(file: &str, floor: i64) {
+    Boot::present().remember(floor, file.into());
 }
 
 /// Whether a token may be granted with this mark, as far as can be told from the two alone. If not, [`mark`] knows.
@@ -227,6 +233,8 @@ pub fn statement(name: &str) -> Option<String> {
         "lock" => LOCK.into(),
         "load" => format!("{LOAD} WHERE name = ?1"),
         "mark" => MARK.into(),
+        "forget_mark" => FORGET_MARK.into(),
+        "confirm_mark" => CONFIRM_MARK.into(),
         "keep_mark" => KEEP_MARK.into(),
         "journal_mode" => JOURNAL_MODE.into(),
         "synchronous" => "PRAGMA main.synchronous".into(),

@@ -8,12 +8,23 @@ use litelease_core::{Here, Mark};
 use crate::boot::Boot;
 use crate::schema::{FORMAT, META, create, damaged_meta};
 use crate::sqlite::Value;
-use crate::statements::{JOURNAL_MODE, KEEP_MARK, MARK, execute_once};
+use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, MARK, execute_once};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
 /// The `synchronous` at which no journal mode loses a commit: EXTRA.
 const EXTRA: i64 = 3;
+
+/// What is to be confirmed after a commit of our own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unconfirmed {
+    /// There is no such commit: a mark is stored as it is.
+    No,
+    /// Nothing yet.
+    Nothing,
+    /// This mark.
+    Mark(Mark),
+}
 
 impl Store {
     /// The mark that is needed before `token` may be granted, if this one will not do.
@@ -74,12 +85,38 @@ impl Store {
         work: impl FnOnce(Here) -> Result<T, Error>,
     ) -> Result<T, Error> {
         let here = self.here(boundary)?;
-        if !(here.is_weak && here.is_own) {
+        if !here.is_own {
             return self.within(boundary, || work(here));
         }
+        self.unconfirmed.set(Unconfirmed::Nothing);
+        let done = match here.is_weak {
+            true => self.with_synchronous(EXTRA, || self.within(boundary, || work(here))),
+            false => self.within(boundary, || work(here)),
+        };
+        let unconfirmed = self.unconfirmed.replace(Unconfirmed::No);
+        if let (Ok(_), Unconfirmed::Mark(mark)) = (&done, unconfirmed) {
+            self.confirm(mark)?;
+        }
+        done
+    }
+
+    /// Says that a mark is sure, once the commit that made it has been synced.
+    ///
+    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew: it would see a mark
+    /// that a power cut can still take. If this commit gets lost, that is no harm either.
+    fn confirm(&self, mark: Mark) -> Result<(), Error> {
+        let values = [mark.boot, mark.floor].map(Value::Integer);
+        self.within(Boundary::Own, || execute_once(self.connection, CONFIRM_MARK, &values))
+    }
+
+    fn with_synchronous<T>(
+        &self,
+        level: i64,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
         self.owes_synchronous.set(Some(self.connection.synchronous()?));
-        let done = match self.connection.set_synchronous(EXTRA) {
-            Ok(()) => self.within(boundary, || work(here)),
+        let done = match self.connection.set_synchronous(level) {
+            Ok(()) => work(),
             Err(failure) => Err(Error::Sqlite(failure)),
         };
         self.put_back_synchronous();
@@ -102,12 +139,24 @@ impl Store {
         if !self.keeps_mark.get() {
             create(self.connection, &META)?;
         }
+        let mark = self.unsure(mark)?;
         self.connection.keeping_last_insert_rowid(|| {
             let values = [FORMAT, mark.floor, mark.boot].map(Value::Integer);
             execute_once(self.connection, KEEP_MARK, &values)
         })?;
         Boot::present().remember(mark.floor, self.connection.filename());
         Ok(())
+    }
+
+    /// The mark as it is stored before it is confirmed.
+    fn unsure(&self, mark: Mark) -> Result<Mark, Error> {
+        if mark.boot <= 0 || self.unconfirmed.get() == Unconfirmed::No {
+            return Ok(mark);
+        }
+        // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes first.
+        execute_once(self.connection, FORGET_MARK, &[])?;
+        self.unconfirmed.set(Unconfirmed::Mark(mark));
+        Ok(Mark { boot: -mark.boot, ..mark })
     }
 
     /// What is at risk in this transaction.

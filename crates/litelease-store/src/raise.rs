@@ -33,20 +33,18 @@ impl Store {
         })
     }
 
-    /// Raises the token of one name to `floor`, and ends its lease: the token of a holder no longer counts.
-    ///
-    /// A floor that is the name's token already changes nothing.
+    /// Raises the token of one name above `floor`, and ends its lease: no token up to the floor counts any more.
     pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
         self.naming("raise", Some(name), || {
-            if floor == i64::MAX {
+            // The floor itself may be somebody's token, and must not be the newest one then.
+            let Some(above) = floor.checked_add(1) else {
                 return Err(Error::TokenExhausted { name: name.into() });
-            }
+            };
             let raised =
-                self.change(self.boundary()?, name, when, Change::Grant, |row, _, _| {
-                    let present = row.token().unwrap_or(0);
-                    Ok(match State::stored(floor, None, None).filter(|_| floor > present) {
+                self.change(self.boundary()?, name, when, Change::Grant, |row, file, _| {
+                    let present = row.token().unwrap_or(0).max(file);
+                    Ok(match State::stored(above, None, None).filter(|_| floor >= present) {
                         Some(state) => Step { write: Some(state), answer: Ok(()) },
-                        None if floor == present => Step { write: None, answer: Ok(()) },
                         None => Step { write: None, answer: Err(present) },
                     })
                 })?;

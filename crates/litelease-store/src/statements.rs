@@ -70,6 +70,13 @@ pub(crate) const KEEP_MARK: &str =
     "INSERT INTO main.litelease_meta (id, format, token_floor, boot) VALUES (1, ?1, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor), boot = excluded.boot";
 
+/// Makes room for a mark that is larger or the same.
+pub(crate) const FORGET_MARK: &str = "DELETE FROM main.litelease_meta";
+
+/// Confirms a mark, if it is still the one that was stored.
+pub(crate) const CONFIRM_MARK: &str =
+    "UPDATE main.litelease_meta SET boot = ?1 WHERE id = 1 AND boot = -?1 AND token_floor = ?2";
+
 /// Answers the journal mode.
 pub(crate) const JOURNAL_MODE: &str = "PRAGMA main.journal_mode";
 

@@ -8,6 +8,7 @@ use litelease_core::{
 };
 
 use crate::change::Change;
+use crate::mark::Unconfirmed;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{Held, Statements, stored_row};
 use crate::{Error, When};
@@ -23,6 +24,8 @@ pub struct Store {
     pub(crate) keeps_mark: Cell<bool>,
     /// The present boot, as far as this database is concerned, as of the same look.
     pub(crate) boot: Cell<i64>,
+    /// What is to be confirmed after the present commit.
+    pub(crate) unconfirmed: Cell<Unconfirmed>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     pub(crate) in_transaction: Cell<bool>,
     /// Whether a transaction of ours is still open because its rollback failed.
@@ -53,6 +56,7 @@ impl Store {
             statements: Statements::new(),
             keeps_mark: Cell::new(false),
             boot: Cell::new(0),
+            unconfirmed: Cell::new(Unconfirmed::No),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
             owes_synchronous: Cell::new(None),

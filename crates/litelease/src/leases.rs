@@ -593,8 +593,8 @@ impl Leases {
         lift(self.store.raise(floor))
     }
 
-    /// Raises the token of one name to `floor`, and ends its lease if it is live: the next grant is larger, and
-    /// whoever has a smaller token is superseded at once.
+    /// Raises the token of one name above `floor`, and ends its lease if it is live: whoever has a token up to the
+    /// floor is superseded at once, and the next grant is larger.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -602,9 +602,9 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// db.raise_name("scheduler", 1000)?;
-    /// assert_eq!(db.token("scheduler")?, Some(1000));
+    /// assert_eq!(db.token("scheduler")?, Some(1001));
     /// let lease = db.claim("scheduler", "a", Duration::from_secs(30))?;
-    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 1001));
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 1002));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {

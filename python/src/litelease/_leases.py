@@ -67,6 +67,8 @@ class Litelease(Fences):
         # Whether the open transaction is a verb's own, and the caller's `synchronous` while it is raised.
         self._is_own = False
         self._level: int | None = None
+        # A mark that is to be confirmed after its commit: boot and floor.
+        self._unconfirmed: tuple[int, int] | None = None
 
     def bootstrap(self) -> None:
         """Creates the lease table if it is missing, and checks it strictly if it is there.
@@ -101,6 +103,8 @@ class Litelease(Fences):
         min_token: int = 0,
     ) -> Acquired | Busy:
         """Grants ``name`` to ``owner`` if nobody has it, under a token larger than ``min_token``."""
+        if not isinstance(owner, str):
+            raise TypeError(f"names and owners are str, got {owner!r}")
         ttl_ms = _in_ms(name, ttl, ttl_ms)
 
         def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Acquired | Busy]:
@@ -260,16 +264,17 @@ class Litelease(Fences):
         self._durably(lambda: self._whole(work))
 
     def raise_name(self, name: str, floor: int) -> None:
-        """Raises the token of one name to ``floor``, and ends its lease if it is live."""
+        """Raises the token of one name above ``floor``, and ends its lease if it is live: no token up to the floor
+        counts any more."""
         _check_floor(floor)
         if floor == _MAX:
             raise TokenExhausted(f"{name!r}: no larger token exists")
 
-        def decide(row: Row | None, _floor: int, _now: int) -> tuple[_library.Decision, None]:
-            present = row[1] if row else 0
-            if floor < present or floor < 0:
+        def decide(row: Row | None, file_floor: int, _now: int) -> tuple[_library.Decision, None]:
+            present = max(row[1] if row else 0, file_floor)
+            if floor < present:
                 raise FloorTooLow(f"{name!r}: its token is {present} already, and {floor} is less: tokens never sink")
-            return _library.Decision(writes=floor > present, token=floor), None
+            return _library.Decision(writes=True, token=floor + 1), None
 
         self._change(name, None, None, decide)
 
@@ -363,12 +368,11 @@ class Litelease(Fences):
 
     def _mark(self, keeps_mark: bool, number: int, *, wish: int = 0) -> _library.Mark:
         """The mark that the file needs to grant a token, or what else is wished."""
-        (file,) = self._run("file")[0] or (None,)
         code, mark = _library.mark(
             wish,
             number,
             stored=self._stored_mark(keeps_mark),
-            file=_as_text(file or ""),
+            file=self._file(),
             journal_mode=_as_text(self._run("journal_mode")[0][0]),
             synchronous=self._synchronous(),
             is_own=not self.conn.in_transaction or self._is_own,
@@ -377,6 +381,11 @@ class Litelease(Fences):
             raise TokenExhausted("every name: no larger token exists")
         return mark
 
+    def _file(self) -> str:
+        """The path of the main database; empty for one in memory."""
+        (file,) = self._run("file")[0] or (None,)
+        return _as_text(file or "")
+
     def _stored_mark(self, keeps_mark: bool) -> tuple[int, int]:
         floor, boot = self._run("mark")[0] if keeps_mark else (0, 0)
         return floor, boot
@@ -384,9 +393,15 @@ class Litelease(Fences):
     def _keep(self, keeps_mark: bool, mark: _library.Mark) -> None:
         if not mark.writes:
             return
+        floor, boot = mark.floor, mark.boot
         if not keeps_mark:
             self._run("create_meta")
-        self._run("keep_mark", _FORMAT, mark.floor, mark.boot)
+        if boot > 0 and self._is_own:
+            # Unsure until this commit has been synced. A change that changes nothing would not be written.
+            self._run("forget_mark")
+            self._unconfirmed = (boot, floor)
+            boot = -boot
+        self._run("keep_mark", _FORMAT, floor, boot)
 
     def _synchronous(self) -> int:
         """The caller's ``synchronous``, also while it is raised."""
@@ -398,8 +413,17 @@ class Litelease(Fences):
     def _durably(self, work: Callable[[], T]) -> T:
         """Does ``work`` as ``_write`` does and, in a transaction of its own, so that no power cut can take it: the
         caller's ``synchronous`` is raised for this commit and put back, whatever happens."""
-        if self.conn.in_transaction or not self._mark(False, 0).is_weak:
+        if self.conn.in_transaction:
             return self._write(work)
+        self._unconfirmed = None
+        done = self._write_durably(work) if self._mark(False, 0).is_weak else self._write(work)
+        if (mark := self._unconfirmed) is not None:
+            self._unconfirmed = None
+            self._write(lambda: self._run("confirm_mark", *mark))
+            _library.marked(self._file(), mark[1])
+        return done
+
+    def _write_durably(self, work: Callable[[], T]) -> T:
         level = self._level = self._synchronous()
         try:
             self._run("raise_synchronous")
@@ -419,9 +443,9 @@ class Litelease(Fences):
                     self._check()
                     raise
             return work()
-        self._cursor().execute("BEGIN IMMEDIATE")
-        self._is_own = True
         try:
+            self._cursor().execute("BEGIN IMMEDIATE")
+            self._is_own = True
             done = work()
         except BaseException:
             if self.conn.in_transaction:
@@ -495,6 +519,8 @@ class Litelease(Fences):
         return True
 
     def _load(self, name: str, keeps_mark: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
+        if not isinstance(name, str):
+            raise TypeError(f"names and owners are str, got {name!r}")
         rows = self._run("load", name)
         return (_valid(name, rows[0]) if rows else None), self._stored_mark(keeps_mark)[0]
 

@@ -122,6 +122,8 @@ def _library() -> ctypes.CDLL:
     library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
     library.litelease_door_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
     library.litelease_door_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
+    library.litelease_door_marked.argtypes = [_Text, ctypes.c_int64]
+    library.litelease_door_marked.restype = None
     library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_door_statement.restype = ctypes.c_size_t
     library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
@@ -222,6 +224,11 @@ def mark(
     answer = Mark()
     code: int = _library().litelease_door_mark(ctypes.byref(question), ctypes.byref(answer))
     return code, answer
+
+
+def marked(file: str, floor: int) -> None:
+    """Takes note that this process has left its mark in a file."""
+    _library().litelease_door_marked(_text(file), floor)
 
 
 def _text(text: str | None) -> _Text:
