@@ -94,6 +94,66 @@ def test_a_forked_child_keeps_the_lock_of_its_dead_parent_and_that_is_told(tmp_p
         pass
 
 
+FORKS = """
+import os, sys, litelease
+writer = litelease.SingleWriter(sys.argv[1], timeout=120)
+with writer.write() as conn:
+    conn.execute("INSERT INTO notes VALUES ('parent')")
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # leaves the block
+    os.waitpid(child, 0)
+    other = litelease.SingleWriter(sys.argv[1], timeout=0.05)
+    try:
+        with other.write():
+            print("two inside")
+    except litelease.WriteLockTimeout:
+        print("still held")
+    print(other.reader().execute("SELECT count(*) FROM notes").fetchone()[0])
+"""
+
+
+def test_a_forked_child_that_leaves_the_block_ends_neither_lock_nor_transaction(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    done = subprocess.run([sys.executable, "-c", FORKS, tmp_path / "data.db"], capture_output=True, text=True)
+    assert done.stdout == "still held\n0\n", done.stderr
+    assert count(writer) == 1
+
+
+def test_a_signal_while_waiting_leaves_no_lock_behind(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    holder = hold(tmp_path / "data.db", "plain")
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            with writer.write():
+                pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    holder.kill()
+    holder.wait()
+    other = SingleWriter(tmp_path / "data.db", timeout=60)
+    for each in (other, writer, other):
+        with each.write() as conn:
+            conn.execute("INSERT INTO notes VALUES (1)")
+    assert count(writer) == 3
+
+
+def test_a_transaction_that_is_ended_inside_the_block_is_told(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    with pytest.raises(LiteleaseError, match="ended inside the block"):
+        with writer.write() as conn:
+            conn.executescript("INSERT INTO notes VALUES (1)")
+    with writer.write() as conn:
+        conn.execute("INSERT INTO notes VALUES (2)")
+    assert count(writer) == 2
+
+
 def test_an_error_inside_rolls_back_and_unlocks(tmp_path: Path) -> None:
     writer = with_notes(tmp_path / "data.db")
     with pytest.raises(ZeroDivisionError):

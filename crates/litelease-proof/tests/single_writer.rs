@@ -437,3 +437,43 @@ fn a_program_that_writes_without_the_lock_is_waited_for_and_then_told() {
     rude.execute_batch("COMMIT").unwrap();
     note(&writer).unwrap();
 }
+
+/// A handle that has timed out once still waits for the file that was there then.
+#[test]
+fn a_lock_file_that_was_replaced_after_a_timeout_is_noticed() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let options = WriterOptions { timeout: Duration::from_millis(20), ..WriterOptions::default() };
+    let waited = SingleWriter::open_with(&place.file, options).unwrap();
+    let tx = writer.begin().unwrap();
+    tx.execute_batch("ROLLBACK").unwrap();
+    note(&waited).unwrap_err();
+    fs::remove_file(writer.lock_path()).unwrap();
+    fs::write(writer.lock_path(), "").unwrap();
+    note(&waited).unwrap();
+    drop(tx);
+}
+
+/// Asking who holds the lock takes nothing from anybody.
+#[test]
+fn asking_who_holds_the_lock_is_in_nobodys_way() {
+    let place = Place::new("WAL");
+    with_notes(&place);
+    let asked = AtomicU32::new(0);
+    let is_over = AtomicU32::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let curious = SingleWriter::open(&place.file).unwrap();
+            while is_over.load(Ordering::SeqCst) == 0 {
+                curious.lock_state().unwrap();
+                asked.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let options = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
+        let writer = SingleWriter::open_with(&place.file, options).unwrap();
+        while asked.load(Ordering::SeqCst) < 300 {
+            drop(writer.begin().unwrap());
+        }
+        is_over.store(1, Ordering::SeqCst);
+    });
+}

@@ -45,6 +45,35 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     }
 }
 
+/// What tells a file from every other one that is there at the same time.
+pub(crate) fn id(file: &File) -> io::Result<(u64, u64)> {
+    let metadata = file.metadata()?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        Ok((metadata.dev(), metadata.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        // A file that is open cannot be removed there, so there is only one.
+        let _ = metadata;
+        Ok((0, 0))
+    }
+}
+
+/// Whether somebody holds a lock on the file, where the system tells without one being tried.
+pub(crate) fn is_locked(file: &File) -> Option<bool> {
+    let (_, inode) = id(file).ok()?;
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    // "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; one that is waited for has an arrow before FLOCK.
+    let is_ours = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        words.next() == Some("FLOCK")
+            && words.nth(3).and_then(|file| file.rsplit(':').next()?.parse().ok()) == Some(inode)
+    };
+    Some(locks.lines().any(is_ours))
+}
+
 /// Leaves the holder's line. The lock holds without it, so a full disk is no reason to give up.
 pub(crate) fn sign(mut file: &File, holder: &Holder) {
     let _ = file.set_len(0).and_then(|()| file.rewind());

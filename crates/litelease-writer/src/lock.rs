@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,7 +60,7 @@ pub enum LockState {
 pub struct WriteLock {
     path: PathBuf,
     turn: Turn,
-    place: Arc<Place>,
+    place: Mutex<Arc<Place>>,
     pid: u32,
 }
 
@@ -85,7 +85,7 @@ impl WriteLock {
     /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
         let pid = std::process::id();
-        WriteLock { path: path.into(), turn: Turn::default(), place: Arc::default(), pid }
+        WriteLock { path: path.into(), turn: Turn::default(), place: Mutex::default(), pid }
     }
 
     /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called.
@@ -176,11 +176,16 @@ impl WriteLock {
             return Ok(LockState::Free);
         }
         let file = file::open(&self.path)?;
-        match file.try_lock_shared() {
-            Ok(()) => Ok(LockState::Free),
-            Err(TryLockError::WouldBlock) => Ok(LockState::Held(file::signed(&self.path))),
-            Err(TryLockError::Error(error)) => Err(self.failed(error)),
-        }
+        let is_held = match file::is_locked(&file) {
+            Some(is_held) => is_held,
+            // Where the system does not tell, only trying does; that is in the way of others for a moment.
+            None => match file.try_lock_shared() {
+                Ok(()) => false,
+                Err(TryLockError::WouldBlock) => true,
+                Err(TryLockError::Error(error)) => return Err(self.failed(error)),
+            },
+        };
+        Ok(if is_held { LockState::Held(file::signed(&self.path)) } else { LockState::Free })
     }
 
     /// The locked file, or `None` if the deadline came first.
@@ -202,11 +207,22 @@ impl WriteLock {
     }
 
     fn lock_fairly(&self, file: File, deadline: Instant) -> io::Result<Option<File>> {
+        let place = self.place_for(&file)?;
         // Where a thread of ours is in the queue already, its place is nearer than a new one.
-        if !self.place.is_taken() && try_lock(&file)? {
+        if place.id().is_none() && try_lock(&file)? {
             return Ok(Some(file));
         }
-        self.place.wait(file, deadline)
+        place.wait(file, deadline)
+    }
+
+    /// The place of this handle; a new one if the old one waits for a file that is no longer there.
+    fn place_for(&self, file: &File) -> io::Result<Arc<Place>> {
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = file::id(file)?;
+        if place.id().is_some_and(|waits_for| waits_for != id) {
+            *place = Arc::default();
+        }
+        Ok(Arc::clone(&place))
     }
 
     fn failed(&self, error: io::Error) -> Error {
@@ -233,6 +249,9 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
+        if self.lock.pid != std::process::id() {
+            return; // a forked child's copy: the lock is its parent's
+        }
         // Closing the file would do, unless a process was forked off meanwhile that does not know of it.
         if !self.is_shared {
             let _ = self.file.unlock();

@@ -3,7 +3,8 @@
 //! Polling starves: whoever has just unlocked asks again long before the others wake up. The system's own queue is
 //! fair, but a thread that waits in it cannot be called back at a deadline. So another thread waits there. When
 //! the deadline comes first, its place serves the next one who asks through the same handle; if nobody does, it
-//! gives the lock back unused at once. There is never more than one such thread per handle.
+//! gives the lock back unused at once. There is never more than one such thread per handle; that of a handle which is
+//! gone stays until it has got the lock and given it back.
 
 use std::fs::File;
 use std::io;
@@ -11,11 +12,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use crate::file;
+
 /// At most one thread that waits for the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     state: Mutex<State>,
     changed: Condvar,
+    /// The file that is waited for.
+    id: Mutex<Option<(u64, u64)>>,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +47,7 @@ impl Place {
         match *state {
             State::Empty => {
                 let place = Arc::clone(self);
+                *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(file::id(&file)?);
                 let thread = thread::Builder::new().name("litelease-writer".into());
                 thread.spawn(move || place.queue(file))?;
                 *state = State::Waiting { wanted: true };
@@ -64,9 +70,12 @@ impl Place {
         }
     }
 
-    /// Whether an earlier wait has left a thread in the queue.
-    pub(crate) fn is_taken(&self) -> bool {
-        !matches!(*self.state(), State::Empty)
+    /// The file that an earlier wait has left a thread in the queue for.
+    pub(crate) fn id(&self) -> Option<(u64, u64)> {
+        match *self.state() {
+            State::Empty => None,
+            _ => *self.id.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// What the waiting thread does.

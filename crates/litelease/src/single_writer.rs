@@ -113,9 +113,10 @@ pub struct WriteGuard<'w> {
     // Dropped in this order: the connection is idle before somebody else has the lock.
     connection: MutexGuard<'w, Connection>,
     _held: Held<'w>,
+    pid: u32,
 }
 
-/// Why a write failed. Nothing of it was stored.
+/// Why a write failed. Nothing of it was stored, unless it is an error of the disk while committing: then nobody knows.
 ///
 /// ```
 /// use std::time::Duration;
@@ -239,7 +240,7 @@ impl SingleWriter {
         // Only whoever holds the lock comes here. A panic has rolled back already.
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         run(&connection, "BEGIN IMMEDIATE")?;
-        Ok(WriteGuard { connection, _held: held })
+        Ok(WriteGuard { connection, _held: held, pid: std::process::id() })
     }
 
     /// Another connection to the database, for reading: it sees what was committed, and waits for nobody.
@@ -304,6 +305,9 @@ impl WriteGuard<'_> {
     /// # Ok::<(), litelease::WriteError>(())
     /// ```
     pub fn commit(self) -> Result<(), WriteError> {
+        if self.pid != std::process::id() {
+            return Err(LockError::Forked.into());
+        }
         Ok(run(&self.connection, "COMMIT")?)
     }
 }
@@ -318,7 +322,8 @@ impl Deref for WriteGuard<'_> {
 
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
-        if !self.connection.is_autocommit() {
+        // A forked child must not touch its parent's transaction.
+        if self.pid == std::process::id() && !self.connection.is_autocommit() {
             // If even that fails, SQLite keeps the transaction, and the next BEGIN tells.
             let _ = run(&self.connection, "ROLLBACK");
         }

@@ -80,9 +80,15 @@ class SingleWriter:
             self._conn.execute("BEGIN IMMEDIATE")
             try:
                 yield self._conn
-                self._conn.execute("COMMIT")
+                if self._is_here() and not self._conn.in_transaction:
+                    raise LiteleaseError(
+                        "the transaction was ended inside the block, as executescript() and `with conn:` do it: what was "
+                        "written before that is stored"
+                    )
+                if self._is_here():
+                    self._conn.execute("COMMIT")
             finally:
-                if self._conn.in_transaction:
+                if self._is_here() and self._conn.in_transaction:
                     self._conn.execute("ROLLBACK")
 
     def reader(self) -> sqlite3.Connection:
@@ -110,14 +116,14 @@ class SingleWriter:
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
-        if self._pid != os.getpid():
+        if not self._is_here():
             raise LiteleaseError("this process was forked since the writer was opened: open a new one in the child")
         me, deadline = threading.get_ident(), time.monotonic() + self.timeout
         if self._owner == me:
             raise LiteleaseError(
                 "this thread already holds the write lock through this writer: use the connection that it has"
             )
-        if not self._turn.acquire(timeout=max(0.0, self.timeout)):
+        if not self._turn.acquire(timeout=min(max(0.0, self.timeout), threading.TIMEOUT_MAX)):
             raise WriteLockTimeout(self.timeout, self.holder())
         try:
             file = self._acquire(deadline)
@@ -127,10 +133,15 @@ class SingleWriter:
                 yield
             finally:
                 self._owner = None
-                fcntl.flock(file, fcntl.LOCK_UN)
+                if self._is_here():
+                    fcntl.flock(file, fcntl.LOCK_UN)
                 os.close(file)
         finally:
             self._turn.release()
+
+    def _is_here(self) -> bool:
+        """Whether this is the process that opened it. A forked child shares its lock and transaction, and must end neither."""
+        return self._pid == os.getpid()
 
     def _acquire(self, deadline: float) -> int:
         while True:
@@ -161,16 +172,26 @@ class _Place:
                     return file
                 except BlockingIOError:
                     pass
+                try:
+                    threading.Thread(target=self._queue, args=(file,), name="litelease-writer", daemon=True).start()
+                except BaseException:
+                    os.close(file)
+                    raise
                 self._waiting = True
-                threading.Thread(target=self._queue, args=(file,), name="litelease-writer", daemon=True).start()
             self._wanted = True
-            while self._waiting:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    self._wanted = False
-                    return None
-                self._changed.wait(left)
-            done, self._done, self._wanted = self._done, None, False
+            try:
+                while self._waiting:
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        return None
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
+                done, self._done = self._done, None
+            finally:
+                # Whatever ends the waiting, a signal too: from here on nobody would take what the thread gets.
+                self._wanted = False
+                if isinstance(self._done, int):
+                    os.close(self._done)
+                self._done = None
         if isinstance(done, OSError):
             raise done
         return done
