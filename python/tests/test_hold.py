@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+import litelease
+
 from litelease import Acquired, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
 
 
@@ -219,3 +221,36 @@ def test_a_holder_that_is_killed_is_succeeded_when_its_lease_runs_out(db: Litele
     holder.wait()
     with db.hold("books", ttl=30, wait=20) as held:
         assert held.token == 2
+
+
+def open_in(folder: Path) -> Litelease:
+    db = Litelease(sqlite3.connect(folder / "app.sqlite3", isolation_level=None))
+    db.bootstrap()
+    return db
+
+
+def test_a_hold_that_could_never_be_trusted_is_refused(tmp_path: Path) -> None:
+    db = open_in(tmp_path)
+    for ttl in (0.05, 0.1, 0, -1, float("nan")):
+        with pytest.raises(litelease.InvalidTtl):
+            db.hold("x", ttl=ttl)
+    assert db.token("x") is None
+
+
+def test_what_went_wrong_in_the_block_is_told_and_not_the_release(tmp_path: Path) -> None:
+    db, other = open_in(tmp_path), open_in(tmp_path)
+    with pytest.raises(ValueError):
+        with db.hold("x", ttl=30):
+            other.conn.execute("BEGIN IMMEDIATE")
+            raise ValueError
+    other.conn.execute("ROLLBACK")
+
+
+def test_a_damaged_row_is_its_own_trouble_only(tmp_path: Path) -> None:
+    db = open_in(tmp_path)
+    with db.hold("good", ttl=1.5) as good, db.hold("bad", ttl=1.5):
+        db.conn.execute("PRAGMA ignore_check_constraints = ON")
+        db.conn.execute("UPDATE litelease_resources SET token = 'x' WHERE name = 'bad'")
+        time.sleep(2)
+        good.check()
+        db.conn.execute("DELETE FROM litelease_resources WHERE name = 'bad'")

@@ -56,6 +56,14 @@ pub(crate) fn open(common: &Common) -> Result<Litelease> {
     Ok(Litelease::open_own(&path)?)
 }
 
+/// Makes sure that the file is still the one that was opened.
+pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
+    match db.has_moved() {
+        true => Err(Failure::failed("FileMoved", "it was moved, deleted or replaced: start again")),
+        false => Ok(()),
+    }
+}
+
 /// Opens a file that is there, and makes nothing.
 pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     let path = path(common)?;

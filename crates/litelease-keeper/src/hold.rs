@@ -1,6 +1,7 @@
 //! One held grant: how long it is trusted, and the news that it is over.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -292,7 +293,12 @@ fn call(callbacks: Vec<Callback>, loss: Loss) {
     if callbacks.is_empty() {
         return;
     }
-    let told = move || callbacks.into_iter().for_each(|callback| callback(&loss));
+    // One that panics must not keep the others from being called.
+    let told = move || {
+        for callback in callbacks {
+            let _ = catch_unwind(AssertUnwindSafe(|| callback(&loss)));
+        }
+    };
     // Where there is no thread to be had, there is nobody left to tell.
     let _ = std::thread::Builder::new().name("litelease loss".into()).spawn(told);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::watch::{Listener, watch};
 use crate::{Clock, Grant, Hold, Loss};
@@ -126,13 +126,14 @@ impl Keeper {
             groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
             groups.clone()
         };
-        for group in &groups {
-            // A group that is blocked must not keep others from being told.
-            for hold in group.holds() {
+        let step = |group: &Arc<Group>| {
+            // A file that is locked takes time, which must not keep the holds of others from being told.
+            for hold in groups.iter().flat_map(|group| group.holds()) {
                 let _ = hold.check(self.clock.now());
             }
-        }
-        groups.iter().filter_map(|group| group.step(&*self.clock)).min()
+            group.step(&*self.clock)
+        };
+        groups.iter().filter_map(step).min()
     }
 
     fn nap(&self, next: Option<Duration>) {
@@ -270,14 +271,13 @@ impl Kept {
             return Err(Loss::Forked);
         }
         self.hold.end();
-        let mut waited = Duration::ZERO;
+        let begin = Instant::now();
         loop {
             // A renewal that is under way is waited for here, and one that comes later is rejected by the row.
             let answer = locked(&self.group.rows).release(self.hold.grant());
             match answer {
-                Err(trouble) if trouble.may_pass() && waited < patience => {
+                Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
                     thread::sleep(RELEASE_PAUSE);
-                    waited += RELEASE_PAUSE;
                 }
                 Err(trouble) if trouble.may_pass() => {
                     locked(&self.group.leftovers).push(self.hold.clone());

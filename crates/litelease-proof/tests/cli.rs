@@ -334,3 +334,31 @@ fn the_demo_tells_its_story() {
         assert!(story.contains(line), "{line:?} is missing in:\n{story}");
     }
 }
+
+#[test]
+fn a_grace_beyond_all_time_is_a_usage_error() {
+    let desk = Desk::new();
+    let (code, _, error) = told(&desk.run(&["run", "--kill-grace", "1e19", "x", "--", "true"]));
+    assert_eq!(code, 64, "{error}");
+}
+
+/// SQLite goes on with a file that was deleted, and whoever waits in it waits for ever.
+#[test]
+fn whoever_waits_in_a_file_that_was_replaced_is_told() {
+    for command in ["wait", "watch"] {
+        let desk = Desk::new();
+        let db = desk.db();
+        acquired(db.claim("x", "a", LONG));
+        let mut waiting = desk.command(&[command, "x"]);
+        let waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        for end in ["", "-wal", "-shm"] {
+            let _ = fs::remove_file(format!("{}{end}", desk.file.display()));
+        }
+        acquired(desk.db().claim("x", "b", LONG));
+        let output = waiting.wait_with_output().unwrap();
+        let (code, _, error) = told(&output);
+        assert_eq!(code, 69, "{command}: {error}");
+        assert!(error.contains("moved, deleted or replaced"), "{command}: {error}");
+    }
+}

@@ -390,3 +390,15 @@ fn a_claim_result_of_waiting_is_an_answer_and_not_an_error() {
     let answer = db.claim_wait("books", "b", LONG, Duration::from_millis(30)).unwrap();
     assert!(matches!(answer, ClaimResult::Busy(current) if current.owner == "a"));
 }
+
+#[test]
+fn a_callback_that_panics_does_not_keep_the_others_from_being_called() {
+    let place = Place::new("WAL");
+    let db = place.open(LONG);
+    let held = db.hold("x", HoldOptions::new(LONG)).unwrap();
+    let (told, hears) = mpsc::channel();
+    held.on_lost(|_| panic!("on purpose"));
+    held.on_lost(move |lost| told.send(lost.name.clone()).unwrap());
+    let _ = db.break_lease("x").unwrap();
+    assert_eq!(hears.recv_timeout(Duration::from_secs(60)).as_deref(), Ok("x"));
+}

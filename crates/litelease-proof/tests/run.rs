@@ -427,3 +427,54 @@ fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
     assert_eq!(tokens, (1..=200).collect::<Vec<i64>>());
     tell(&format!("200 runs in {:?}", begin.elapsed()));
 }
+
+/// `nohup` asks for signals to be ignored, by us and by the command.
+#[test]
+fn a_signal_that_was_ignored_before_stays_ignored() {
+    let desk = Desk::new();
+    let script =
+        "trap '' HUP; exec litelease run x -- sh -c 'kill -HUP $PPID; kill -HUP $$; echo alive'";
+    let mut shell = Command::new("sh");
+    desk.environment(shell.args(["-c", script]).current_dir(desk.folder.path()));
+    let (code, out, _) = told(&shell.output().unwrap());
+    assert_eq!((code, out.as_str()), (0, "alive\n"));
+}
+
+/// The group must be known to whoever ends it before the command can start anything.
+#[test]
+fn a_wrapper_that_is_killed_in_its_first_moments_leaves_nobody_behind() {
+    for round in 0..30 {
+        let desk = Desk::new();
+        // A time that nobody else sleeps for.
+        let time = format!("70.{}{round:03}", std::process::id());
+        let run = desk.start(&["x"], &format!("sleep {time} & sleep {time}"));
+        std::thread::sleep(Duration::from_millis(round));
+        kill(run.pid(), SIGKILL);
+        drop(run.end());
+        eventually("nobody is left", || {
+            let found =
+                Command::new("pgrep").args(["-f", &format!("sleep {time}")]).output().unwrap();
+            found.stdout.is_empty().then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_hook_that_takes_long_can_be_ended() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "2s", "--on-lost", "exec sleep 60", "x"], "sleep 60");
+    let db = desk.db();
+    eventually("it is held", || holder(&db));
+    let _ = db.break_lease("x").unwrap();
+    let begin = Instant::now();
+    eventually("the hook runs", || {
+        let found =
+            Command::new("pgrep").args(["-P", &run.pid().to_string(), "sleep"]).output().unwrap();
+        (!found.stdout.is_empty()).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(1_500));
+    run.signal(SIGTERM);
+    let (code, _) = run.end();
+    assert_eq!(code, 75);
+    assert!(begin.elapsed() < Duration::from_secs(50), "it waited for the hook");
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::error::lift;
-use crate::file::writer;
+use crate::file::{has_moved, writer};
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -173,6 +173,21 @@ impl Litelease {
     /// ```
     pub fn conn(&self) -> &Connection {
         &self.connection
+    }
+
+    /// Whether the file was moved, deleted or replaced since it was opened. SQLite goes on with what it has open, and
+    /// nobody else ever sees what is granted there.
+    ///
+    /// ```
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("app.sqlite3");
+    /// let db = Litelease::open_own(&path)?;
+    /// assert!(!db.has_moved());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn has_moved(&self) -> bool {
+        has_moved(&self.connection)
     }
 
     /// The process that holds the file's write lock right now, where the system tells: who is in the way.

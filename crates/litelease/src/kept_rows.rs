@@ -9,7 +9,7 @@ use crate::file::{has_moved, writer};
 use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result};
 
 /// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries again.
-const BUSY_TIMEOUT: Duration = Duration::from_millis(50);
+const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct KeptRows {
     db: Litelease,

@@ -12,7 +12,7 @@ from . import _keeper
 from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
-from ._types import Acquired, LiteleaseError, Lost
+from ._types import Acquired, InvalidTtl, LiteleaseError, Lost
 
 
 class Held:
@@ -30,6 +30,8 @@ class Held:
         path = _main_file(connection)
         if not path:
             raise LiteleaseError("a database in memory cannot be held: its leases are seen by one connection only")
+        if not ttl > 0.1:
+            raise InvalidTtl(f"{name!r}: a hold of {ttl} s could never be trusted: give it more than 0.1 s")
         self.name = name
         self.owner = owner or identity()
         self.lost = threading.Event()
@@ -73,7 +75,12 @@ class Held:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
+        try:
+            self.release()
+        except sqlite3.Error:
+            # What went wrong in the block matters more; the lease ends by itself.
+            if error is None:
+                raise
 
     # What the keeper calls.
 

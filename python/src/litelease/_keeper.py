@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 from ._leases import Litelease
-from ._types import LiteleaseError, Rejected
+from ._types import InvalidLeaseRow, LiteleaseError, Rejected, Renewed, TimeOverflow
 
 if TYPE_CHECKING:
     from ._hold import Held
 
 # Other files wait while one is locked, so nobody waits long at one go; the keeper tries again.
-_BUSY_TIMEOUT = 0.05
+_BUSY_TIMEOUT = 0.01
 # After a suspend an alarm is late.
 _LONGEST_NAP = 1.0
 
@@ -41,7 +41,8 @@ class Keeper:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._holds: dict[str, list[Held]] = {}
-        self._connections: dict[str, Litelease] = {}
+        # Each with the file that it was opened on.
+        self._connections: dict[str, tuple[tuple[int, int] | None, Litelease]] = {}
         self._thread: threading.Thread | None = None
 
     def add(self, path: str, held: Held) -> None:
@@ -96,7 +97,7 @@ class Keeper:
             db = self._connection(path)
             db.conn.execute("BEGIN IMMEDIATE")
             try:
-                answers = [db.renew(held.name, held.owner, held.ttl, token=held.token) for held in batch]
+                answers = [self._renew_one(db, held) for held in batch]
                 db.conn.execute("COMMIT")
             except BaseException:
                 if db.conn.in_transaction:
@@ -107,23 +108,35 @@ class Keeper:
                 held.failed(str(error))
             return
         for held, answer in zip(batch, answers):
-            if isinstance(answer, Rejected):
+            if isinstance(answer, LiteleaseError):
+                held.failed(str(answer))
+            elif isinstance(answer, Rejected):
                 held.refused(answer.reason.value)
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
                 held.renewed(start, start + held.ttl / 3)
 
+    @staticmethod
+    def _renew_one(db: Litelease, held: Held) -> Renewed | Rejected | LiteleaseError:
+        try:
+            return db.renew(held.name, held.owner, held.ttl, token=held.token)
+        except (InvalidLeaseRow, TimeOverflow) as error:
+            return error  # what is wrong with one row is not the others' fault
+
     def _connection(self, path: str) -> Litelease:
-        if path not in self._connections:
+        file = file_of(path)
+        known = self._connections.get(path)
+        if known is None or known[0] != file:
+            # Never the file that was there before: nobody else sees what is renewed there.
             connection = sqlite3.connect(
                 path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
             )
-            self._connections[path] = Litelease(connection)
-        return self._connections[path]
+            known = self._connections[path] = (file, Litelease(connection))
+        return known[1]
 
     def _close_idle(self) -> None:
         for path in [path for path in self._connections if path not in self._holds]:
-            self._connections.pop(path).conn.close()
+            self._connections.pop(path)[1].conn.close()
 
 
 _keeper = Keeper()

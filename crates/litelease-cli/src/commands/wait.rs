@@ -30,6 +30,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let waiter = Waiter::at(&database::path(common)?);
     loop {
         let heard = waiter.heard();
+        database::check_moved(&db)?;
         let Some(current) = db.inspect(&args.name)? else {
             let text = format!("{}: nobody has it", printable(&args.name));
             answer(common.json, json!({ "free": args.name }), &text);

@@ -35,6 +35,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let mut known = BTreeMap::new();
     loop {
         let heard = waiter.heard();
+        database::check_moved(&db)?;
         let now = look(&db, &args.names)?;
         for (name, listed) in &now {
             if let Some(event) = event(known.get(name), listed) {

@@ -1,6 +1,7 @@
 //! The command: started in a group of its own, signalled and reaped.
 
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -11,6 +12,7 @@ use libc::{c_int, pid_t};
 use litelease::Held;
 
 use super::Args;
+use super::sentinel::join_watch;
 use super::session::Event;
 use super::terminal;
 
@@ -29,6 +31,7 @@ pub(crate) fn start(
     args: &Args,
     held: &Held,
     database: &Path,
+    sentinel: RawFd,
     take_terminal: bool,
 ) -> io::Result<pid_t> {
     let mut command = Command::new(&args.command[0]);
@@ -39,6 +42,7 @@ pub(crate) fn start(
     unsafe {
         command.pre_exec(move || {
             libc::setpgid(0, 0);
+            join_watch(sentinel);
             if take_terminal {
                 terminal::give_to(libc::getpid());
             }
@@ -106,6 +110,22 @@ pub(crate) fn adopt_orphans() {
 pub(crate) fn signal_group(group: pid_t, signal: c_int) {
     // SAFETY: no pointers are involved. A group that is gone needs no signal.
     unsafe { libc::kill(-group, signal) };
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal(process: pid_t, signal: c_int) {
+    // SAFETY: no pointers are involved. A process that is gone needs no signal.
+    unsafe { libc::kill(process, signal) };
+}
+
+/// Whether this process was started with a signal ignored.
+pub(crate) fn is_ignored(signal: c_int) -> bool {
+    // SAFETY: the structure is plain data, and only read into.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0
+            && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// Whether anybody in the group is still there.

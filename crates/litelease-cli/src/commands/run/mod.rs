@@ -74,7 +74,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         return Err(HoldError::TtlTooShort(args.ttl).into());
     }
     let grace = args.kill_grace();
-    if args.ttl <= grace * 2 {
+    if args.ttl / 2 <= grace {
         let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
         return Err(Failure::usage(format!(
             "a ttl of {} leaves no room for a kill grace of {}: give a ttl of more than twice that",

@@ -4,6 +4,8 @@
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 
+use std::os::fd::{AsRawFd, RawFd};
+
 use libc::pid_t;
 
 /// The process on watch. Dropped by the kernel with us, which is how it learns of our end.
@@ -28,15 +30,24 @@ impl Sentinel {
         }
     }
 
-    /// From now on this group dies with us.
-    pub(crate) fn guard(&mut self, group: pid_t) {
-        // If it is gone, the kernel's own arrangement for the command is still there.
-        let _ = self.line.write_all(&group.to_ne_bytes());
+    /// Where a new process tells its group, before it becomes the command and can start anything.
+    pub(crate) fn line(&self) -> RawFd {
+        self.line.as_raw_fd()
     }
 
     /// The group has ended by itself.
     pub(crate) fn dismiss(mut self) {
         let _ = self.line.write_all(b".");
+    }
+}
+
+/// Has the group of this process die with the one that posted the sentinel. For between fork and exec.
+pub(crate) fn join_watch(line: RawFd) {
+    // SAFETY: plain calls; a write of four bytes to a pipe is whole or not at all. If it fails, the kernel's own
+    // arrangement for the command is still there.
+    unsafe {
+        let group = libc::getpid().to_ne_bytes();
+        libc::write(line, group.as_ptr().cast(), group.len());
     }
 }
 

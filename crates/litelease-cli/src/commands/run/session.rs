@@ -108,7 +108,10 @@ fn hold(common: &Common, name: &str, options: HoldOptions, wait: Duration) -> Re
 }
 
 fn forward_signals(events: Sender<Event>) -> Result<()> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP])?;
+    // What is ignored stays so, for us and for the command: nohup asks for that.
+    let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
+    let mut signals =
+        Signals::new(wanted.into_iter().filter(|signal| !child::is_ignored(*signal)))?;
     let body = move || {
         for signal in signals.forever() {
             if events.send(Event::Signal(signal)).is_err() {
@@ -160,26 +163,26 @@ impl Session {
         as_json: bool,
         held: Held,
         path: PathBuf,
-        mut sentinel: Sentinel,
+        sentinel: Sentinel,
         events: Sender<Event>,
     ) -> Result<Self> {
         child::adopt_orphans();
         let mut terminal = Terminal::new();
         let take_terminal = Terminal::is_interactive();
-        let group = match child::start(&args, &held, &path, take_terminal) {
+        let group = match child::start(&args, &held, &path, sentinel.line(), take_terminal) {
             Ok(group) => group,
             Err(error) => {
                 if take_terminal {
                     terminal.was_taken();
                     terminal.take_back();
                 }
+                sentinel.dismiss();
                 return Err(not_started(&args, &error));
             }
         };
         if take_terminal {
             terminal.was_taken();
         }
-        sentinel.guard(group);
         let lost = events.clone();
         held.on_lost(move |_| drop(lost.send(Event::Lost)));
         child::reap(events)?;
@@ -201,12 +204,19 @@ impl Session {
         self.terminal.take_back();
         self.sentinel.dismiss();
         if let Some(ending) = self.ending {
-            let _ = ending.telling.map(JoinHandle::join);
+            ending.telling.iter().for_each(give_time);
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
-        if let Err(lost) = self.held.release() {
-            Failure::failed("Lost", lost).tell(self.as_json);
+        let name = printable(&self.args.name);
+        match self.held.release() {
+            Err(lost) if lost.reason.may_pass() => {
+                let text =
+                    format!("{name} could not be released and ends by itself: {}", lost.reason);
+                Failure::failed("NotReleased", text).tell(self.as_json);
+            }
+            Err(lost) => Failure::failed("Lost", lost).tell(self.as_json),
+            Ok(()) => {}
         }
         Ok(self.ended.unwrap_or(code::FAILED))
     }
@@ -280,6 +290,9 @@ impl Session {
 
     fn pass_on(&mut self, signal: c_int) {
         child::signal_group(self.group, signal);
+        if let Some(hook) = self.hook {
+            child::signal(hook, signal);
+        }
     }
 
     fn note(&mut self, pid: pid_t, change: Change) {
@@ -310,6 +323,14 @@ impl Session {
             self.terminal.lend(self.group);
             child::signal_group(self.group, libc::SIGCONT);
         }
+    }
+}
+
+/// Waits a moment for what is being said. Somebody who does not read it must not keep us for ever.
+fn give_time(telling: &JoinHandle<()>) {
+    let begin = Instant::now();
+    while !telling.is_finished() && begin.elapsed() < Duration::from_secs(1) {
+        thread::sleep(Duration::from_millis(5));
     }
 }
 
