@@ -16,7 +16,7 @@ run: ## tell a short story in the terminal: a worker is paused, another takes ov
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb
+	@scripts/setup cc strace sqlite3 redis-server initdb curl
 	@scripts/setup-node
 	@scripts/setup-python
 	cargo test -q --workspace
