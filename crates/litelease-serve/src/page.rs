@@ -11,7 +11,23 @@ pub(crate) struct File {
 }
 
 /// Every file.
-pub(crate) const FILES: &[File] = &[];
+pub(crate) const FILES: &[File] = &[
+    File { path: "/", kind: HTML, text: include_str!("../page/index.html") },
+    File { path: "/docs", kind: HTML, text: include_str!("../page/docs.html") },
+    File {
+        path: "/style.css",
+        kind: "text/css; charset=utf-8",
+        text: include_str!("../page/style.css"),
+    },
+    File { path: "/icon.svg", kind: "image/svg+xml", text: include_str!("../page/icon.svg") },
+    File { path: "/app.js", kind: SCRIPT, text: include_str!("../page/app.js") },
+    File { path: "/pool.js", kind: SCRIPT, text: include_str!("../page/pool.js") },
+    File { path: "/chart.js", kind: SCRIPT, text: include_str!("../page/chart.js") },
+    File { path: "/docs.js", kind: SCRIPT, text: include_str!("../page/docs.js") },
+];
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// Nothing from anywhere else, no inline script, in nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
