@@ -4,20 +4,26 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers clean
+.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-run: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
+run: ## start the service on a file under target/, with a pool to look at
+	@scripts/setup cc curl
+	cargo build -q --release -p litelease-serve
+	@scripts/run-serve
+
+story: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
 	cargo run -q -p litelease-cli -- demo
 
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb faketime pgrep
+	@scripts/setup cc strace sqlite3 redis-server initdb faketime pgrep curl
 	@scripts/setup-node
+	@scripts/setup-browser
 	@scripts/setup-python
 	cargo test -q --workspace
 

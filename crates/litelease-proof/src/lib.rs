@@ -13,6 +13,7 @@ pub mod power_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
+pub mod server;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;

@@ -158,6 +158,24 @@ fn dependencies_point_inward() {
                 "rusqlite",
             ],
         ),
+        (
+            "litelease-serve",
+            &[
+                "axum",
+                "http-body",
+                "http-body-util",
+                "hyper",
+                "hyper-util",
+                "litelease",
+                "serde",
+                "serde_json",
+                "tokio",
+                "tokio-stream",
+                "tracing",
+                "tracing-subscriber",
+                "uuid",
+            ],
+        ),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));

@@ -1,0 +1,261 @@
+//! The real server as a process, and a small HTTP client that can also behave badly.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// A server on a port of its own, which is killed when this is dropped.
+pub struct Server {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it has logged.
+    pub log: PathBuf,
+}
+
+/// A pool for tests.
+pub const POOL: &str = "0b5b1f0e-1111-4222-8333-444455556666";
+
+impl Server {
+    /// Starts a server on a file, with more flags.
+    pub fn start(db: &Path, flags: &[&str]) -> Self {
+        Server::at("127.0.0.1:0", db, flags)
+    }
+
+    /// The same at an address.
+    pub fn at(listen: &str, db: &Path, flags: &[&str]) -> Self {
+        let log = db.with_extension("log");
+        let stderr = File::options().create(true).append(true).open(&log).expect("a log");
+        let mut command = Command::new(program());
+        command.args(["--listen", listen, "--db"]).arg(db).args(flags);
+        let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("a server");
+        let stdout = child.stdout.take().expect("its output");
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening at http://").unwrap_or_default();
+        let address = address.parse().unwrap_or_else(|_| {
+            panic!("the server says {line:?}, and in its log is {:?}", fs::read_to_string(&log))
+        });
+        Server { child, address, log }
+    }
+
+    /// A client of it.
+    pub fn client(&self) -> Client {
+        Client { address: self.address, stream: None }
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Asks it to end, and waits until it has.
+    pub fn stop(mut self) -> bool {
+        let asked = Command::new("kill").arg(self.pid().to_string()).status();
+        asked.is_ok_and(|asked| asked.success())
+            && self.child.wait().is_ok_and(|status| status.success())
+    }
+
+    /// Ends it without asking.
+    pub fn kill(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// How much memory it has, in KiB.
+    pub fn memory_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The server's program, built now if it is not there yet.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(build)
+}
+
+fn build() -> PathBuf {
+    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "-q", "-p", "litelease-serve", "--target-dir"]).arg(&target);
+    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
+    assert!(built.success(), "the server does not build");
+    target.join("debug/litelease-serve")
+}
+
+/// A client with one connection, which is opened when it is needed.
+pub struct Client {
+    address: SocketAddr,
+    stream: Option<TcpStream>,
+}
+
+/// What a server has answered.
+#[derive(Debug)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// The head, as it came.
+    pub head: String,
+    /// The body.
+    pub body: String,
+}
+
+impl Response {
+    /// The body as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
+    }
+
+    /// The error that it tells.
+    #[track_caller]
+    pub fn error(&self) -> String {
+        self.json()["error"].as_str().unwrap_or_else(|| panic!("no error: {self:?}")).to_owned()
+    }
+}
+
+impl Client {
+    /// A call on a pool with a JSON body. `path` is what follows the id.
+    #[track_caller]
+    pub fn call(&mut self, method: &str, path: &str, body: &Value) -> Response {
+        self.try_call(method, path, body, "").unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// The same, where the connection may break.
+    pub fn try_call(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &Value,
+        headers: &str,
+    ) -> io::Result<Response> {
+        self.ask(method, &format!("/l/{POOL}{path}"), body, headers)
+    }
+
+    /// A request to any path; headers end with a line break each.
+    pub fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &Value,
+        headers: &str,
+    ) -> io::Result<Response> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(method, path, &body, headers)?;
+        self.receive()
+    }
+
+    /// Sends a request and does not wait for the answer.
+    pub fn send(&mut self, method: &str, path: &str, body: &str, headers: &str) -> io::Result<()> {
+        let length = body.len();
+        let kind = match body {
+            "" => "",
+            _ if headers.to_lowercase().contains("content-type") => "",
+            _ => "Content-Type: application/json\r\n",
+        };
+        let host = match headers.to_lowercase().contains("host:") {
+            true => "",
+            false => "Host: localhost\r\n",
+        };
+        let text = format!(
+            "{method} {path} HTTP/1.1\r\n{host}{kind}{headers}Content-Length: {length}\r\n\r\n{body}"
+        );
+        self.write(text.as_bytes())
+    }
+
+    /// Sends bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.stream.is_none() {
+            let stream = TcpStream::connect(self.address)?;
+            stream.set_nodelay(true)?;
+            stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+            self.stream = Some(stream);
+        }
+        match &mut self.stream {
+            Some(stream) => stream.write_all(bytes),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Reads one answer.
+    pub fn receive(&mut self) -> io::Result<Response> {
+        let received = self.read_response();
+        let closes = match &received {
+            Ok(response) => response.head.to_lowercase().contains("connection: close"),
+            Err(_) => true,
+        };
+        if closes {
+            self.stream = None;
+        }
+        received
+    }
+
+    fn read_response(&mut self) -> io::Result<Response> {
+        let Some(stream) = &mut self.stream else { return Err(io::ErrorKind::NotConnected.into()) };
+        let mut bytes = Vec::new();
+        let end = loop {
+            if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break at + 4;
+            }
+            let mut chunk = [0; 4096];
+            match stream.read(&mut chunk)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => bytes.extend(&chunk[..read]),
+            }
+        };
+        let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+        });
+        let mut body = bytes.split_off(end);
+        while body.len() < length.unwrap_or(0) {
+            let mut chunk = [0; 4096];
+            match stream.read(&mut chunk)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => body.extend(&chunk[..read]),
+            }
+        }
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0);
+        Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
+    }
+
+    /// Hangs up.
+    pub fn hang_up(&mut self) {
+        self.stream = None;
+    }
+
+    /// The stream, for whoever wants to read by hand.
+    pub fn into_stream(self) -> Option<TcpStream> {
+        self.stream
+    }
+
+    /// Registers the pool with so many slots.
+    #[track_caller]
+    pub fn register(&mut self, count: i64) {
+        let registered = self.call("PUT", "", &json!({ "count": count }));
+        assert_eq!(registered.status, 200, "{registered:?}");
+    }
+
+    /// How many slots of the pool are in use.
+    #[track_caller]
+    pub fn in_use(&mut self) -> i64 {
+        self.call("GET", "", &Value::Null).json()["in_use"].as_i64().unwrap_or(-1)
+    }
+}

@@ -1,0 +1,403 @@
+//! The server as its clients see it: every call, every status, bad input, foreign pages, and no secret anywhere.
+
+use std::fs;
+use std::io::Read;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease_proof::rig::Place;
+use litelease_proof::server::{POOL, Server};
+use serde_json::{Value, json};
+
+fn served(flags: &[&str]) -> (Place, Server) {
+    let place = Place::new("WAL");
+    let server = Server::start(&place.file, flags);
+    (place, server)
+}
+
+#[test]
+fn every_call_answers_as_the_contract_says() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    assert_eq!(client.call("GET", "", &Value::Null).status, 404);
+    assert_eq!(client.call("POST", "/borrow", &json!({"ttl": 30})).status, 404);
+    assert_eq!(client.call("POST", "/return", &json!({"lease": "x"})).status, 404);
+    assert_eq!(client.call("POST", "/renew", &json!({"lease": "x", "ttl": 1})).status, 404);
+    assert_eq!(client.call("DELETE", "", &Value::Null).json(), json!({"deleted": true}));
+
+    let pool = |count, in_use, available| json!({"id": POOL, "count": count, "in_use": in_use, "available": available});
+    assert_eq!(client.call("PUT", "", &json!({"count": 2})).json(), pool(2, 0, 2));
+    let first = client.call("POST", "/borrow", &json!({"ttl": 30})).json();
+    assert_eq!((&first["position"], &first["token"]), (&json!(0), &json!(1)));
+    assert_eq!(first["expires_in"], json!(30));
+    assert_eq!(first["lease"].as_str().map(str::len), Some(36));
+    let left = first["expires_at_unix"].as_i64().unwrap() - litelease::now_ms() / 1000;
+    assert!((28..=30).contains(&left), "{left}");
+    let second = client.call("POST", "/borrow", &json!({"ttl": 0.5, "note": "why"})).json();
+    assert_eq!((&second["position"], &second["expires_in"]), (&json!(1), &json!(0.5)));
+    assert_eq!(client.call("PUT", "", &json!({"count": 1})).json(), pool(1, 2, 0));
+    let full = client.call("POST", "/borrow", &json!({"ttl": 30}));
+    assert_eq!((full.status, full.json()), (409, json!({"error": "no resource available"})));
+
+    let renewed = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 60}));
+    assert_eq!((renewed.status, &renewed.json()["token"]), (200, &json!(1)));
+    assert_eq!(renewed.json()["expires_in"], json!(60));
+    let shorter = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 1})).json();
+    assert_eq!(shorter["expires_at_unix"], renewed.json()["expires_at_unix"], "never shortened");
+    let lease = json!({"lease": first["lease"]});
+    assert_eq!(client.call("POST", "/return", &lease).json(), json!({"returned": true}));
+    assert_eq!(client.call("POST", "/return", &lease).json(), json!({"returned": false}));
+    let late = client.call("POST", "/renew", &json!({"lease": first["lease"], "ttl": 60}));
+    assert_eq!((late.status, late.error()), (409, "the lease is no longer live".into()));
+    assert_eq!(client.call("DELETE", "", &Value::Null).json(), json!({"deleted": true}));
+    assert_eq!(client.call("GET", "", &Value::Null).status, 404);
+
+    // Tokens go on, also where a pool is registered again; in upper case it is the same pool.
+    client.register(1);
+    let path = format!("/l/{}/borrow", POOL.to_uppercase());
+    let again = client.ask("POST", &path, &json!({"ttl": 30}), "").unwrap().json();
+    assert_eq!((&again["position"], &again["token"]), (&json!(0), &json!(3)));
+}
+
+#[test]
+fn limits_cut_what_is_too_long_and_refuse_what_is_too_much() {
+    let flags = ["--max-ttl", "500", "--max-wait", "1", "--max-count", "3", "--max-waiters=1"];
+    let (_place, server) = served(&flags);
+    let mut client = server.client();
+    let refused = client.call("PUT", "", &json!({"count": 4}));
+    assert_eq!((refused.status, refused.error()), (400, "count must be at most 3".into()));
+    client.register(1);
+    let lent = client.call("POST", "/borrow", &json!({"ttl": 1e300})).json();
+    assert_eq!(lent["expires_in"], json!(500));
+    // This one waits for a second however long it wants to, and meanwhile nobody else may.
+    let refused = (0..10).find_map(|_| {
+        client.send("POST", &format!("/l/{POOL}/borrow"), r#"{"ttl":1,"wait":1e300}"#, "").unwrap();
+        let mut other = server.client();
+        while !other.ask("GET", "/metrics", &Value::Null, "").unwrap().body.contains("waiters 1\n")
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let refused = other.call("POST", "/borrow", &json!({"ttl": 1, "wait": 300}));
+        assert_eq!(client.receive().unwrap().status, 409);
+        // On a machine that is very slow it may have come when the second was over.
+        (refused.status == 429).then_some(refused)
+    });
+    assert_eq!(refused.unwrap().error(), "too many borrows wait already");
+}
+
+#[test]
+fn bad_input_is_refused_with_one_sentence_and_changes_nothing() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(3);
+    let id = POOL;
+    let deep = format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000));
+    let long = format!(r#"{{"ttl":30,"note":"{}"}}"#, "x".repeat(201));
+    let borrow = format!("/l/{id}/borrow");
+    let put = format!("/l/{id}");
+    let json_is = "Content-Type: application/json\r\n";
+    for (method, path, body, status, words) in [
+        ("PUT", &*put, r#"{"count":-1}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{"count":4.0}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{"count":"4"}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{"count":true}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{"count":null}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{"count":1e400}"#, 400, "not a JSON object"),
+        ("PUT", &put, r#"{"count":99999999999999999999}"#, 400, "count must be a whole number"),
+        ("PUT", &put, r#"{}"#, 400, "count is missing"),
+        ("PUT", &put, r#"{"count":1,"count":2}"#, 400, "count is given twice"),
+        ("PUT", &put, r#"{"count":1,"size":2}"#, 400, r#"unknown field "size"; known are count"#),
+        ("PUT", &put, "[1]", 400, "not a JSON object"),
+        ("PUT", &put, "{", 400, "not a JSON object"),
+        ("PUT", &put, r#"{"count":1} x"#, 400, "not a JSON object"),
+        ("POST", &borrow, r#"{"ttl":0}"#, 400, "ttl must be a number of seconds above 0"),
+        ("POST", &borrow, r#"{"ttl":-1}"#, 400, "ttl must be a number of seconds above 0"),
+        ("POST", &borrow, r#"{"ttl":NaN}"#, 400, "not a JSON object"),
+        ("POST", &borrow, r#"{"ttl":"30"}"#, 400, "ttl must be a number of seconds above 0"),
+        ("POST", &borrow, r#"{"wait":1}"#, 400, "ttl is missing"),
+        ("POST", &borrow, r#"{"ttl":1,"wait":-1}"#, 400, "wait must be a number of seconds"),
+        ("POST", &borrow, r#"{"ttl":1,"lease":"x"}"#, 400, "known are ttl, wait, note"),
+        ("POST", &borrow, &long, 400, "note must be a text of at most 200 bytes"),
+        ("POST", &borrow, &deep, 400, "not a JSON object"),
+        ("POST", "/l/not-a-uuid/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
+        ("POST", "/l/%00/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
+        ("POST", "/l/%2e%2e/borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
+        (
+            "POST",
+            "/l/0b5b1f0e111142228333444455556666/borrow",
+            r#"{"ttl":1}"#,
+            400,
+            "must be a UUID",
+        ),
+        ("POST", "/l//borrow", r#"{"ttl":1}"#, 400, "must be a UUID"),
+        ("GET", "/nothing", "", 404, "nothing at this path"),
+        ("PATCH", &put, r#"{"count":1}"#, 405, "does not take that method"),
+        ("GET", &borrow, "", 405, "does not take that method"),
+        ("POST", "/healthz", r#"{"count":1}"#, 405, "does not take that method"),
+    ] {
+        let headers = if body.is_empty() { "" } else { json_is };
+        client.send(method, path, body, headers).unwrap();
+        let refused = client.receive().unwrap();
+        assert_eq!(refused.status, status, "{method} {path} {:.80}: {refused:?}", body);
+        assert!(refused.error().contains(words), "{method} {path} {body:.80}: {}", refused.error());
+    }
+    for (headers, status) in [
+        ("Content-Type: text/plain\r\n", 415),
+        ("Content-Type: application/x-www-form-urlencoded\r\n", 415),
+        ("Content-Type: multipart/form-data\r\n", 415),
+        ("Content-Type: application/jsonp\r\n", 415),
+        ("Content-Type: application/json\r\nContent-Type: text/plain\r\n", 415),
+        ("Content-Type: application/json\r\nIdempotency-Key: \r\n", 400),
+        ("Content-Type: application/json\r\nIdempotency-Key: a\r\nIdempotency-Key: b\r\n", 400),
+    ] {
+        client.send("POST", &borrow, r#"{"ttl":1}"#, headers).unwrap();
+        assert_eq!(client.receive().unwrap().status, status, "{headers}");
+    }
+    let good = "Content-Type: Application/JSON; charset=utf-8\r\n";
+    client.send("POST", &borrow, r#"{"ttl":60}"#, good).unwrap();
+    assert_eq!(client.receive().unwrap().status, 200);
+    assert_eq!(client.in_use(), 1, "nothing else was lent out");
+    assert_eq!(client.call("GET", "", &Value::Null).json()["count"], json!(3));
+}
+
+#[test]
+fn huge_slow_and_mangled_requests_cost_nothing() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(1);
+    let before = server.memory_kib();
+    // A gigabyte is announced; and one that is not announced is cut off.
+    let mut huge = server.client();
+    huge.write(format!("POST /l/{POOL}/borrow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1073741824\r\n\r\n{{").as_bytes()).unwrap();
+    assert_eq!(huge.receive().unwrap().status, 413);
+    let mut chunked = server.client();
+    chunked.write(format!("POST /l/{POOL}/borrow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").as_bytes()).unwrap();
+    let chunk = format!("4000\r\n{}\r\n", " ".repeat(0x4000));
+    while chunked.write(chunk.as_bytes()).is_ok() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    // Both lengths at once is how requests are smuggled.
+    let mut both = server.client();
+    both.write(format!("POST /l/{POOL}/borrow HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n").as_bytes()).unwrap();
+    if let Ok(answer) = both.receive() {
+        assert_eq!(answer.status, 400, "{answer:?}");
+    }
+    // Idle connections, heads and bodies that never end.
+    let idle: Vec<_> = (0..500)
+        .map(|at| {
+            let mut client = server.client();
+            let start = ["G", "POST /l/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n"];
+            client.write(start[at % 2].as_bytes()).unwrap();
+            client
+        })
+        .collect();
+    assert_eq!(client.in_use(), 0);
+    drop(idle);
+    let after = server.memory_kib();
+    assert!(after < before + 40_000, "{before} KiB before, {after} KiB after");
+}
+
+#[test]
+fn a_page_of_another_site_and_a_rebound_name_are_refused() {
+    let (_place, server) = served(&["--host", "pools.example"]);
+    let mut client = server.client();
+    client.register(1);
+    let own = format!("Host: {}\r\nOrigin: http://{}\r\n", server.address, server.address);
+    for (headers, status) in [
+        (own.as_str(), 200),
+        ("Host: pools.example\r\n", 200),
+        ("Host: evil.example\r\n", 421),
+        ("Host: localhost.evil.example\r\n", 421),
+        ("Host: \r\n", 421),
+        ("Host: localhost\r\nOrigin: http://evil.example\r\n", 403),
+        ("Host: localhost\r\nOrigin: http://localhost.evil.example\r\n", 403),
+        ("Host: localhost\r\nOrigin: null\r\n", 403),
+        ("Host: localhost\r\nOrigin: http://localhost:1\r\n", 403),
+        ("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n", 403),
+        ("Host: localhost\r\nHost: evil.example\r\n", 400),
+    ] {
+        let answer = client.try_call("GET", "", &Value::Null, headers).unwrap();
+        assert_eq!(answer.status, status, "{headers}: {answer:?}");
+        let page = server.client().ask("GET", "/openapi.json", &Value::Null, headers).unwrap();
+        assert_eq!(page.status, status, "{headers}");
+    }
+    let mut old = server.client();
+    old.write(b"GET /healthz HTTP/1.0\r\n\r\n").unwrap();
+    assert_eq!(old.receive().unwrap().status, 400);
+}
+
+#[test]
+fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(1);
+    let note = "5ec7e7-note";
+    let lent = client
+        .try_call(
+            "POST",
+            "/borrow",
+            &json!({"ttl": 60, "note": note}),
+            "Idempotency-Key: 5ec7e7-key\r\n",
+        )
+        .unwrap();
+    let lease = lent.json()["lease"].as_str().unwrap().to_owned();
+    let mut seen = String::new();
+    for (method, path, body) in [
+        ("POST", "/borrow", json!({"ttl": "5ec7e7-ttl"})),
+        ("POST", "/borrow", json!({"ttl": 1})),
+        ("POST", "/return", json!({"lease": 7})),
+        ("POST", "/renew", json!({"lease": "5ec7e7-lease", "ttl": 1})),
+        ("POST", "/5ec7e7-path", json!({})),
+        ("PATCH", "", json!({})),
+    ] {
+        let answer = client.call(method, path, &body);
+        assert!(answer.status >= 400, "{answer:?}");
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    for path in ["/metrics", "/openapi.json", "/healthz", "/readyz", "/nothing?5ec7e7-query"] {
+        let answer = client.ask("GET", path, &Value::Null, "Referer: http://x/5ec7e7-referer\r\n");
+        let answer = answer.unwrap();
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    // A file that is gone is an error of the database, which is logged.
+    fs::rename(&place.file, place.file.with_extension("moved")).unwrap();
+    let gone = client.call("POST", "/return", &json!({"lease": lease}));
+    assert_eq!(
+        (gone.status, client.ask("GET", "/readyz", &Value::Null, "").unwrap().status),
+        (502, 503)
+    );
+    seen += &gone.body;
+    fs::rename(place.file.with_extension("moved"), &place.file).unwrap();
+    assert_eq!(
+        client.call("POST", "/return", &json!({"lease": lease})).json(),
+        json!({"returned": true})
+    );
+    let log = fs::read_to_string(&server.log).unwrap();
+    assert!(
+        log.contains("\"call\":\"borrow\"") && log.contains("moved, deleted or replaced"),
+        "{log}"
+    );
+    seen += &log;
+    for secret in [POOL, &lease, "5ec7e7"] {
+        assert!(!seen.contains(secret), "{secret} is in {seen}");
+    }
+    for line in log.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "not structured: {line}");
+    }
+}
+
+#[test]
+fn health_metrics_and_the_description_are_there() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(2);
+    client.call("POST", "/borrow", &json!({"ttl": 30}));
+    for (path, words) in [
+        ("/healthz", "ok"),
+        ("/readyz", "ready"),
+        ("/metrics", "litelease_grants_total 1\n"),
+        ("/metrics", "litelease_requests_total{call=\"borrow\",status=\"200\"} 1\n"),
+    ] {
+        let answer = client.ask("GET", path, &Value::Null, "").unwrap();
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.body.contains(words), "{path}: {}", answer.body);
+        assert!(answer.head.contains("x-request-id: "), "{}", answer.head);
+    }
+    // Every path and method of the description is there, and every field of a body is known.
+    let openapi = client.ask("GET", "/openapi.json", &Value::Null, "").unwrap().json();
+    assert_eq!(openapi["openapi"], json!("3.1.0"));
+    let mut calls = 0;
+    for (path, methods) in openapi["paths"].as_object().unwrap() {
+        for (method, call) in
+            methods.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters")
+        {
+            calls += 1;
+            let path = path.replace("{id}", "00000000-0000-4000-8000-000000000000");
+            let schema = &call["requestBody"]["content"]["application/json"]["schema"];
+            let body = schema["required"].as_array().map_or(Value::Null, |required| {
+                required.iter().map(|name| (name.as_str().unwrap().to_owned(), json!([]))).collect()
+            });
+            let answer = client.ask(&method.to_uppercase(), &path, &body, "").unwrap();
+            let expected = match (body.is_null(), method.as_str()) {
+                (false, _) => 400,
+                (true, "delete") => 200,
+                (true, _) => 404,
+            };
+            assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
+        }
+    }
+    assert_eq!(calls, 7);
+}
+
+#[test]
+fn events_tell_what_happens_to_a_pool_without_uuids() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    client.register(1);
+    let mut watcher = server.client();
+    watcher.send("GET", &format!("/l/{POOL}/events"), "", "").unwrap();
+    let mut stream = watcher.into_stream().unwrap();
+    let mut text = String::new();
+    let mut until = |words: &str| {
+        let started = Instant::now();
+        while !text.contains(words) {
+            assert!(started.elapsed() < Duration::from_secs(30), "no {words} in {text}");
+            let mut chunk = [0; 4096];
+            let read = stream.read(&mut chunk).unwrap();
+            assert!(read > 0, "ended without {words}: {text}");
+            text += &String::from_utf8_lossy(&chunk[..read]);
+        }
+        std::mem::take(&mut text)
+    };
+    until("\"in_use\":0");
+    let lent = client.call("POST", "/borrow", &json!({"ttl": 60, "note": "why"})).json();
+    let told = until("\"in_use\":1");
+    assert!(told.contains("\"note\":\"why\"") && told.contains("\"token\":1"), "{told}");
+    assert!(!told.contains(lent["lease"].as_str().unwrap()) && !told.contains(POOL));
+    let mut waiter = server.client();
+    waiter.send("POST", &format!("/l/{POOL}/borrow"), r#"{"ttl":60,"wait":60}"#, "").unwrap();
+    until("\"waiters\":1");
+    client.call("POST", "/return", &json!({"lease": lent["lease"]}));
+    until("\"waiters\":0");
+    client.call("DELETE", "", &Value::Null);
+    until("event: gone");
+}
+
+/// The blocks of a document with these words after their fence.
+fn blocks(document: &str, words: &str) -> Vec<String> {
+    let fence = format!("```{words}\n");
+    document.split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().into()).collect()
+}
+
+/// Whether a text is as it was shown, where … stands for anything.
+fn is_like(text: &str, shown: &str) -> bool {
+    let mut rest = text;
+    for (at, part) in shown.split('…').enumerate() {
+        match rest.find(part) {
+            Some(0) => rest = &rest[part.len()..],
+            Some(found) if at > 0 => rest = &rest[found + part.len()..],
+            _ => return false,
+        }
+    }
+    rest.is_empty()
+}
+
+#[test]
+fn the_curl_lines_of_the_document_answer_what_it_says() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
+    let document = fs::read_to_string(path).unwrap();
+    let (_place, server) = served(&[]);
+    let commands = blocks(&document, "sh");
+    let shown: Vec<String> = blocks(&document, "text").into_iter().skip(1).collect();
+    assert_eq!((commands.len(), shown.len()), (5, 5));
+    let script = format!("set -eu\n{}", commands.join("\necho; echo ----\n"));
+    let script = script.replace("localhost:7070", &server.address.to_string());
+    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = String::from_utf8(output.stdout).unwrap();
+    for (told, shown) in output.split("\n----\n").zip(&shown) {
+        assert!(is_like(told.trim(), shown.trim()), "{told}\nis not like\n{shown}");
+    }
+    assert_eq!(output.split("\n----\n").count(), 5);
+    assert!(!is_like("abc", "a…d") && is_like("abc", "a…c") && !is_like("abc", "b…"));
+}

@@ -1,0 +1,285 @@
+//! The list of calls: path, method, fields and answers. Requests are checked by it and the OpenAPI document is made of it.
+
+use serde_json::{Value, json};
+
+/// One call.
+pub(crate) struct Call {
+    /// What it is called in logs and metrics.
+    pub(crate) name: &'static str,
+    pub(crate) method: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) does: &'static str,
+    /// The fields of its body; none if it has no body.
+    pub(crate) fields: &'static [Field],
+    /// What a 200 has in it.
+    pub(crate) answer: Shape,
+    /// The errors that it can be answered with, besides those that every call can.
+    pub(crate) errors: &'static [u16],
+}
+
+/// A field of a body.
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) required: bool,
+    pub(crate) means: &'static str,
+}
+
+/// What a field must be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A whole number from 0 on.
+    Count,
+    /// A number of seconds above 0.
+    Ttl,
+    /// A number of seconds from 0 on.
+    Wait,
+    /// At most 200 bytes.
+    Note,
+    /// A text.
+    Text,
+}
+
+/// What an answer looks like.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Pool,
+    Lease,
+    Deleted,
+    Returned,
+    Events,
+}
+
+const TTL: Field = Field {
+    name: "ttl",
+    kind: Kind::Ttl,
+    required: true,
+    means: "seconds, may be fractional; a longer one than the server allows is cut",
+};
+const LEASE: Field = Field {
+    name: "lease",
+    kind: Kind::Text,
+    required: true,
+    means: "the UUID that the borrow answered",
+};
+
+/// Every call on pools.
+pub(crate) const CALLS: &[Call] = &[
+    Call {
+        name: "register",
+        method: "put",
+        path: "/l/{id}",
+        does: "Creates a pool, or changes how many slots it has",
+        fields: &[Field {
+            name: "count",
+            kind: Kind::Count,
+            required: true,
+            means: "how many slots",
+        }],
+        answer: Shape::Pool,
+        errors: &[413, 415],
+    },
+    Call {
+        name: "look",
+        method: "get",
+        path: "/l/{id}",
+        does: "How many slots a pool has, and how many are in use",
+        fields: &[],
+        answer: Shape::Pool,
+        errors: &[404],
+    },
+    Call {
+        name: "delete",
+        method: "delete",
+        path: "/l/{id}",
+        does: "Deletes a pool: its leases stop being valid, and who waits gets 404",
+        fields: &[],
+        answer: Shape::Deleted,
+        errors: &[],
+    },
+    Call {
+        name: "borrow",
+        method: "post",
+        path: "/l/{id}/borrow",
+        does: "Borrows the lowest free slot, and waits for one if asked to",
+        fields: &[
+            TTL,
+            Field {
+                name: "wait",
+                kind: Kind::Wait,
+                required: false,
+                means: "seconds to wait if none is free, 0 if left out",
+            },
+            Field {
+                name: "note",
+                kind: Kind::Note,
+                required: false,
+                means: "who and why, for operators; at most 200 bytes",
+            },
+        ],
+        answer: Shape::Lease,
+        errors: &[404, 409, 413, 415, 429],
+    },
+    Call {
+        name: "return",
+        method: "post",
+        path: "/l/{id}/return",
+        does: "Gives a slot back; may be repeated",
+        fields: &[LEASE],
+        answer: Shape::Returned,
+        errors: &[404, 413, 415],
+    },
+    Call {
+        name: "renew",
+        method: "post",
+        path: "/l/{id}/renew",
+        does: "Prolongs a live lease under the same token; never shortens it",
+        fields: &[LEASE, TTL],
+        answer: Shape::Lease,
+        errors: &[404, 409, 413, 415],
+    },
+    Call {
+        name: "events",
+        method: "get",
+        path: "/l/{id}/events",
+        does: "The state of a pool as server-sent events, without UUIDs",
+        fields: &[],
+        answer: Shape::Events,
+        errors: &[404],
+    },
+];
+
+/// Errors that any call can be answered with.
+const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
+
+/// The OpenAPI document.
+pub(crate) fn openapi() -> Value {
+    let mut paths = json!({});
+    for call in CALLS {
+        let place = &mut paths[call.path];
+        if place.is_null() {
+            *place = json!({ "parameters": [{
+                "name": "id", "in": "path", "required": true,
+                "description": "the pool; whoever knows its UUID may use it",
+                "schema": { "type": "string", "format": "uuid" },
+            }] });
+        }
+        place[call.method] = operation(call);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Litelease pools",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
+        },
+        "paths": paths,
+        "components": { "schemas": {
+            "Error": object(&["error"], json!({ "error": { "type": "string" } })),
+            "Pool": object(&["id", "count", "in_use", "available"], json!({
+                "id": { "type": "string", "format": "uuid" },
+                "count": { "type": "integer", "minimum": 0 },
+                "in_use": { "type": "integer", "minimum": 0 },
+                "available": { "type": "integer", "minimum": 0 },
+            })),
+            "Lease": object(&["lease", "position", "expires_at_unix", "expires_in", "token"], json!({
+                "lease": { "type": "string", "format": "uuid" },
+                "position": { "type": "integer", "minimum": 0 },
+                "expires_at_unix": { "type": "integer" },
+                "expires_in": { "type": "number" },
+                "token": { "type": "integer", "minimum": 1 },
+            })),
+            "Deleted": object(&["deleted"], json!({ "deleted": { "type": "boolean" } })),
+            "Returned": object(&["returned"], json!({ "returned": { "type": "boolean" } })),
+        } },
+    })
+}
+
+fn operation(call: &Call) -> Value {
+    let mut responses = json!({ "200": match call.answer {
+        Shape::Events => json!({
+            "description": "the state, and again whenever it changes",
+            "content": { "text/event-stream": { "schema": { "type": "string" } } },
+        }),
+        shape => content("done", shape.name()),
+    } });
+    for status in ALWAYS.iter().chain(call.errors) {
+        responses[status.to_string()] = content(meaning(*status), "Error");
+    }
+    let mut operation = json!({
+        "operationId": call.name, "summary": call.does, "responses": responses,
+    });
+    if !call.fields.is_empty() {
+        let properties = call.fields.iter().map(|field| (field.name.to_owned(), field.schema()));
+        let required: Vec<&str> =
+            call.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
+        let schema = object(&required, Value::Object(properties.collect()));
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    if call.name == "borrow" {
+        operation["parameters"] = json!([{
+            "name": "Idempotency-Key", "in": "header", "required": false,
+            "description": "while its lease lives, the same key answers the same lease",
+            "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$" },
+        }]);
+    }
+    operation
+}
+
+impl Field {
+    fn schema(&self) -> Value {
+        let mut schema = match self.kind {
+            Kind::Count => json!({ "type": "integer", "minimum": 0 }),
+            Kind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
+            Kind::Wait => json!({ "type": "number", "minimum": 0 }),
+            Kind::Note => json!({ "type": "string", "maxLength": 200 }),
+            Kind::Text => json!({ "type": "string" }),
+        };
+        schema["description"] = self.means.into();
+        schema
+    }
+}
+
+impl Shape {
+    fn name(self) -> &'static str {
+        match self {
+            Shape::Pool => "Pool",
+            Shape::Lease => "Lease",
+            Shape::Deleted => "Deleted",
+            Shape::Returned => "Returned",
+            Shape::Events => "Events",
+        }
+    }
+}
+
+fn content(description: &str, schema: &str) -> Value {
+    let reference = format!("#/components/schemas/{schema}");
+    json!({
+        "description": description,
+        "content": { "application/json": { "schema": { "$ref": reference } } },
+    })
+}
+
+fn object(required: &[&str], properties: Value) -> Value {
+    json!({
+        "type": "object", "required": required, "properties": properties, "additionalProperties": false,
+    })
+}
+
+fn meaning(status: u16) -> &'static str {
+    match status {
+        400 => "something in the request is not as it must be; the text names it",
+        403 => "a page of another origin asks",
+        404 => "there is no such pool",
+        408 => "the body took too long",
+        409 => "nothing is free, or the lease is no longer live",
+        413 => "the body is longer than 16 KiB",
+        415 => "the body is not application/json",
+        421 => "the server is not known by this host name",
+        429 => "too many wait already",
+        502 => "the database failed; safe to try again",
+        503 => "the server is shutting down",
+        _ => "an error",
+    }
+}

@@ -1,0 +1,54 @@
+//! The file of a service: opened so that what was answered is on the disk.
+
+use std::ffi::{c_int, c_void};
+use std::path::Path;
+use std::time::Duration;
+
+use litelease::rusqlite::{self, Connection, ffi};
+use litelease::{Error, Litelease};
+
+/// Opens the file, which is created if it is missing: in WAL mode, and synced with every commit.
+pub(crate) fn open(path: &Path) -> Result<Litelease, Error> {
+    let connection = Connection::open(path)?;
+    connection.busy_timeout(Duration::from_secs(5))?;
+    // SQLite keeps the mode that it can have, and does not complain.
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(failure(format!(
+            "{} cannot be served: its journal mode stays {mode} instead of wal",
+            path.display()
+        )));
+    }
+    connection.execute_batch("PRAGMA synchronous = FULL")?;
+    let db = Litelease::from_connection(connection);
+    db.bootstrap()?;
+    Ok(db)
+}
+
+/// Makes sure that the file is still where it was opened: one that was deleted or replaced would take grants that
+/// nobody else ever sees.
+pub(crate) fn check_place(connection: &Connection) -> Result<(), Error> {
+    let mut moved: c_int = 0;
+    // SAFETY: the connection is open, and SQLite writes one number.
+    let asked = unsafe {
+        ffi::sqlite3_file_control(
+            connection.handle(),
+            c"main".as_ptr(),
+            ffi::SQLITE_FCNTL_HAS_MOVED,
+            (&raw mut moved).cast::<c_void>(),
+        )
+    };
+    match (asked, moved) {
+        (ffi::SQLITE_OK, 0) | (ffi::SQLITE_NOTFOUND, _) => Ok(()),
+        _ => Err(failure(
+            "the database file was moved, deleted or replaced while it was served: nothing is granted in it any \
+             more; put it back, or start again"
+                .into(),
+        )),
+    }
+}
+
+fn failure(message: String) -> Error {
+    let code = ffi::Error::new(ffi::SQLITE_IOERR);
+    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(message)))
+}

@@ -1,0 +1,98 @@
+//! Who may call: not a page of another site, and not by a name that somebody else has pointed at this server.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use axum::http::{HeaderMap, Uri, header};
+
+use crate::answer::Refused;
+
+/// Checks Host and Origin of a request.
+pub(crate) fn check(uri: &Uri, headers: &HeaderMap, known: &[String]) -> Result<(), Refused> {
+    let wrong = || Refused::new(421, "this server is not known by that host name");
+    let mut hosts = headers.get_all(header::HOST).iter();
+    // HTTP/2 has it in the address.
+    let host = match (uri.authority(), hosts.next(), hosts.next()) {
+        (_, _, Some(_)) => return Err(Refused::new(400, "there is more than one Host header")),
+        (Some(authority), None, _) => authority.as_str(),
+        (_, Some(host), _) => host.to_str().map_err(|_| wrong())?,
+        (None, None, _) => return Err(Refused::new(400, "the Host header is missing")),
+    };
+    if !is_known(host, known) {
+        return Err(wrong());
+    }
+    let foreign = || Refused::new(403, "a page of another origin may not use this server");
+    for origin in headers.get_all(header::ORIGIN) {
+        let origin = origin.to_str().map_err(|_| foreign())?;
+        let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        if !of.is_some_and(|of| of.eq_ignore_ascii_case(host)) {
+            return Err(foreign());
+        }
+    }
+    match headers.get("sec-fetch-site") {
+        Some(site) if site == "cross-site" => Err(foreign()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a host is an address, which nobody can rebind, or a name of ours.
+fn is_known(host: &str, known: &[String]) -> bool {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((address, port)) => {
+                return address.parse::<Ipv6Addr>().is_ok() && is_port(port);
+            }
+            None => return false,
+        },
+        None => match host.find(':') {
+            Some(at) => host.split_at(at),
+            None => (host, ""),
+        },
+    };
+    let is_ours = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok()
+        || known.iter().any(|known| known.eq_ignore_ascii_case(name));
+    is_ours && is_port(port)
+}
+
+fn is_port(text: &str) -> bool {
+    match text.strip_prefix(':') {
+        Some(number) => number.parse::<u16>().is_ok(),
+        None => text.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_of_ours_are_known_and_all_others_are_not() {
+        let known = ["pools.example".to_owned()];
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1:7777",
+            "[::1]:80",
+            "[::1]",
+            "10.0.0.7",
+            "pools.example:1",
+        ] {
+            assert!(is_known(host, &known), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example:80",
+            "localhost:80:80",
+            "localhost:http",
+            "[::1",
+            "[evil]:80",
+            "[::1]evil",
+            "xpools.example",
+            "user@localhost",
+        ] {
+            assert!(!is_known(host, &known), "{host}");
+        }
+    }
+}

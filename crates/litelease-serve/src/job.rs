@@ -1,0 +1,119 @@
+//! What requests ask of the writer, and what it answers.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use tokio::sync::oneshot;
+
+/// The id of a pool, as it is stored: a UUID in lower case.
+pub(crate) type Id = Arc<str>;
+
+/// Where requests leave their jobs.
+pub(crate) type Jobs = mpsc::Sender<Job>;
+
+pub(crate) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
+
+/// One thing to do.
+pub(crate) enum Job {
+    Register {
+        id: Id,
+        count: i64,
+        reply: Reply,
+    },
+    Delete {
+        id: Id,
+        reply: Reply,
+    },
+    Borrow(Borrow),
+    Return {
+        id: Id,
+        lease: String,
+        reply: Reply,
+    },
+    Renew {
+        id: Id,
+        lease: String,
+        ttl_ms: i64,
+        reply: Reply,
+    },
+    Look {
+        id: Id,
+        reply: Reply,
+    },
+    /// A request no longer waits.
+    Leave {
+        id: Id,
+        place: u64,
+    },
+    /// A grant that nobody has received.
+    GiveBack {
+        id: Id,
+        lease: String,
+    },
+    /// Answer all who wait, and grant nothing any more.
+    Stop,
+}
+
+/// A borrow, and where it stands in the queue if it has to wait.
+pub(crate) struct Borrow {
+    pub(crate) id: Id,
+    pub(crate) ttl_ms: i64,
+    pub(crate) note: Option<String>,
+    pub(crate) key: Option<String>,
+    pub(crate) waits: bool,
+    /// Larger than that of every request before.
+    pub(crate) place: u64,
+    pub(crate) reply: Reply,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Pool(PoolInfo),
+    Deleted,
+    Lent(Lent),
+    /// Nothing is free.
+    Nothing,
+    Returned(bool),
+    Renewed {
+        lease: String,
+        slot: SlotInfo,
+        ttl_ms: i64,
+    },
+    /// The lease to renew is over.
+    Over,
+    State(State),
+}
+
+/// A slot that was lent out by this job.
+#[derive(Clone, Debug)]
+pub(crate) struct Lent {
+    pub(crate) borrowed: Borrowed,
+    /// The ttl that was granted, or what is left of it where the lease was there already.
+    pub(crate) ttl_ms: i64,
+    /// Whether it stays when its client is gone.
+    pub(crate) has_key: bool,
+}
+
+/// A pool with all that everybody may see of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct State {
+    pub(crate) info: PoolInfo,
+    pub(crate) slots: Vec<SlotRow>,
+    pub(crate) waiters: usize,
+    pub(crate) now_ms: i64,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    NoSuchPool,
+    TooManyWaiters,
+    /// The ttl was over before the grant was stored.
+    TooShort,
+    /// No larger token exists.
+    Exhausted,
+    Database,
+    Stopping,
+}

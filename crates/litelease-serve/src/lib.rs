@@ -1,0 +1,23 @@
+//! Pools of numbered slots over HTTP, from one SQLite file.
+//!
+//! One thread writes; requests that come together share a durable commit, and a slot that comes free goes to whoever
+//! has waited longest in the same commit. `docs/http.md` has the calls.
+
+mod answer;
+mod body;
+mod calls;
+mod events;
+mod file;
+mod hosts;
+mod http;
+mod job;
+mod metrics;
+mod options;
+mod page;
+mod queue;
+mod server;
+mod ticket;
+mod writer;
+
+pub use options::Options;
+pub use server::{Service, run};

@@ -1,0 +1,114 @@
+//! What is counted, in the text format of Prometheus. No label has anything of a pool in it.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// The counters of one service.
+#[derive(Default)]
+pub(crate) struct Metrics {
+    requests: Mutex<BTreeMap<(&'static str, u16), u64>>,
+    grants: AtomicU64,
+    commits: AtomicU64,
+    jobs: AtomicU64,
+    commit_micros: AtomicU64,
+    failures: AtomicU64,
+    waiters: AtomicUsize,
+    connections: AtomicUsize,
+}
+
+impl Metrics {
+    pub(crate) fn answered(&self, call: &'static str, status: u16) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        *requests.entry((call, status)).or_default() += 1;
+    }
+
+    pub(crate) fn lent(&self) {
+        self.grants.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn committed(&self, jobs: usize, took: Duration) {
+        self.commits.fetch_add(1, Relaxed);
+        self.jobs.fetch_add(jobs as u64, Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.commit_micros.fetch_add(micros, Relaxed);
+    }
+
+    pub(crate) fn failed(&self) {
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn waiters(&self, waiters: usize) {
+        self.waiters.store(waiters, Relaxed);
+    }
+
+    pub(crate) fn connected(&self, connections: usize) {
+        self.connections.store(connections, Relaxed);
+    }
+
+    /// The text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, value: String| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            text.push_str(&value);
+        };
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let name = "litelease_requests_total";
+        let lines = requests.iter().map(|((call, status), count)| {
+            format!("{name}{{call=\"{call}\",status=\"{status}\"}} {count}\n")
+        });
+        metric(name, "counter", "Requests, by call and status.", lines.collect());
+        let seconds = self.commit_micros.load(Relaxed) as f64 / 1e6;
+        for (name, kind, help, value) in [
+            (
+                "litelease_grants_total",
+                "counter",
+                "Slots lent out.",
+                self.grants.load(Relaxed).to_string(),
+            ),
+            (
+                "litelease_commits_total",
+                "counter",
+                "Durable commits.",
+                self.commits.load(Relaxed).to_string(),
+            ),
+            (
+                "litelease_jobs_total",
+                "counter",
+                "Requests that shared them.",
+                self.jobs.load(Relaxed).to_string(),
+            ),
+            (
+                "litelease_commit_seconds_total",
+                "counter",
+                "Time spent in commits.",
+                seconds.to_string(),
+            ),
+            (
+                "litelease_failures_total",
+                "counter",
+                "Commits that failed.",
+                self.failures.load(Relaxed).to_string(),
+            ),
+            (
+                "litelease_waiters",
+                "gauge",
+                "Borrows that wait.",
+                self.waiters.load(Relaxed).to_string(),
+            ),
+            (
+                "litelease_connections",
+                "gauge",
+                "Open connections.",
+                self.connections.load(Relaxed).to_string(),
+            ),
+        ] {
+            metric(name, kind, help, format!("{name} {value}\n"));
+        }
+        text
+    }
+}

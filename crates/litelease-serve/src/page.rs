@@ -1,0 +1,42 @@
+//! The files of the web page, which are part of the program.
+
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+
+/// A file that is served as it is.
+pub(crate) struct File {
+    pub(crate) path: &'static str,
+    kind: &'static str,
+    text: &'static str,
+}
+
+/// Every file.
+pub(crate) const FILES: &[File] = &[
+    File { path: "/", kind: HTML, text: include_str!("../page/index.html") },
+    File { path: "/docs", kind: HTML, text: include_str!("../page/docs.html") },
+    File {
+        path: "/style.css",
+        kind: "text/css; charset=utf-8",
+        text: include_str!("../page/style.css"),
+    },
+    File { path: "/icon.svg", kind: "image/svg+xml", text: include_str!("../page/icon.svg") },
+    File { path: "/app.js", kind: SCRIPT, text: include_str!("../page/app.js") },
+    File { path: "/pool.js", kind: SCRIPT, text: include_str!("../page/pool.js") },
+    File { path: "/chart.js", kind: SCRIPT, text: include_str!("../page/chart.js") },
+    File { path: "/docs.js", kind: SCRIPT, text: include_str!("../page/docs.js") },
+];
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// Nothing from anywhere else, no inline script, in nobody's frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+impl IntoResponse for &'static File {
+    fn into_response(self) -> Response {
+        let headers =
+            [(header::CONTENT_TYPE, self.kind), (header::CONTENT_SECURITY_POLICY, POLICY)];
+        (headers, self.text).into_response()
+    }
+}

@@ -1,0 +1,158 @@
+//! The server: connections within limits, and an end that loses nothing.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use litelease::Litelease;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::task::JoinSet;
+
+use crate::file;
+use crate::http::{App, router};
+use crate::job::Job;
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::writer::Writer;
+
+/// How long a shutdown waits for answers that are being sent.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
+/// A file to serve, and the limits to keep.
+///
+/// ```
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("pools.sqlite3");
+/// use litelease_serve::{Options, Service};
+///
+/// let service = Service::open(&path, Options::default())?;
+/// # Ok::<(), litelease::Error>(())
+/// ```
+pub struct Service {
+    db: Litelease,
+    options: Options,
+}
+
+impl Service {
+    /// Opens the file, which is created if it is missing.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("pools.sqlite3");
+    /// # use litelease_serve::{Options, Service};
+    /// let service = Service::open(&path, Options::default())?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn open(path: &Path, options: Options) -> litelease::Result<Self> {
+        Ok(Service { db: file::open(path)?, options })
+    }
+}
+
+/// Serves until `shutdown` is there. Then whoever waits is answered 503, what is under way is finished, and
+/// nothing is lost.
+///
+/// ```
+/// use litelease_serve::{Options, Service, run};
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("pools.sqlite3");
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+/// # runtime.block_on(async {
+/// let service = Service::open(&path, Options::default()).unwrap();
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// run(listener, service, async { /* until a signal comes */ }).await.unwrap();
+/// # });
+/// ```
+pub async fn run(
+    listener: TcpListener,
+    service: Service,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let Service { db, options } = service;
+    let metrics = Arc::new(Metrics::default());
+    let (changes, _) = broadcast::channel(1024);
+    let (stopping, stop) = watch::channel(false);
+    let (jobs, todo) = mpsc::channel();
+    let writer = Writer::new(db, options.max_waiters, changes.clone(), Arc::clone(&metrics));
+    let writer = thread::Builder::new().name("writer".into()).spawn(move || writer.work(&todo))?;
+    let places = AtomicU64::new(1);
+    let (max_connections, patience) = (options.max_connections, options.patience);
+    let app =
+        App { jobs: jobs.clone(), options, metrics: Arc::clone(&metrics), changes, stop, places };
+    let router = router(Arc::new(app));
+
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
+    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
+    let builder = Arc::new(builder);
+    let permits = Arc::new(Semaphore::new(max_connections));
+    let mut connections = JoinSet::new();
+    tokio::pin!(shutdown);
+    loop {
+        let accepted = tokio::select! {
+            () = &mut shutdown => break,
+            accepted = accept(&listener, &permits) => accepted,
+            Some(_) = connections.join_next() => {
+                metrics.connected(connections.len());
+                continue;
+            }
+        };
+        let (stream, permit) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, perhaps: it passes.
+                tracing::warn!(error = %error, "cannot accept");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let (builder, service) = (Arc::clone(&builder), TowerToHyperService::new(router.clone()));
+        let mut stopped = stopping.subscribe();
+        connections.spawn(async move {
+            let connection = builder.serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
+            // A client that hangs up or talks nonsense is no news.
+            let _ = tokio::select! {
+                done = &mut connection => done,
+                _ = stopped.changed() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            drop(permit);
+        });
+        metrics.connected(connections.len());
+    }
+    tracing::info!("shutting down");
+    drop(listener);
+    // Whoever waits is answered; jobs that come later are refused.
+    let _ = jobs.send(Job::Stop);
+    let _ = stopping.send(true);
+    let all = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(LAST_CALL, all).await.is_err() {
+        connections.shutdown().await;
+    }
+    drop((router, jobs));
+    match tokio::task::spawn_blocking(move || writer.join()).await {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(io::Error::other("the writer ended in an unexpected way")),
+    }
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, permit))
+}

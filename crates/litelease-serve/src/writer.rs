@@ -1,0 +1,498 @@
+//! The one thread that writes: jobs that have come together share one durable commit, and answers go out after it.
+//!
+//! It also knows who waits, and hands a slot that comes free to the head of the queue in the same commit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
+use tokio::sync::broadcast;
+
+use crate::file;
+use crate::job::{Answer, Borrow, Id, Job, Lent, Reply, State, Trouble};
+use crate::metrics::Metrics;
+use crate::queue::Queue;
+
+/// The most jobs that share a commit.
+const MOST: usize = 1_000;
+
+/// How often to look whether another process has changed the file, while somebody waits or watches.
+const GLANCE: Duration = Duration::from_millis(20);
+
+/// What nobody needs to be told of at once.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The id of the pool that has changed, or none if it may be any of them.
+pub(crate) type Changed = Option<Id>;
+
+pub(crate) struct Writer {
+    db: Litelease,
+    queues: HashMap<Id, Queue>,
+    waiters: usize,
+    max_waiters: usize,
+    stopping: bool,
+    /// Grants that nobody has received, to be returned with the next commit.
+    unclaimed: Vec<(Id, String)>,
+    changes: broadcast::Sender<Changed>,
+    metrics: Arc<Metrics>,
+    /// SQLite's count of commits by others, as last seen.
+    version: i64,
+    glanced: Instant,
+    /// When a lease ends by itself that somebody may be waiting for, in Unix milliseconds.
+    due_ms: i64,
+}
+
+/// Answers of one commit, to be sent once it has succeeded.
+struct Batch {
+    now_ms: i64,
+    answers: Vec<(Id, Reply, Result<Answer, Trouble>)>,
+    changed: Vec<Id>,
+}
+
+impl Writer {
+    pub(crate) fn new(
+        db: Litelease,
+        max_waiters: usize,
+        changes: broadcast::Sender<Changed>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Writer {
+            db,
+            queues: HashMap::new(),
+            waiters: 0,
+            max_waiters,
+            stopping: false,
+            unclaimed: Vec::new(),
+            changes,
+            metrics,
+            version: 0,
+            glanced: Instant::now(),
+            due_ms: i64::MAX,
+        }
+    }
+
+    /// Works until nobody can send a job any more.
+    pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let first = match self.unclaimed.is_empty() {
+                true => jobs.recv_timeout(self.patience()),
+                false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
+            };
+            let mut batch = match first {
+                Ok(job) => vec![job],
+                Err(RecvTimeoutError::Timeout) => Vec::new(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            batch.extend(jobs.try_iter().take(MOST));
+            self.glance();
+            self.commit(batch);
+        }
+        // Whoever left last may have left a grant behind.
+        if !self.unclaimed.is_empty() {
+            self.commit(Vec::new());
+        }
+    }
+
+    /// How long there is nothing to do unless somebody comes.
+    fn patience(&self) -> Duration {
+        match self.waiters > 0 || self.changes.receiver_count() > 0 {
+            true => GLANCE.min(self.until_due()),
+            false => IDLE,
+        }
+    }
+
+    fn until_due(&self) -> Duration {
+        let left_ms = self.due_ms.saturating_sub(litelease::now_ms());
+        Duration::from_millis(left_ms.max(0).unsigned_abs())
+    }
+
+    /// Remembers when the next lease of a pool ends, if somebody waits there.
+    fn mind(&mut self, id: &Id) {
+        if self.queues.contains_key(id)
+            && let Ok(Some(at_ms)) = self.db.pools().next_expiry(id)
+        {
+            self.due_ms = self.due_ms.min(at_ms);
+        }
+    }
+
+    /// Looks whether others have changed the file.
+    fn glance(&mut self) {
+        if self.glanced.elapsed() < GLANCE {
+            return;
+        }
+        self.glanced = Instant::now();
+        let sql = "PRAGMA data_version";
+        let version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(self.version);
+        if version != self.version {
+            self.version = version;
+            self.due_ms = i64::MIN;
+            // Nobody may be listening.
+            let _ = self.changes.send(None);
+        }
+    }
+
+    /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
+    fn commit(&mut self, jobs: Vec<Job>) {
+        let mut looks = Vec::new();
+        let mut batch = Batch { now_ms: 0, answers: Vec::new(), changed: Vec::new() };
+        let mut todo = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            match job {
+                Job::Look { id, reply } => looks.push((id, reply)),
+                Job::Leave { id, place } => self.leave(&id, place),
+                Job::Stop => self.stop(),
+                Job::GiveBack { id, lease } => self.unclaimed.push((id, lease)),
+                job => todo.push(job),
+            }
+        }
+        let serves_all = self.has_something_to_serve();
+        if !todo.is_empty() || !self.unclaimed.is_empty() || serves_all {
+            let unclaimed = std::mem::take(&mut self.unclaimed);
+            let count = todo.len();
+            let started = Instant::now();
+            match self.write(todo, &unclaimed, serves_all, &mut batch) {
+                Ok(()) => {
+                    self.metrics.committed(count, started.elapsed());
+                    self.send(batch);
+                }
+                Err(error) => self.fail(batch, unclaimed, &error),
+            }
+        }
+        for (id, reply) in looks {
+            // Whoever asked may be gone.
+            let _ = reply.send(self.look(&id));
+        }
+        self.metrics.waiters(self.waiters);
+    }
+
+    /// Whether a slot may have come free for somebody who waits, by expiry or by another process. Then all who
+    /// wait are looked after.
+    fn has_something_to_serve(&mut self) -> bool {
+        let now_ms = litelease::now_ms();
+        if now_ms < self.due_ms {
+            return false;
+        }
+        self.due_ms = i64::MAX;
+        let waiting: Vec<Id> = self.queues.keys().cloned().collect();
+        waiting.iter().for_each(|id| self.mind(id));
+        waiting.iter().any(|id| match self.db.pools().info_at(id, now_ms) {
+            Ok(Some(info)) => info.available() > 0,
+            // It was deleted, or the file is in trouble: whoever waits must be told.
+            _ => true,
+        })
+    }
+
+    fn write(
+        &mut self,
+        todo: Vec<Job>,
+        unclaimed: &[(Id, String)],
+        serves_all: bool,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        // Every job is answered, also those that are not reached because one before them fails.
+        let mut todo = todo.into_iter();
+        let begun = match file::check_place(self.db.conn()) {
+            Ok(()) => self.db.conn().execute_batch("BEGIN IMMEDIATE").map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        let done = begun.and_then(|()| {
+            // The clock is read under the write lock: waiting for the lock takes time too.
+            batch.now_ms = litelease::now_ms();
+            for (id, lease) in unclaimed {
+                match self.db.pools().return_slot_at(id, lease, batch.now_ms) {
+                    Ok(true) => self.freed(id, batch)?,
+                    Ok(false) | Err(Error::NoSuchPool) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            for job in todo.by_ref() {
+                self.perform(job, batch)?;
+            }
+            if serves_all {
+                for id in self.queues.keys().cloned().collect::<Vec<_>>() {
+                    self.serve(&id, batch)?;
+                }
+            }
+            Ok(())
+        });
+        let done = done.and_then(|()| Ok(self.db.conn().execute_batch("COMMIT")?));
+        if done.is_err() {
+            if !self.db.conn().is_autocommit() {
+                // SQLite may have rolled back by itself.
+                let _ = self.db.conn().execute_batch("ROLLBACK");
+            }
+            for job in todo {
+                if let Some((id, reply)) = job.into_reply() {
+                    batch.answers.push((id, reply, Err(Trouble::Database)));
+                }
+            }
+        }
+        done
+    }
+
+    /// Does one job. An error that is nobody's fault but the database's fails the whole batch.
+    fn perform(&mut self, job: Job, batch: &mut Batch) -> Result<(), Error> {
+        let now_ms = batch.now_ms;
+        let pools = self.db.pools();
+        if self.stopping {
+            if let Some((id, reply)) = job.into_reply() {
+                batch.answers.push((id, reply, Err(Trouble::Stopping)));
+            }
+            return Ok(());
+        }
+        let (id, reply, answered) = match job {
+            Job::Register { id, count, reply } => {
+                let answered = pools.register_at(&id, count, now_ms).map(Answer::Pool);
+                (id, reply, answered)
+            }
+            Job::Delete { id, reply } => {
+                let answered = pools.delete(&id).map(|_| Answer::Deleted);
+                (id, reply, answered)
+            }
+            Job::Borrow(borrow) => return self.borrow(borrow, batch),
+            Job::Return { id, lease, reply } => {
+                let answered = pools.return_slot_at(&id, &lease, now_ms).map(Answer::Returned);
+                (id, reply, answered)
+            }
+            Job::Renew { id, lease, ttl_ms, reply } => {
+                let renewed = pools.renew_at(&id, &lease, in_ms(ttl_ms), now_ms);
+                let answered = renewed.map(|renewed| match renewed {
+                    Some(slot) => {
+                        let ttl_ms = slot.expires_at_ms.saturating_sub(now_ms);
+                        Answer::Renewed { lease, slot, ttl_ms }
+                    }
+                    None => Answer::Over,
+                });
+                (id, reply, answered)
+            }
+            Job::Look { .. } | Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => {
+                return Ok(());
+            }
+        };
+        let answered = as_answer(answered);
+        match answered {
+            Ok(answer) => batch.answers.push((Arc::clone(&id), reply, answer)),
+            Err(error) => {
+                batch.answers.push((id, reply, Err(Trouble::Database)));
+                return Err(error);
+            }
+        }
+        self.freed(&id, batch)
+    }
+
+    /// A borrow gets its slot, or its place in the queue, or a no.
+    fn borrow(&mut self, borrow: Borrow, batch: &mut Batch) -> Result<(), Error> {
+        // Nobody overtakes those who wait. At one instant, a pool that has nothing for them has nothing at all.
+        self.serve(&borrow.id, batch)?;
+        let lent = lend(&self.db.pools(), &borrow, batch.now_ms);
+        match as_answer(lent) {
+            Ok(Ok(Answer::Nothing)) if borrow.waits && self.waiters >= self.max_waiters => {
+                batch.answers.push((borrow.id, borrow.reply, Err(Trouble::TooManyWaiters)));
+            }
+            Ok(Ok(Answer::Nothing)) if borrow.waits => {
+                self.waiters += 1;
+                batch.changed.push(Arc::clone(&borrow.id));
+                self.queues.entry(Arc::clone(&borrow.id)).or_default().join(borrow);
+            }
+            Ok(answer) => {
+                if matches!(answer, Ok(Answer::Lent(_))) {
+                    batch.changed.push(Arc::clone(&borrow.id));
+                }
+                batch.answers.push((borrow.id, borrow.reply, answer));
+            }
+            Err(error) => {
+                batch.answers.push((borrow.id, borrow.reply, Err(Trouble::Database)));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Something about a pool has changed: whoever waits there may be served.
+    fn freed(&mut self, id: &Id, batch: &mut Batch) -> Result<(), Error> {
+        batch.changed.push(Arc::clone(id));
+        self.serve(id, batch)
+    }
+
+    /// Lends slots to those who wait, in their order, as long as there are any.
+    fn serve(&mut self, id: &Id, batch: &mut Batch) -> Result<(), Error> {
+        let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
+        loop {
+            let (gone, head) = queue.head();
+            self.waiters = self.waiters.saturating_sub(gone);
+            let Some(head) = head else { break };
+            let wishes = wishes(head.note.as_deref(), head.key.as_deref());
+            let lent = self.db.pools().borrow_with_at(id, in_ms(head.ttl_ms), wishes, batch.now_ms);
+            let (ttl_ms, has_key) = (head.ttl_ms, head.key.is_some());
+            let lent = lent.map(|lent| as_lent(lent, ttl_ms, has_key, batch.now_ms));
+            let (answer, error) = match as_answer(lent) {
+                Ok(Ok(Answer::Nothing)) => break,
+                Ok(answer) => (answer, None),
+                Err(error) => (Err(Trouble::Database), Some(error)),
+            };
+            let waiter = queue.pop();
+            for (_, reply) in waiter.into_iter().flat_map(|waiter| waiter.replies) {
+                self.waiters = self.waiters.saturating_sub(1);
+                batch.answers.push((Arc::clone(id), reply, answer.clone()));
+            }
+            batch.changed.push(Arc::clone(id));
+            if let Some(error) = error {
+                return Err(error);
+            }
+        }
+        if queue.is_empty() {
+            self.queues.remove(id);
+        }
+        Ok(())
+    }
+
+    /// Sends the answers of a commit. A grant whose client is gone is given back with the next one.
+    fn send(&mut self, batch: Batch) {
+        let now_ms = litelease::now_ms();
+        for (id, reply, answer) in batch.answers {
+            let answer = match answer {
+                // Committing takes time too.
+                Ok(Answer::Lent(lent)) if !lent.borrowed.slot.is_live(now_ms) => {
+                    Err(Trouble::TooShort)
+                }
+                answer => answer,
+            };
+            if let Ok(Answer::Lent(_)) = &answer {
+                self.metrics.lent();
+            }
+            if let Err(Ok(Answer::Lent(lent))) = reply.send(answer)
+                && !lent.has_key
+            {
+                self.unclaimed.push((id, lent.borrowed.lease));
+            }
+        }
+        let mut changed = batch.changed;
+        changed.sort_unstable();
+        changed.dedup();
+        for id in changed {
+            self.mind(&id);
+            // Nobody may be listening.
+            let _ = self.changes.send(Some(id));
+        }
+    }
+
+    /// A commit that failed: nobody has got anything. Where it is not known whether it was stored, what was
+    /// granted in it is given back as soon as the database works again.
+    fn fail(&mut self, batch: Batch, unclaimed: Vec<(Id, String)>, error: &Error) {
+        self.metrics.failed();
+        // The text of the error has the path of the file, and no id.
+        tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
+        self.unclaimed = unclaimed;
+        // Whoever still waits is looked after when it works again.
+        self.due_ms = litelease::now_ms().saturating_add(1_000);
+        for (id, reply, answer) in batch.answers {
+            if let Ok(Answer::Lent(lent)) = answer {
+                self.unclaimed.push((id, lent.borrowed.lease));
+            }
+            let _ = reply.send(Err(Trouble::Database));
+        }
+        if !self.unclaimed.is_empty() {
+            // Not in a tight loop, while the cause lasts.
+            std::thread::sleep(GLANCE);
+        }
+    }
+
+    fn look(&self, id: &Id) -> Result<Answer, Trouble> {
+        let now_ms = litelease::now_ms();
+        let pools = self.db.pools();
+        let placed = file::check_place(self.db.conn());
+        let looked = placed.and_then(|()| pools.info_at(id, now_ms));
+        let looked = looked.and_then(|info| match info {
+            Some(info) => Ok(Some((info, pools.slots_at(id, now_ms)?))),
+            None => Ok(None),
+        });
+        match looked {
+            Ok(Some((info, slots))) => {
+                let waiters = self.queues.get(id).map_or(0, Queue::len);
+                Ok(Answer::State(State { info, slots, waiters, now_ms }))
+            }
+            Ok(None) | Err(Error::NoSuchPool) => Err(Trouble::NoSuchPool),
+            Err(error) => {
+                tracing::error!(error = %error, "the database failed");
+                Err(Trouble::Database)
+            }
+        }
+    }
+
+    fn leave(&mut self, id: &Id, place: u64) {
+        let Some(queue) = self.queues.get_mut(id) else { return };
+        if queue.leave(place) {
+            self.waiters = self.waiters.saturating_sub(1);
+            let _ = self.changes.send(Some(Arc::clone(id)));
+        }
+        if queue.is_empty() {
+            self.queues.remove(id);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.waiters = 0;
+        for (_, mut queue) in self.queues.drain() {
+            while let Some(waiter) = queue.pop() {
+                for (_, reply) in waiter.replies {
+                    let _ = reply.send(Err(Trouble::Stopping));
+                }
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Whom to answer, if anybody.
+    fn into_reply(self) -> Option<(Id, Reply)> {
+        match self {
+            Job::Register { id, reply, .. }
+            | Job::Delete { id, reply }
+            | Job::Return { id, reply, .. }
+            | Job::Renew { id, reply, .. }
+            | Job::Look { id, reply } => Some((id, reply)),
+            Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
+            Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
+        }
+    }
+}
+
+fn lend(pools: &Pools<'_>, borrow: &Borrow, now_ms: i64) -> Result<Answer, Error> {
+    let wishes = wishes(borrow.note.as_deref(), borrow.key.as_deref());
+    let lent = pools.borrow_with_at(&borrow.id, in_ms(borrow.ttl_ms), wishes, now_ms)?;
+    Ok(as_lent(lent, borrow.ttl_ms, borrow.key.is_some(), now_ms))
+}
+
+fn as_lent(lent: Option<Borrowed>, ttl_ms: i64, has_key: bool, now_ms: i64) -> Answer {
+    match lent {
+        Some(borrowed) => {
+            // One that was there already, by its key, has less time left, or more, than is asked for.
+            let left_ms = borrowed.slot.expires_at_ms.saturating_sub(now_ms);
+            let ttl_ms = if has_key { left_ms } else { ttl_ms };
+            Answer::Lent(Lent { borrowed, ttl_ms, has_key })
+        }
+        None => Answer::Nothing,
+    }
+}
+
+/// What is the client's to know, and what fails the whole commit.
+fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, Trouble>, Error> {
+    match done {
+        Ok(answer) => Ok(Ok(answer)),
+        Err(Error::NoSuchPool) => Ok(Err(Trouble::NoSuchPool)),
+        Err(Error::TokenExhausted { .. }) => Ok(Err(Trouble::Exhausted)),
+        Err(error) => Err(error),
+    }
+}
+
+fn wishes<'a>(note: Option<&'a str>, key: Option<&'a str>) -> Wishes<'a> {
+    let wishes = note.iter().fold(Wishes::new(), |wishes, note| wishes.note(note));
+    key.iter().fold(wishes, |wishes, key| wishes.key(key))
+}
+
+fn in_ms(ttl_ms: i64) -> Duration {
+    Duration::from_millis(ttl_ms.max(0).unsigned_abs())
+}
