@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers clean
+.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers bench-serve clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -24,6 +24,7 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup cc strace sqlite3 redis-server initdb faketime pgrep curl
 	@scripts/setup-node
 	@scripts/setup-browser
+	@scripts/setup-schemathesis
 	@scripts/setup-python
 	cargo test -q --workspace
 
@@ -67,6 +68,11 @@ bench-writers: ## eight processes compete for one file: who gets how much, by th
 	@scripts/setup cc
 	cargo build -q --release -p litelease-bench
 	target/release/litelease-bench writers
+
+bench-serve: ## the service next to a transaction per request and to Redis, all durable
+	@scripts/setup cc redis-server
+	cargo build -q --release -p litelease-bench -p litelease-serve
+	target/release/litelease-bench serve
 
 bench-quick: ## what it costs, as counts next to the bare SQLite statement
 	@scripts/setup cc valgrind strace

@@ -4,11 +4,12 @@
 //! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
 //! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run. `litelease-bench hold`
 //! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds. `litelease-bench writers` lets
-//! processes compete for one file.
+//! processes compete for one file, and `litelease-bench serve` compares the service with others.
 
 mod hold;
 mod measure;
 mod quick;
+mod serve;
 mod workload;
 mod writers;
 
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: litelease-bench quick
        litelease-bench hold
        litelease-bench writers [SECONDS]
+       litelease-bench serve [SECONDS]
        litelease-bench run WORKLOAD ROUNDS FOLDER";
 
 /// Anything that can go wrong here ends the run with its message.
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         ["worker", work, file] => hold::worker(work, Path::new(file)),
         ["writers"] => writers::run(8),
         ["writers", seconds] => seconds.parse().map_err(Into::into).and_then(writers::run),
+        ["serve"] => serve::run(4),
+        ["serve", seconds] => seconds.parse().map_err(Into::into).and_then(serve::run),
         ["write", method, seconds, file] => seconds
             .parse()
             .map_err(Into::into)

@@ -148,7 +148,7 @@ fn jain(scores: &[Score]) -> f64 {
     if squares == 0.0 { 0.0 } else { sum * sum / (scores.len() as f64 * squares) }
 }
 
-fn build_shim() -> Result<PathBuf> {
+pub(crate) fn build_shim() -> Result<PathBuf> {
     let folder = std::env::current_exe()?.parent().ok_or("no folder")?.to_owned();
     let shim = folder.join("slow_disk.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("slow_disk.c");

@@ -401,3 +401,34 @@ fn the_curl_lines_of_the_document_answer_what_it_says() {
     assert_eq!(output.split("\n----\n").count(), 5);
     assert!(!is_like("abc", "a…d") && is_like("abc", "a…c") && !is_like("abc", "b…"));
 }
+
+#[test]
+fn whatever_the_description_allows_is_answered_as_it_says() {
+    let root =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let program = root.join("target/schemathesis/bin/schemathesis");
+    if !program.exists() {
+        let why = "scripts/setup-schemathesis has not installed it";
+        litelease_proof::rig::tell(&format!(
+            "SKIPPED: schemathesis against the OpenAPI document: {why}"
+        ));
+        return;
+    }
+    let (place, server) = served(&["--max-wait", "0.05"]);
+    let mut command = std::process::Command::new(program);
+    command.args([
+        "run",
+        &format!("http://{}/openapi.json", server.address),
+        "--max-examples",
+        "25",
+    ]);
+    // To JSON Schema 4.0 is a whole number, and to this server it is not.
+    command.args(["--exclude-checks", "positive_data_acceptance"]);
+    // A stream has no end.
+    command.args(["--exclude-path-regex", "events", "--no-color"]).current_dir(place.folder.path());
+    let output = command.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    let line = told.lines().find(|line| line.contains("generated")).unwrap_or("nothing generated");
+    litelease_proof::rig::tell(&format!("schemathesis: {}", line.trim()));
+}

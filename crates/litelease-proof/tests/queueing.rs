@@ -1,13 +1,15 @@
 //! Waiting for a slot of a served pool: in order, through hang-ups, kills and restarts, and no slot is lost or lent twice.
 
 use std::collections::HashSet;
+use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_proof::rig::{Dice, LONG, Place, tell};
-use litelease_proof::server::{Client, POOL, Server};
+use litelease_proof::server::{Client, POOL, Server, program};
 use serde_json::{Value, json};
 
 fn served(count: i64) -> (Place, Server, Client) {
@@ -249,6 +251,40 @@ fn a_shutdown_answers_who_waits_and_a_restart_loses_nothing() {
     assert_eq!(renewed["token"], first["token"]);
     give_back(&mut client, &second);
     assert_eq!(borrow(&mut client)["token"], json!(3), "tokens go on");
+}
+
+#[test]
+fn a_restored_backup_is_refused_until_it_is_fenced() {
+    let (place, server, mut client) = served(3);
+    borrow(&mut client);
+    let backup = place.folder.path().join("backup.sqlite3");
+    place.connect(LONG).execute("VACUUM INTO ?1", [backup.to_str().unwrap()]).unwrap();
+    let newest = borrow(&mut client);
+    assert!(server.stop());
+    for suffix in ["", "-wal", "-shm"] {
+        let _ = fs::remove_file(format!("{}{suffix}", place.file.display()));
+    }
+    fs::copy(&backup, &place.file).unwrap();
+
+    let mut refused = Command::new(program());
+    refused.args(["--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
+    let refused = refused.output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && told.contains("its newest token is 1, and 2 was granted"),
+        "{told}"
+    );
+
+    let server = Server::start(&place.file, &["--restore-fence"]);
+    let mut client = server.client();
+    assert_eq!(client.in_use(), 0, "every lease of the backup is over");
+    let next = borrow(&mut client);
+    assert!(
+        next["token"].as_i64() > newest["token"].as_i64().map(|token| token + (1 << 53)),
+        "{next}"
+    );
+    assert!(server.stop());
+    assert!(Server::start(&place.file, &[]).stop(), "once is enough");
 }
 
 #[test]

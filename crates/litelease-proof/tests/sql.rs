@@ -187,7 +187,7 @@ fn the_arguments_of_a_table_may_come_from_another_in_any_order() {
         "SELECT group_concat(n) FROM (SELECT t, count(*) AS n FROM (SELECT 120 AS t UNION ALL SELECT 150),
          litelease_slots('p', t) GROUP BY t)",
         "SELECT group_concat(n) FROM (SELECT t, count(*) AS n FROM (SELECT 120 AS t, 'p' AS pool UNION ALL
-         SELECT 150, 'p'), litelease_slots AS s WHERE s.now_ms = t AND s.id = pool GROUP BY t)",
+         SELECT 150, 'p'), litelease_slots AS s WHERE s.now_ms = t AND s.pool_id = pool GROUP BY t)",
     ] {
         assert_eq!(one(&conn, sql), Value::Text("2,1".into()), "{sql}");
     }

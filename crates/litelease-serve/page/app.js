@@ -11,8 +11,8 @@ let pool = null;
 let stop = () => {};
 let isWatching = false;
 let state = null; // as last told, with the time it came
-let own = new Map(); // leases that this page has borrowed, by token
-let longest = new Map(); // the most time left that was seen, by token
+let own = new Map(); // leases that this page has borrowed, by slot
+let longest = new Map(); // the most time left that was seen, by slot
 
 at("fresh").addEventListener("click", () => {
   at("pool").value = freshId();
@@ -71,9 +71,9 @@ function onState(told) {
   } else {
     state = { ...told, time: performance.now() };
   }
-  const tokens = new Set(state.slots.map((slot) => slot.token));
-  for (const token of longest.keys()) if (!tokens.has(token)) longest.delete(token);
-  for (const slot of state.slots) longest.set(slot.token, Math.max(longest.get(slot.token) ?? 0, slot.expires_in));
+  const lent = new Set(state.slots.map(grant));
+  for (const key of longest.keys()) if (!lent.has(key)) longest.delete(key);
+  for (const slot of state.slots) longest.set(grant(slot), Math.max(longest.get(grant(slot)) ?? 0, slot.expires_in));
   show();
   sample();
 }
@@ -98,7 +98,7 @@ async function borrow(ttl, wait, note) {
   const of = pool;
   await attempt(async () => {
     const lent = await pool.borrow(ttl, wait, note, cancel.signal);
-    if (of === pool) own.set(lent.token, lent.lease);
+    if (of === pool) own.set(grant(lent), lent.lease);
   });
   clearTimeout(shown);
   item.remove();
@@ -137,7 +137,7 @@ function show() {
 
 // A slot is drawn anew only when somebody else has it, so that a focused button stays.
 function draw(item, position, slot) {
-  const sign = `${position} ${slot?.token} ${slot && own.has(slot.token)}`;
+  const sign = `${position} ${slot?.token} ${slot && own.has(grant(slot))}`;
   if (item.dataset.sign === sign) return;
   item.dataset.sign = sign;
   item.dataset.position = position;
@@ -147,16 +147,21 @@ function draw(item, position, slot) {
   if (!slot) return void item.append(part("span", "free", "token"));
   item.append(part("span", "", "left"), part("span", `token ${slot.token}`, "token"));
   if (slot.note) item.append(part("span", slot.note, "note"));
-  if (own.has(slot.token)) {
+  if (own.has(grant(slot))) {
     item.classList.add("own");
     const button = part("button", "Return");
     button.type = "button";
     button.setAttribute("aria-label", `Return slot ${position}`);
-    button.addEventListener("click", () => attempt(() => pool.giveBack(own.get(slot.token))));
+    button.addEventListener("click", () => attempt(() => pool.giveBack(own.get(grant(slot)))));
     item.append(button);
   }
   item.classList.toggle("over", position >= state.count);
   item.append(document.createElement("i"));
+}
+
+// A token alone may be larger than a number can tell exactly here.
+function grant(slot) {
+  return `${slot.position} ${slot.token}`;
 }
 
 function part(name, text, kind) {
@@ -169,12 +174,12 @@ function part(name, text, kind) {
 function tick() {
   if (state === null) return;
   const passed = (performance.now() - state.time) / 1000;
-  const lent = new Map(state.slots.map((slot) => [String(slot.token), slot]));
+  const lent = new Map(state.slots.map((slot) => [String(slot.position), slot]));
   for (const item of at("slots").children) {
-    const slot = lent.get(item.dataset.token);
+    const slot = lent.get(item.dataset.position);
     if (!slot) continue;
     const left = Math.max(0, slot.expires_in - passed);
-    const share = left / longest.get(slot.token);
+    const share = left / longest.get(grant(slot));
     item.querySelector(".left").textContent = clock(left);
     item.querySelector("i").style.width = `${share * 100}%`;
     item.classList.toggle("low", share < 0.2);

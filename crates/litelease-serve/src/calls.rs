@@ -153,7 +153,7 @@ pub(crate) const CALLS: &[Call] = &[
 const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
 
 /// The OpenAPI document.
-pub(crate) fn openapi() -> Value {
+pub(crate) fn openapi(max_count: i64) -> Value {
     let mut paths = json!({});
     for call in CALLS {
         let place = &mut paths[call.path];
@@ -164,7 +164,7 @@ pub(crate) fn openapi() -> Value {
                 "schema": { "type": "string", "format": "uuid" },
             }] });
         }
-        place[call.method] = operation(call);
+        place[call.method] = operation(call, max_count);
     }
     json!({
         "openapi": "3.1.0",
@@ -195,7 +195,7 @@ pub(crate) fn openapi() -> Value {
     })
 }
 
-fn operation(call: &Call) -> Value {
+fn operation(call: &Call, max_count: i64) -> Value {
     let mut responses = json!({ "200": match call.answer {
         Shape::Events => json!({
             "description": "the state, and again whenever it changes",
@@ -210,7 +210,8 @@ fn operation(call: &Call) -> Value {
         "operationId": call.name, "summary": call.does, "responses": responses,
     });
     if !call.fields.is_empty() {
-        let properties = call.fields.iter().map(|field| (field.name.to_owned(), field.schema()));
+        let properties =
+            call.fields.iter().map(|field| (field.name.to_owned(), field.schema(max_count)));
         let required: Vec<&str> =
             call.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
         let schema = object(&required, Value::Object(properties.collect()));
@@ -228,9 +229,9 @@ fn operation(call: &Call) -> Value {
 }
 
 impl Field {
-    fn schema(&self) -> Value {
+    fn schema(&self, max_count: i64) -> Value {
         let mut schema = match self.kind {
-            Kind::Count => json!({ "type": "integer", "minimum": 0 }),
+            Kind::Count => json!({ "type": "integer", "minimum": 0, "maximum": max_count }),
             Kind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
             Kind::Wait => json!({ "type": "number", "minimum": 0 }),
             Kind::Note => json!({ "type": "string", "maxLength": 200 }),

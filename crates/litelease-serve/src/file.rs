@@ -7,8 +7,10 @@ use std::time::Duration;
 use litelease::rusqlite::{self, Connection, ffi};
 use litelease::{Error, Litelease};
 
+use crate::high_water::HighWater;
+
 /// Opens the file, which is created if it is missing: in WAL mode, and synced with every commit.
-pub(crate) fn open(path: &Path) -> Result<Litelease, Error> {
+pub(crate) fn open(path: &Path) -> Result<(Litelease, HighWater), Error> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(Duration::from_secs(5))?;
     // SQLite keeps the mode that it can have, and does not complain.
@@ -22,7 +24,22 @@ pub(crate) fn open(path: &Path) -> Result<Litelease, Error> {
     connection.execute_batch("PRAGMA synchronous = FULL")?;
     let db = Litelease::from_connection(connection);
     db.bootstrap()?;
-    Ok(db)
+    let mark = HighWater::beside(path).map_err(|error| failure(error.to_string()))?;
+    Ok((db, mark))
+}
+
+/// Makes sure that the file has not forgotten a token that was answered.
+pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result<(), Error> {
+    let newest = db.pools().newest_token()?;
+    if newest >= mark.token() {
+        return Ok(());
+    }
+    Err(failure(format!(
+        "{} is older than what was served from it: its newest token is {newest}, and {} was granted; if it was \
+         restored from a backup, start once with --restore-fence, which ends every lease in it",
+        path.display(),
+        mark.token()
+    )))
 }
 
 /// Makes sure that the file is still where it was opened: one that was deleted or replaced would take grants that

@@ -44,10 +44,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(|| async { about("healthz", "ok\n") }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .route(
-            "/openapi.json",
-            get(|| async { about("openapi", axum::response::Json(openapi())) }),
-        );
+        .route("/openapi.json", get(description));
     for file in page::FILES {
         router = router.route(file.path, get(move || async move { about("page", file) }));
     }
@@ -198,6 +195,10 @@ async fn ready(Shared(app): Shared<Arc<App>>) -> Response {
         _ => Err(Refused::new(503, "the database does not answer")),
     };
     about("readyz", answer)
+}
+
+async fn description(Shared(app): Shared<Arc<App>>) -> Response {
+    about("openapi", axum::response::Json(openapi(app.options.max_count)))
 }
 
 async fn metrics(Shared(app): Shared<Arc<App>>) -> Response {

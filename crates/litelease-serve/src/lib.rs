@@ -8,6 +8,7 @@ mod body;
 mod calls;
 mod events;
 mod file;
+mod high_water;
 mod hosts;
 mod http;
 mod job;

@@ -20,8 +20,10 @@ litelease-serve: pools of numbered slots over HTTP, from one SQLite file
   --max-wait SECONDS       the longest wait (300)
   --max-waiters N          how many borrows may wait at a time (10000)
   --max-connections N      how many connections may be open at a time (20000)
+  --max-batch N            how many requests may share a commit (1000)
+  --restore-fence          once, after the file was restored from a backup: ends every lease, and tokens go on far above
 
-Each has an environment variable, such as LITELEASE_MAX_COUNT; a flag comes first.
+Each with a value has an environment variable, such as LITELEASE_MAX_COUNT; a flag comes first.
 ";
 
 /// What to serve and where.
@@ -29,6 +31,7 @@ struct Settings {
     listen: String,
     db: PathBuf,
     options: Options,
+    is_restored: bool,
 }
 
 fn main() -> ExitCode {
@@ -59,8 +62,12 @@ fn main() -> ExitCode {
 }
 
 async fn serve(settings: Settings) -> Result<(), String> {
-    let Settings { listen, db, options } = settings;
-    let service = Service::open(&db, options).map_err(|error| error.to_string())?;
+    let Settings { listen, db, options, is_restored } = settings;
+    let opened = match is_restored {
+        true => Service::open_restored(&db, options),
+        false => Service::open(&db, options),
+    };
+    let service = opened.map_err(|error| error.to_string())?;
     let listener = TcpListener::bind(&listen)
         .await
         .map_err(|error| format!("cannot listen at {listen}: {error}"))?;
@@ -91,6 +98,7 @@ fn settings() -> Result<Settings, String> {
         "max-wait",
         "max-waiters",
         "max-connections",
+        "max-batch",
     ] {
         let variable = format!("LITELEASE_{}", name.replace('-', "_").to_uppercase());
         if let Ok(value) = env::var(&variable) {
@@ -98,7 +106,12 @@ fn settings() -> Result<Settings, String> {
         }
     }
     let mut words = env::args().skip(1);
+    let mut is_restored = false;
     while let Some(word) = words.next() {
+        if word == "--restore-fence" {
+            is_restored = true;
+            continue;
+        }
         let (flag, value) = match word.split_once('=') {
             Some((flag, value)) => (flag.to_owned(), Some(value.to_owned())),
             None => (word, words.next()),
@@ -124,9 +137,10 @@ fn settings() -> Result<Settings, String> {
             "--max-ttl" => options.max_ttl = seconds()?.max(Duration::from_millis(1)),
             "--max-wait" => options.max_wait = seconds()?,
             "--max-waiters" => options.max_waiters = size()?,
+            "--max-batch" => options.max_batch = size()?.max(1),
             "--max-connections" => options.max_connections = size()?.max(1),
             _ => return Err(format!("there is no flag {flag}")),
         }
     }
-    Ok(Settings { listen, db, options })
+    Ok(Settings { listen, db, options, is_restored })
 }

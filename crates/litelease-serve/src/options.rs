@@ -23,6 +23,8 @@ pub struct Options {
     pub max_connections: usize,
     /// How long the head of a request may take, and how long its body.
     pub patience: Duration,
+    /// How many requests may share a commit; 1 gives each one of its own, to compare with.
+    pub max_batch: usize,
     /// Names by which clients may call this server, besides `localhost` and addresses.
     pub hosts: Vec<String>,
 }
@@ -36,6 +38,7 @@ impl Default for Options {
             max_waiters: 10_000,
             max_connections: 20_000,
             patience: Duration::from_secs(10),
+            max_batch: 1_000,
             hosts: Vec::new(),
         }
     }

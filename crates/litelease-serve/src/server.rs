@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::file;
+use crate::high_water::HighWater;
 use crate::http::{App, router};
 use crate::job::Job;
 use crate::metrics::Metrics;
@@ -38,6 +39,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// ```
 pub struct Service {
     db: Litelease,
+    mark: HighWater,
     options: Options,
 }
 
@@ -51,8 +53,30 @@ impl Service {
     /// let service = Service::open(&path, Options::default())?;
     /// # Ok::<(), litelease::Error>(())
     /// ```
+    ///
+    /// One that is older than what was served from it, as the file `.mark` beside it tells, was restored from a
+    /// backup and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> litelease::Result<Self> {
-        Ok(Service { db: file::open(path)?, options })
+        let (db, mark) = file::open(path)?;
+        file::check_age(path, &db, &mark)?;
+        Ok(Service { db, mark, options })
+    }
+
+    /// Opens a file that was restored from a backup, once: every lease in it ends, and tokens go on far above all
+    /// that were granted since.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("pools.sqlite3");
+    /// # use litelease_serve::{Options, Service};
+    /// let service = Service::open_restored(&path, Options::default())?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn open_restored(path: &Path, options: Options) -> litelease::Result<Self> {
+        let (db, mark) = file::open(path)?;
+        db.restore_fence()?;
+        file::check_age(path, &db, &mark)?;
+        Ok(Service { db, mark, options })
     }
 }
 
@@ -76,12 +100,12 @@ pub async fn run(
     service: Service,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Service { db, options } = service;
+    let Service { db, mark, options } = service;
     let metrics = Arc::new(Metrics::default());
     let (changes, _) = broadcast::channel(1024);
     let (stopping, stop) = watch::channel(false);
     let (jobs, todo) = mpsc::channel();
-    let writer = Writer::new(db, options.max_waiters, changes.clone(), Arc::clone(&metrics));
+    let writer = Writer::new(db, mark, &options, changes.clone(), Arc::clone(&metrics));
     let writer = thread::Builder::new().name("writer".into()).spawn(move || writer.work(&todo))?;
     let places = AtomicU64::new(1);
     let (max_connections, patience) = (options.max_connections, options.patience);

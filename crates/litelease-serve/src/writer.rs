@@ -11,12 +11,11 @@ use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
 use tokio::sync::broadcast;
 
 use crate::file;
+use crate::high_water::HighWater;
 use crate::job::{Answer, Borrow, Id, Job, Lent, Reply, State, Trouble};
 use crate::metrics::Metrics;
+use crate::options::Options;
 use crate::queue::Queue;
-
-/// The most jobs that share a commit.
-const MOST: usize = 1_000;
 
 /// How often to look whether another process has changed the file, while somebody waits or watches.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -29,9 +28,11 @@ pub(crate) type Changed = Option<Id>;
 
 pub(crate) struct Writer {
     db: Litelease,
+    mark: HighWater,
     queues: HashMap<Id, Queue>,
     waiters: usize,
     max_waiters: usize,
+    max_batch: usize,
     stopping: bool,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
@@ -54,15 +55,18 @@ struct Batch {
 impl Writer {
     pub(crate) fn new(
         db: Litelease,
-        max_waiters: usize,
+        mark: HighWater,
+        options: &Options,
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
         Writer {
             db,
+            mark,
             queues: HashMap::new(),
             waiters: 0,
-            max_waiters,
+            max_waiters: options.max_waiters,
+            max_batch: options.max_batch.max(1),
             stopping: false,
             unclaimed: Vec::new(),
             changes,
@@ -85,7 +89,8 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) => Vec::new(),
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            batch.extend(jobs.try_iter().take(MOST));
+            let more = self.max_batch - batch.len();
+            batch.extend(jobs.try_iter().take(more));
             self.glance();
             self.commit(batch);
         }
@@ -194,7 +199,7 @@ impl Writer {
         // Every job is answered, also those that are not reached because one before them fails.
         let mut todo = todo.into_iter();
         let begun = match file::check_place(self.db.conn()) {
-            Ok(()) => self.db.conn().execute_batch("BEGIN IMMEDIATE").map_err(Error::from),
+            Ok(()) => self.db.begin_batch(),
             Err(error) => Err(error),
         };
         let done = begun.and_then(|()| {
@@ -217,12 +222,10 @@ impl Writer {
             }
             Ok(())
         });
-        let done = done.and_then(|()| Ok(self.db.conn().execute_batch("COMMIT")?));
+        let done = done.and_then(|()| self.db.commit_batch());
         if done.is_err() {
-            if !self.db.conn().is_autocommit() {
-                // SQLite may have rolled back by itself.
-                let _ = self.db.conn().execute_batch("ROLLBACK");
-            }
+            // What cannot be rolled back now is before the next one begins.
+            let _ = self.db.rollback_batch();
             for job in todo {
                 if let Some((id, reply)) = job.into_reply() {
                     batch.answers.push((id, reply, Err(Trouble::Database)));
@@ -350,6 +353,14 @@ impl Writer {
 
     /// Sends the answers of a commit. A grant whose client is gone is given back with the next one.
     fn send(&mut self, batch: Batch) {
+        let tokens = batch.answers.iter().filter_map(|(_, _, answer)| match answer {
+            Ok(Answer::Lent(lent)) => Some(lent.borrowed.slot.token),
+            _ => None,
+        });
+        if let Err(error) = self.mark.rise(tokens.max().unwrap_or(0)) {
+            // The grants are stored; what is missing is the means to notice a restored backup.
+            tracing::warn!(error = %error, "the high-water mark cannot be written");
+        }
         let now_ms = litelease::now_ms();
         for (id, reply, answer) in batch.answers {
             let answer = match answer {

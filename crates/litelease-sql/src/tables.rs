@@ -32,14 +32,14 @@ pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_slot",
         definition: c"CREATE TABLE slot (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
-                      id TEXT HIDDEN, lease TEXT HIDDEN)",
+                      pool_id TEXT HIDDEN, lease_id TEXT HIDDEN)",
         arguments: &[3, 4],
         rows: slot,
     },
     TableFunction {
         name: c"litelease_slots",
         definition: c"CREATE TABLE slots (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
-                      remaining_ms INTEGER, note TEXT, id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
+                      remaining_ms INTEGER, note TEXT, pool_id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
         arguments: &[5, 6],
         rows: slots,
     },

@@ -8,7 +8,7 @@ use litelease_core::{Here, Mark};
 use crate::boot::Boot;
 use crate::schema::{FORMAT, META, create, damaged_meta};
 use crate::sqlite::Value;
-use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, MARK, execute_once};
+use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, execute_once};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
@@ -64,16 +64,17 @@ impl Store {
         if !self.keeps_mark.get() {
             return Ok(Mark::default());
         }
-        let mut statement = self.connection.prepare(MARK)?;
-        let mut run = statement.run(&[])?;
-        run.step()?;
-        let number = |index| run.column(index).and_then(Value::integer);
-        let (Some(floor @ 0..), Some(boot)) = (number(0), number(1)) else {
-            // It may also be one of a newer format.
-            return Err(self.verify().err().unwrap_or_else(damaged_meta));
-        };
-        let boot = Boot::present().read(boot, floor, &self.connection.filename());
-        Ok(Mark { floor, boot })
+        self.statements.mark.with(self.connection, |statement| {
+            let mut run = statement.run(&[])?;
+            run.step()?;
+            let number = |index| run.column(index).and_then(Value::integer);
+            let (Some(floor @ 0..), Some(boot)) = (number(0), number(1)) else {
+                // It may also be one of a newer format.
+                return Err(self.verify().err().unwrap_or_else(damaged_meta));
+            };
+            let boot = Boot::present().read(boot, floor, &self.connection.filename());
+            Ok(Mark { floor, boot })
+        })
     }
 
     /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take it.
@@ -163,7 +164,11 @@ impl Store {
     ///
     /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
     /// the pragmas. That is little next to the sync that such a grant waits for.
-    fn here(&self, boundary: Boundary) -> Result<Here, Error> {
+    pub(crate) fn here(&self, boundary: Boundary) -> Result<Here, Error> {
+        if let Some(here) = self.batch.get() {
+            // Nobody can change the pragmas in a transaction.
+            return Ok(here);
+        }
         Ok(Here {
             boot: self.connection.boot(),
             is_weak: self.is_weak()?,

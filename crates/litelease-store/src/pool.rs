@@ -197,6 +197,14 @@ impl Store {
         })
     }
 
+    /// The newest token of any pool, or the file's floor if that is larger: every later one exceeds it.
+    pub fn newest_pool_token(&self) -> Result<i64, Error> {
+        self.naming("look at the tokens of pools", None, || {
+            let newest = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
+            Ok(newest.max(self.mark()?.floor))
+        })
+    }
+
     /// When the next lease of a pool ends by itself, if it has one that was not found over yet.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>, Error> {
         self.naming("look at a pool", None, || {
@@ -270,6 +278,7 @@ impl Store {
         self.within(boundary, || match boundary {
             // What fails is rolled back as a whole.
             Boundary::Own => work(),
+            Boundary::Joined(_) if self.batch.get().is_some() => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),
         })
     }

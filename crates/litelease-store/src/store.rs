@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Here, LeaseInfo, Refusal, ReleaseResult,
     RenewResult, Row, Term, TransferResult,
 };
 
@@ -34,6 +34,8 @@ pub struct Store {
     pub(crate) owes_synchronous: Cell<Option<i64>>,
     /// Whether the last transaction of ours got so far as to be marked as such.
     pub(crate) is_marked: Cell<bool>,
+    /// What is at risk in the batch that is open, if one is.
+    pub(crate) batch: Cell<Option<Here>>,
     /// How many savepoints of ours are open.
     pub(crate) savepoints: Cell<u32>,
 }
@@ -61,6 +63,7 @@ impl Store {
             owes_rollback: Cell::new(false),
             owes_synchronous: Cell::new(None),
             is_marked: Cell::new(false),
+            batch: Cell::new(None),
             savepoints: Cell::new(0),
         }
     }

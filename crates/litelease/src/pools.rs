@@ -78,6 +78,25 @@ impl<'a> Borrow<'a> {
     }
 }
 
+/// For a server that makes many changes in one commit.
+#[doc(hidden)]
+impl Leases {
+    /// Opens a transaction of which either all or nothing will do: the caller rolls back if anything in it fails.
+    pub fn begin_batch(&self) -> Result<()> {
+        lift(self.store().begin_batch())
+    }
+
+    /// Commits it. Whatever happens, no transaction is open afterwards.
+    pub fn commit_batch(&self) -> Result<()> {
+        lift(self.store().commit())
+    }
+
+    /// Undoes it. That SQLite has already done so by itself is fine.
+    pub fn rollback_batch(&self) -> Result<()> {
+        lift(self.store().rollback())
+    }
+}
+
 impl Leases {
     /// The verbs on pools of numbered slots, in this handle's connection and transaction.
     ///
@@ -392,6 +411,25 @@ impl Pools<'_> {
     /// ```
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
         lift(self.store.next_expiry(id))
+    }
+
+    /// The newest token of any pool of the file, or the file's floor if that is larger: every later one exceeds it.
+    ///
+    /// Whoever remembers it elsewhere can tell a file that was restored from a backup.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// # pools.register("importers", 4)?;
+    /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
+    /// assert_eq!(pools.newest_token()?, borrowed.slot.token);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn newest_token(&self) -> Result<i64> {
+        lift(self.store.newest_pool_token())
     }
 
     /// Deletes a pool. What is lent out is nobody's any more. Answers whether there was such a pool.
