@@ -15,6 +15,8 @@ use crate::writers::build_shim;
 
 const CLIENTS: usize = 64;
 const SLOTS: usize = 64;
+const WAITERS: usize = 10_000;
+const WAIT: &str = r#"{"ttl":60,"wait":300}"#;
 const POOL: &str = "00000000-0000-4000-8000-000000000001";
 
 /// A server that is killed when this is dropped.
@@ -79,8 +81,12 @@ pub(crate) fn run(seconds: u64) -> Result<bool> {
         );
         reached &= ratio <= 1.3;
     }
-    let waiting = memory(&litelease(&shim, &folder.path().join("memory.sqlite3"), &[])?)?;
-    println!("\na borrower that waits over HTTP/1 takes {waiting:.1} KiB of the server's memory");
+    println!("\nmemory of the server for each of {WAITERS} borrowers that wait");
+    let plain = memory(&litelease(&shim, &folder.path().join("plain.sqlite3"), &[])?, wait_http1)?;
+    let shared =
+        memory(&litelease(&shim, &folder.path().join("shared.sqlite3"), &[])?, wait_http2)?;
+    println!("HTTP/1: {plain:.1} KiB; HTTP/2: {shared:.1} KiB, reach <= 8 on one of them");
+    reached &= plain.min(shared) <= 8.0;
     Ok(reached)
 }
 
@@ -224,8 +230,7 @@ fn redis_wake_up(server: &Server) -> Result<f64> {
 }
 
 /// How much memory one of many borrowers that wait takes, in KiB.
-fn memory(server: &Server) -> Result<f64> {
-    const WAITERS: usize = 2_000;
+fn memory<T>(server: &Server, wait: fn(SocketAddr) -> Result<T>) -> Result<f64> {
     register(server, 0)?;
     let resident = || -> Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", server.child.id()))?;
@@ -233,14 +238,52 @@ fn memory(server: &Server) -> Result<f64> {
         Ok(line.split_whitespace().nth(1).unwrap_or("0").parse()?)
     };
     let before = resident()?;
+    let waiting = wait(server.address)?;
+    let after = resident()?;
+    let metrics = Http::open(server.address)?.get("/metrics")?;
+    if !metrics.contains(&format!("litelease_waiters {WAITERS}\n")) {
+        return Err("not all of them wait".into());
+    }
+    drop(waiting);
+    Ok((after - before) / WAITERS as f64)
+}
+
+fn wait_http1(address: SocketAddr) -> Result<Vec<Http>> {
     let mut waiting = Vec::new();
     for _ in 0..WAITERS {
-        let mut client = Http::open(server.address)?;
-        client.send("POST", "/borrow", r#"{"ttl":60,"wait":60}"#)?;
+        let mut client = Http::open(address)?;
+        client.send("POST", "/borrow", WAIT)?;
         waiting.push(client);
     }
     thread::sleep(Duration::from_secs(1));
-    Ok((resident()? - before) / WAITERS as f64)
+    Ok(waiting)
+}
+
+/// They share connections, a hundred each.
+fn wait_http2(
+    address: SocketAddr,
+) -> Result<(tokio::runtime::Runtime, Vec<h2::client::ResponseFuture>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let waiting = runtime.block_on(async {
+        let mut waiting = Vec::new();
+        for _ in 0..WAITERS / 100 {
+            let stream = tokio::net::TcpStream::connect(address).await?;
+            let (mut client, connection) = h2::client::handshake(stream).await?;
+            tokio::spawn(connection);
+            for _ in 0..100 {
+                client = client.ready().await?;
+                let request = http::Request::post(format!("http://localhost/l/{POOL}/borrow"))
+                    .header("content-type", "application/json")
+                    .body(())?;
+                let (response, mut body) = client.send_request(request, false)?;
+                body.send_data(WAIT.into(), true)?;
+                waiting.push(response);
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Result::Ok(waiting)
+    })?;
+    Ok((runtime, waiting))
 }
 
 fn register(server: &Server, count: usize) -> Result<()> {
@@ -267,6 +310,12 @@ impl Http {
 
     fn ask(&mut self, method: &str, path: &str, body: &str) -> io::Result<String> {
         self.send(method, path, body)?;
+        self.receive()
+    }
+
+    fn get(&mut self, path: &str) -> io::Result<String> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        self.stream.get_mut().write_all(request.as_bytes())?;
         self.receive()
     }
 
