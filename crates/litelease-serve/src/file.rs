@@ -1,6 +1,5 @@
 //! The file of a service: opened so that what was answered is on the disk.
 
-use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,20 +43,10 @@ pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result
 
 /// Makes sure that the file is still where it was opened: one that was deleted or replaced would take grants that
 /// nobody else ever sees.
-pub(crate) fn check_place(connection: &Connection) -> Result<(), Error> {
-    let mut moved: c_int = 0;
-    // SAFETY: the connection is open, and SQLite writes one number.
-    let asked = unsafe {
-        ffi::sqlite3_file_control(
-            connection.handle(),
-            c"main".as_ptr(),
-            ffi::SQLITE_FCNTL_HAS_MOVED,
-            (&raw mut moved).cast::<c_void>(),
-        )
-    };
-    match (asked, moved) {
-        (ffi::SQLITE_OK, 0) | (ffi::SQLITE_NOTFOUND, _) => Ok(()),
-        _ => Err(failure(
+pub(crate) fn check_place(db: &Litelease) -> Result<(), Error> {
+    match db.has_moved() {
+        false => Ok(()),
+        true => Err(failure(
             "the database file was moved, deleted or replaced while it was served: nothing is granted in it any \
              more; put it back, or start again"
                 .into(),

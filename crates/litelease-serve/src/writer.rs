@@ -198,7 +198,7 @@ impl Writer {
     ) -> Result<(), Error> {
         // Every job is answered, also those that are not reached because one before them fails.
         let mut todo = todo.into_iter();
-        let begun = match file::check_place(self.db.conn()) {
+        let begun = match file::check_place(&self.db) {
             Ok(()) => self.db.begin_batch(),
             Err(error) => Err(error),
         };
@@ -413,7 +413,7 @@ impl Writer {
     fn look(&self, id: &Id) -> Result<Answer, Trouble> {
         let now_ms = litelease::now_ms();
         let pools = self.db.pools();
-        let placed = file::check_place(self.db.conn());
+        let placed = file::check_place(&self.db);
         let looked = placed.and_then(|()| pools.info_at(id, now_ms));
         let looked = looked.and_then(|info| match info {
             Some(info) => Ok(Some((info, pools.slots_at(id, now_ms)?))),

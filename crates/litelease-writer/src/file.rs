@@ -1,6 +1,6 @@
 //! The lock file: opening it without harming anything that is there instead, and its holder's line.
 
-use std::fs::{self, File, FileType, OpenOptions};
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
@@ -33,32 +33,24 @@ pub(crate) fn open(path: &Path) -> Result<File, Error> {
 /// else locks another one.
 pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        (ours.dev(), ours.ino()) == (there.dev(), there.ino())
-    }
-    #[cfg(not(unix))]
-    {
-        // A file that is open cannot be removed there.
-        ours.is_file() && there.is_file()
-    }
+    there.is_file() && identity(&ours) == identity(&there)
 }
 
 /// What tells a file from every other one that is there at the same time.
 pub(crate) fn id(file: &File) -> io::Result<(u64, u64)> {
-    let metadata = file.metadata()?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt;
-        Ok((metadata.dev(), metadata.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        // A file that is open cannot be removed there, so there is only one.
-        let _ = metadata;
-        Ok((0, 0))
-    }
+    file.metadata().map(|metadata| identity(&metadata))
+}
+
+#[cfg(unix)]
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// A file that is open cannot be removed there, so there is only one.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> (u64, u64) {
+    (0, 0)
 }
 
 /// Whether somebody holds a lock on the file, where the system tells without one being tried.
