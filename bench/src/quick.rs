@@ -105,7 +105,7 @@ fn b5(verb: &'static str) -> Result<Figure> {
         "owner" => "owner, in memory: instructions / raw SELECT",
         _ => "token, in memory: instructions / raw SELECT",
     };
-    let raw = instructions("raw-select@memory")?;
+    let raw = instructions(&format!("raw-{verb}@memory"))?;
     let ours = instructions(&format!("{verb}@memory"))?;
     let detail = format!("{ours:.0} / {raw:.0}");
     Ok(Figure { id: "B5", what, reach: 1.6, measured: ours / raw, detail })

@@ -217,6 +217,7 @@ impl fmt::Display for Reason {
 
 impl LeaseInfo<&str> {
     /// The same lease with text of its own.
+    #[inline]
     pub fn into_owned(self) -> LeaseInfo {
         LeaseInfo {
             name: self.name.into(),
@@ -239,6 +240,7 @@ impl<S> ClaimResult<S> {
 
 impl ClaimResult<&str> {
     /// The same answer with text of its own.
+    #[inline]
     pub fn into_owned(self) -> ClaimResult {
         match self {
             ClaimResult::Acquired(lease) => ClaimResult::Acquired(lease.into_owned()),
@@ -259,6 +261,7 @@ impl<S> RenewResult<S> {
 
 impl RenewResult<&str> {
     /// The same answer with text of its own.
+    #[inline]
     pub fn into_owned(self) -> RenewResult {
         match self {
             RenewResult::Renewed(lease) => RenewResult::Renewed(lease.into_owned()),
@@ -271,6 +274,7 @@ impl RenewResult<&str> {
 
 impl ReleaseResult<&str> {
     /// The same answer with text of its own.
+    #[inline]
     pub fn into_owned(self) -> ReleaseResult {
         match self {
             ReleaseResult::Released { name, token } => {
@@ -295,6 +299,7 @@ impl<S> TransferResult<S> {
 
 impl TransferResult<&str> {
     /// The same answer with text of its own.
+    #[inline]
     pub fn into_owned(self) -> TransferResult {
         match self {
             TransferResult::Transferred(lease) => TransferResult::Transferred(lease.into_owned()),
@@ -307,6 +312,7 @@ impl TransferResult<&str> {
 
 impl BreakResult<&str> {
     /// The same answer with text of its own.
+    #[inline]
     pub fn into_owned(self) -> BreakResult {
         match self {
             BreakResult::Broken { owner, killed } => {

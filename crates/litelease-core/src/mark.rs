@@ -95,6 +95,7 @@ impl Mark {
     /// assert!(Mark::default().is_enough_for((1 << 40) - 1));
     /// assert!(!Mark::default().is_enough_for(1 << 40));
     /// ```
+    #[inline]
     pub fn is_enough_for(self, token: i64) -> bool {
         token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
     }

@@ -138,6 +138,7 @@ pub enum Refusal {
 
 impl<'a> Row<'a> {
     /// The row called `name`; no state means that the name was never claimed.
+    #[inline]
     pub fn new(name: &'a str, state: Option<State<'a>>) -> Self {
         Row { name, state }
     }
@@ -148,6 +149,7 @@ impl<'a> Row<'a> {
     }
 
     /// The lease that is live at `now_ms`, if there is one.
+    #[inline]
     pub fn live(&self, now_ms: i64) -> Option<LeaseInfo<&'a str>> {
         let state = self.state?;
         let tenure = state.tenure.filter(|tenure| tenure.expires_at_ms > now_ms)?;
@@ -176,11 +178,13 @@ impl<'a> Row<'a> {
     }
 
     /// The newest token ever issued for this name, live or not.
+    #[inline]
     pub fn token(&self) -> Option<i64> {
         self.state.map(|state| state.token)
     }
 
     /// The lease that a tenure under a token means for this name.
+    #[inline]
     pub(crate) fn lease<'b>(&self, token: i64, tenure: Tenure<'b>) -> LeaseInfo<&'b str>
     where
         'a: 'b,
@@ -190,6 +194,7 @@ impl<'a> Row<'a> {
     }
 
     /// The next token: larger than the row's and larger than the floor.
+    #[inline]
     pub(crate) fn next_token(&self, floor: i64) -> Result<i64, Refusal> {
         let newest = self.token().unwrap_or(0).max(floor);
         newest.checked_add(1).ok_or(Refusal::TokenExhausted)
@@ -212,6 +217,7 @@ impl<'a> Row<'a> {
 impl<'a> State<'a> {
     /// A state as read from storage, or `None` where it breaks what every writer promises: tokens start
     /// at 1, and owner and expiry are there together or not at all.
+    #[inline]
     pub fn stored(token: i64, owner: Option<&'a str>, expires_at_ms: Option<i64>) -> Option<Self> {
         let tenure = match (owner, expires_at_ms) {
             (Some(owner), Some(expires_at_ms)) => Some(Tenure { owner, expires_at_ms }),
@@ -222,11 +228,13 @@ impl<'a> State<'a> {
     }
 
     /// The newest token.
+    #[inline]
     pub fn token(&self) -> i64 {
         self.token
     }
 
     /// The owner and its expiry, unless the name was released. It may have expired.
+    #[inline]
     pub fn tenure(&self) -> Option<Tenure<'a>> {
         self.tenure
     }
@@ -237,10 +245,12 @@ impl<'a> State<'a> {
         self.tenure.map_or(updated_at_ms, |tenure| tenure.expires_at_ms)
     }
 
+    #[inline]
     pub(crate) fn owned(token: i64, owner: &'a str, expires_at_ms: i64) -> Self {
         State { token, tenure: Some(Tenure { owner, expires_at_ms }) }
     }
 
+    #[inline]
     pub(crate) fn free(token: i64) -> Self {
         State { token, tenure: None }
     }
@@ -248,6 +258,7 @@ impl<'a> State<'a> {
 
 impl Claimant<'_> {
     /// Whether this lease is the claimant's.
+    #[inline]
     pub(crate) fn is(&self, lease: &LeaseInfo<&str>) -> bool {
         self.owner == lease.owner && self.token.is_none_or(|token| token == lease.token)
     }
@@ -255,6 +266,7 @@ impl Claimant<'_> {
 
 impl Term {
     /// A grant of `ttl_ms` made at `now_ms`.
+    #[inline]
     pub fn new(ttl_ms: i64, now_ms: i64) -> Result<Self, Refusal> {
         if ttl_ms <= 0 {
             return Err(Refusal::InvalidTtl { ttl_ms });
@@ -266,11 +278,13 @@ impl Term {
     }
 
     /// The time to decide at.
+    #[inline]
     pub fn now_ms(&self) -> i64 {
         self.now_ms
     }
 
     /// The expiry of a grant made then.
+    #[inline]
     pub fn until_ms(&self) -> i64 {
         self.until_ms
     }

@@ -48,6 +48,7 @@ impl<'q, A> Step<'q, A> {
 /// assert!(busy(row, 149).is_some());
 /// assert!(busy(row, 150).is_none());
 /// ```
+#[inline]
 pub fn busy(row: Row<'_>, now_ms: i64) -> Option<ClaimResult<&str>> {
     row.live(now_ms).map(ClaimResult::Busy)
 }
@@ -61,6 +62,7 @@ pub fn busy(row: Row<'_>, now_ms: i64) -> Option<ClaimResult<&str>> {
 /// assert!(matches!(step.answer, ClaimResult::Acquired(lease) if lease.token == 2));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
+#[inline]
 pub fn claim<'a, 'q: 'a>(
     row: Row<'a>,
     owner: &'q str,
@@ -82,6 +84,7 @@ pub fn claim<'a, 'q: 'a>(
 /// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.lease_expires_at_ms == 170));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
+#[inline]
 pub fn renew<'a, 'q: 'a>(
     row: Row<'a>,
     who: Claimant<'q>,
@@ -113,6 +116,7 @@ pub fn renew<'a, 'q: 'a>(
 ///     ReleaseResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }
 /// ));
 /// ```
+#[inline]
 pub fn release<'a>(
     row: Row<'a>,
     who: Claimant<'_>,
@@ -191,6 +195,7 @@ pub fn break_lease(
 /// # use litelease_core::{Row, inspect};
 /// assert_eq!(inspect(Row::new("scheduler", None), 100), None);
 /// ```
+#[inline]
 pub fn inspect(row: Row<'_>, now_ms: i64) -> Option<LeaseInfo<&str>> {
     row.live(now_ms)
 }
@@ -208,6 +213,7 @@ pub fn purge_limit(before_ms: i64, now_ms: i64) -> i64 {
 }
 
 /// A new tenure under a new token: what an acquired claim and a transfer have in common.
+#[inline]
 fn grant<'a, 'q: 'a, A>(
     row: Row<'a>,
     owner: &'q str,

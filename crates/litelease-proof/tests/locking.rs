@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease::{LiteleaseRef, rusqlite::Connection};
+use litelease::{ClaimResult, LiteleaseRef, ReleaseResult, rusqlite::Connection};
 use litelease_proof::crate_player::{Lent, perform};
 use litelease_proof::play;
 use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
@@ -243,4 +243,45 @@ fn a_claim_joins_the_transaction_of_a_statement_that_is_still_writing() {
     assert_eq!(lease.token, 1);
     drop(rows);
     assert_eq!(place.open(Duration::ZERO).owner("x").unwrap().as_deref(), Some("a"));
+}
+
+fn released(answer: litelease::Result<ReleaseResult>) {
+    assert!(matches!(answer, Ok(ReleaseResult::Released { .. })), "{answer:?}");
+}
+
+#[test]
+fn a_name_that_was_released_last_is_busy_all_the_same_once_somebody_else_has_it() {
+    // A claim on it does not look before it asks for the write lock. What it answers must not depend on that.
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let (mine, theirs) = (place.open(Duration::ZERO), place.open(Duration::ZERO));
+        let writer = place.connect(Duration::ZERO);
+        let hand_over = || {
+            let lease = acquired(mine.claim("x", "a", LONG));
+            released(mine.release_exact(&lease));
+            acquired(theirs.claim("x", "b", LONG))
+        };
+        let theirs_now = hand_over();
+        let busy = ClaimResult::Busy(theirs_now.clone());
+        assert_eq!(mine.claim("x", "a", LONG).unwrap(), busy, "{journal}");
+        released(theirs.release_exact(&theirs_now));
+
+        let busy = ClaimResult::Busy(hand_over());
+        writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert_eq!(mine.claim("x", "a", LONG).unwrap(), busy, "{journal}, while somebody writes");
+        writer.execute_batch("ROLLBACK").unwrap();
+    }
+}
+
+#[test]
+fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
+    let place = Place::new("WAL");
+    let (db, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
+    let lease = acquired(db.claim("x", "a", LONG));
+    released(db.release_exact(&lease));
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let claimed = db.claim("x", "a", LONG);
+    assert_eq!(sqlite_code(claimed), litelease::rusqlite::ffi::SQLITE_BUSY);
+    writer.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, 2);
 }

@@ -27,24 +27,23 @@ pub(crate) struct Arguments<'a> {
     pub(crate) function: &'static str,
     pub(crate) wanted: &'static [Argument],
     pub(crate) given: &'a [Option<Value<'a>>],
-    /// SQLite's own word on the type of each.
-    pub(crate) types: &'a [c_int],
 }
 
 impl<'a> Arguments<'a> {
-    /// Makes sure that every argument is what it must be, so that nobody asks again.
-    pub(crate) fn check(self) -> Result<Self, String> {
-        for ((argument, value), kind) in self.wanted.iter().zip(self.given).zip(self.types) {
-            let fits = matches!(
-                (argument.kind, value),
+    /// Makes sure that every argument is what it must be, so that nobody asks again. `type_of` is SQLite's own word
+    /// on the type of an argument.
+    pub(crate) fn check(self, type_of: impl Fn(usize) -> c_int) -> Result<Self, String> {
+        for (at, (argument, value)) in self.wanted.iter().zip(self.given).enumerate() {
+            let fits = match (argument.kind, value) {
                 (Kind::Text, Some(Value::Text(_)))
-                    | (Kind::Integer, Some(Value::Integer(_)))
-                    | (Kind::Flag, Some(Value::Integer(0 | 1)))
-                    | (Kind::Anything, Some(_))
-            );
-            let is_null = argument.null.is_some() && *value == Some(Value::Null);
-            if !fits && !is_null {
-                return Err(self.complaint(argument, *kind));
+                | (Kind::Integer, Some(Value::Integer(_)))
+                | (Kind::Flag, Some(Value::Integer(0 | 1)))
+                | (Kind::Anything, Some(_)) => true,
+                (_, Some(Value::Null)) => argument.null.is_some(),
+                _ => false,
+            };
+            if !fits {
+                return Err(self.complaint(argument, type_of(at)));
             }
         }
         Ok(self)

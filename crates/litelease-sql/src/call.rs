@@ -109,18 +109,16 @@ impl Registered {
     /// The values must be those of a call by the library of `api`.
     unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
         let count = values.len().min(MOST);
-        let (mut given, mut types) = ([None; MOST], [0; MOST]);
-        for (at, value) in values[..count].iter().enumerate() {
+        let mut given = [None; MOST];
+        for (given, value) in given.iter_mut().zip(values) {
             // SAFETY: as promised.
-            (given[at], types[at]) = unsafe { (api.value(*value), (api.value_type)(*value)) };
+            *given = unsafe { api.value(*value) };
         }
-        let arguments = Arguments {
-            function: self.function.name,
-            wanted: self.function.arguments,
-            given: &given[..count],
-            types: &types[..count],
-        };
-        let arguments = arguments.check().map_err(complaint)?;
+        let Function { name, arguments, .. } = *self.function;
+        let arguments = Arguments { function: name, wanted: arguments, given: &given[..count] };
+        // SAFETY: as promised.
+        let type_of = |at: usize| unsafe { (api.value_type)(values[at]) };
+        let arguments = arguments.check(type_of).map_err(complaint)?;
         let store = self.shared.store();
         (self.function.run)(&store, &arguments)
             .map_err(|error| as_failure(self.function.name, error))

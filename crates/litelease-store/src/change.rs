@@ -4,8 +4,8 @@ use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
 
 use crate::judge::Verdict;
 use crate::schema::damaged_meta;
-use crate::sqlite::Value;
-use crate::statements::stored_row;
+use crate::sqlite::TxnState;
+use crate::statements::{execute_once, stored_row};
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
 
@@ -14,8 +14,10 @@ use crate::{Error, Failure, Store, When, code};
 pub(crate) enum Change {
     /// A larger token: it must exceed the file's floor, and the file's mark must be right before.
     Grant,
-    /// Anything else, in a row that is there. The file's floor does not matter.
-    Touch,
+    /// A later expiry in a row that is there, and nothing else.
+    Prolong,
+    /// The end of a tenure in a row that is there, and nothing else.
+    Free,
 }
 
 /// Whether a row is changed or made.
@@ -52,10 +54,6 @@ impl Store {
         let mut decide = |row: Row<'_>, floor, now_ms| {
             decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
         };
-        if boundary == Boundary::Own && self.connection.has_a_rival() {
-            let message = "cannot commit, because another statement of this connection is running";
-            return Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }));
-        }
         let (mut insertions, mut marks) = (0, 0);
         let mut mark = |token| {
             marks += 1;
@@ -91,6 +89,9 @@ impl Store {
             }
         };
         match step.write {
+            Some(_) if change == Change::Free && boundary == Boundary::Own => {
+                name.clone_into(&mut self.freed.borrow_mut());
+            }
             Some(state) if when == When::Now => arrived(name, state)?,
             _ => {}
         }
@@ -110,7 +111,8 @@ impl Store {
         let keeps_mark = self.keeps_mark.get();
         let reads_mark = keeps_mark && change == Change::Grant;
         let statement = match (change, target) {
-            (Change::Touch, _) => &self.statements.touch,
+            (Change::Prolong, _) => &self.statements.prolong,
+            (Change::Free, _) => &self.statements.free,
             (Change::Grant, Target::Row) => self.statements.update.form(reads_mark),
             (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_mark),
         };
@@ -126,10 +128,11 @@ impl Store {
                 let now_ms = when.now_ms();
                 let row = match target {
                     Target::NewRow => Ok(Row::new(name, None)),
-                    Target::Row => stored_row(name, evidence.row),
+                    Target::Row => stored_row(name, evidence.state),
                 };
                 let mark = match change {
-                    Change::Touch => Mark::default(),
+                    // The file's floor does not matter.
+                    Change::Prolong | Change::Free => Mark::default(),
                     Change::Grant => match self.found_mark(evidence.floor) {
                         Ok(mark) => mark,
                         Err(error) => {
@@ -182,6 +185,9 @@ impl Store {
                 }
             })?;
             match changed {
+                1 if boundary == Boundary::Own => {
+                    self.check_committed().map(|()| Heard::Decided(step))
+                }
                 1 => Ok(Heard::Decided(step)),
                 0 if target == Target::NewRow => Ok(Heard::NoSuchRow),
                 changed => Err(Error::unexpected_change(name, changed)),
@@ -194,10 +200,25 @@ impl Store {
         })
     }
 
+    /// Makes sure that a statement which was a transaction of its own is committed.
+    ///
+    /// SQLite commits nothing while another statement of the connection that is not read-only is running; and not
+    /// every such statement holds a transaction beforehand: `PRAGMA journal_mode` does not.
+    fn check_committed(&self) -> Result<(), Error> {
+        if self.connection.txn_state_anywhere() != TxnState::Write {
+            return Ok(());
+        }
+        // What is pending would be committed when the other statement ends, whatever was answered before.
+        execute_once(self.connection, "BEGIN", &[])?;
+        self.rollback()?;
+        let message = "cannot commit, because another statement of this connection is running";
+        Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }))
+    }
+
     /// The mark as the statement found it; where it found none of this boot, as it is.
-    fn found_mark(&self, floor: Option<Value<'_>>) -> Result<Mark, Error> {
+    fn found_mark(&self, floor: Option<i64>) -> Result<Mark, Error> {
         match floor {
-            Some(Value::Integer(floor @ 0..)) => Ok(Mark { floor, boot: self.boot.get() }),
+            Some(floor @ 0..) => Ok(Mark { floor, boot: self.boot.get() }),
             _ => self.mark(),
         }
     }

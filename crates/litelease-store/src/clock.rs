@@ -1,7 +1,5 @@
 //! The time that a verb decides at: the system clock's, or the caller's.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 /// The time that a verb decides at.
 ///
 /// ```
@@ -19,19 +17,31 @@ pub enum When {
 
 impl When {
     /// This time, or the system clock's.
+    #[inline]
     pub fn now_ms(self) -> i64 {
         match self {
             When::At(now_ms) => now_ms,
-            When::Now => match SystemTime::now().duration_since(UNIX_EPOCH) {
-                // As 64 bits, which is cheaper than the 128 of `as_millis` and lasts as long.
-                Ok(since) => i64::try_from(since.as_secs())
-                    .unwrap_or(i64::MAX)
-                    .saturating_mul(1000)
-                    .saturating_add(i64::from(since.subsec_millis())),
-                Err(before) => {
-                    i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms)
-                }
-            },
+            When::Now => system_ms(),
         }
+    }
+}
+
+/// What the system clock says. The standard library says it too, in three times as many instructions, and each
+/// verb asks once or twice.
+#[cfg(unix)]
+fn system_ms() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for the time, and this clock is there on every system.
+    unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut now) };
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
+}
+
+#[cfg(not(unix))]
+fn system_ms() -> i64 {
+    use std::time::{SystemTime, UNIX_EPOCH};
+    let in_ms = |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => in_ms(since),
+        Err(before) => -in_ms(before.duration()),
     }
 }

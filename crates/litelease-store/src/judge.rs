@@ -2,7 +2,7 @@
 //!
 //! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at hand, while
 //! the statement already holds the write lock. `litelease_rule(?2, n)` in the same statement hands over the
-//! parts of the state to store. `?2` is a pointer to the case, which only this crate can bind: whoever else
+//! parts of the state to store. `?2` is a pointer to where the case is, which only this crate can bind: whoever else
 //! calls the function gets an error.
 
 use std::ffi::{CStr, c_int};
@@ -13,14 +13,15 @@ use litelease_core::State;
 
 use crate::Failure;
 use crate::callbacks::Library;
-use crate::sqlite::{Api, Run, Statement, Value, sqlite3_context, sqlite3_value};
+use crate::sqlite::{Api, Run, Slot, Statement, Value, sqlite3_context, sqlite3_value};
+use crate::statements::stored_state;
 
 /// What the rule is asked about: the columns of the row, and what else decides.
 pub(crate) struct Evidence<'a> {
-    /// Owner, token and expiry; `None` for text that is not UTF-8.
-    pub(crate) row: [Option<Value<'a>>; 3],
+    /// What owner, token and expiry mean; `None` where they mean nothing.
+    pub(crate) state: Option<State<'a>>,
     /// The file's token floor, where the statement looks it up and finds a mark of this boot.
-    pub(crate) floor: Option<Value<'a>>,
+    pub(crate) floor: Option<i64>,
     /// Whether the statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,
 }
@@ -46,7 +47,7 @@ static KIND: Kind = Kind(*b"litelease case!\0");
 #[repr(align(16))]
 struct Kind([u8; 16]);
 
-const CASE: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
+pub(crate) const CASE: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
     Ok(kind) => kind,
     Err(_) => c"",
 };
@@ -59,10 +60,11 @@ impl Statement {
         ask: &mut dyn FnMut(Evidence<'_>) -> Option<Verdict<'q>>,
     ) -> Result<(), Failure> {
         let mut case = Case { statement: self, ask, verdict: None };
-        let pointer = (&raw mut case).cast();
         let mut run = Run::of(self, &[Value::Text(name)])?;
-        // SAFETY: the case outlives the run, and nothing else touches it until the run has ended.
-        unsafe { run.bind_pointer(2, pointer, CASE) }?;
+        if let Some(slot) = &self.slot {
+            // The run, which ends before the case does, empties it.
+            slot.set((&raw mut case).cast());
+        }
         while run.step()? {}
         Ok(())
     }
@@ -103,10 +105,12 @@ pub(crate) unsafe extern "C" fn judge<L: Library>(
 unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite3_value]) -> bool {
     let Some((first, rest)) = values.split_first() else { return false };
     // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
-    let case = unsafe { (api.value_pointer)(*first, CASE.as_ptr()) }.cast::<Case<'_, '_>>();
-    // SAFETY: a pointer of this kind is bound only by `Statement::judge`, which is waiting for the step that
-    // this call belongs to and keeps the case alive and untouched meanwhile.
-    let Some(case) = (unsafe { case.as_mut() }) else { return false };
+    let slot = unsafe { (api.value_pointer)(*first, CASE.as_ptr()) }.cast::<Slot>();
+    // SAFETY: a pointer of this kind is that to the slot of the statement which makes this call.
+    let Some(slot) = (unsafe { slot.as_ref() }) else { return false };
+    // SAFETY: the slot is filled only by `Statement::judge`, which is waiting for the step that this call belongs to
+    // and keeps the case alive and untouched meanwhile.
+    let Some(case) = (unsafe { slot.get().cast::<Case<'_, '_>>().as_mut() }) else { return false };
     // SAFETY: the values live for the duration of the call.
     let value = |at: usize| rest.get(at).and_then(|value| unsafe { api.value(*value) });
     match rest {
@@ -126,8 +130,9 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
         }
         _ => {
             let is_unverified = case.statement.is_unverified();
-            let row = [value(0), value(1), value(2)];
-            case.verdict = (case.ask)(Evidence { row, floor: value(3), is_unverified });
+            let state = stored_state([value(0), value(1), value(2)]);
+            let floor = value(3).and_then(Value::integer);
+            case.verdict = (case.ask)(Evidence { state, floor, is_unverified });
             let write = Value::Integer(i64::from(case.verdict.is_some()));
             // SAFETY: the context is SQLite's own.
             unsafe { api.result(context, write) };

@@ -1,7 +1,7 @@
 //! All rows at once.
 
 use crate::sqlite::Value;
-use crate::statements::stored_row;
+use crate::statements::{stored_row, stored_state};
 use crate::{Error, Store};
 
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms
@@ -33,7 +33,7 @@ impl Store {
                 let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| run.column(index));
                 let name = name.and_then(Value::text);
                 let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
-                let row = stored_row(name, [owner, token, expiry])?;
+                let row = stored_row(name, stored_state([owner, token, expiry]))?;
                 let tenure = row.state().and_then(|state| state.tenure());
                 list.push(Listed {
                     name: name.into(),

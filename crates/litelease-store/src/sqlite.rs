@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::{ptr, slice};
 
 use crate::boot::Boot;
+use crate::judge::CASE;
 use crate::{Callbacks, Failure};
 
 /// SQLite's connection, as the C interface has it.
@@ -58,6 +59,7 @@ pub struct Api {
         unsafe extern "C" fn(*mut sqlite3_stmt, c_int, *const c_void, u64, Destructor) -> c_int,
     pub bind_double: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, f64) -> c_int,
     pub bind_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, i64) -> c_int,
+    pub bind_null: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
     pub bind_pointer: unsafe extern "C" fn(
         *mut sqlite3_stmt,
         c_int,
@@ -75,12 +77,7 @@ pub struct Api {
     ) -> c_int,
     pub changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub clear_bindings: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
-    pub column_blob: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_void,
-    pub column_bytes: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
-    pub column_double: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> f64,
-    pub column_int64: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> i64,
-    pub column_text: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *const c_uchar,
-    pub column_type: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> c_int,
+    pub column_value: unsafe extern "C" fn(*mut sqlite3_stmt, c_int) -> *mut sqlite3_value,
     pub create_function_v2: unsafe extern "C" fn(
         *mut sqlite3,
         *const c_char,
@@ -107,7 +104,6 @@ pub struct Api {
     pub get_autocommit: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub last_insert_rowid: unsafe extern "C" fn(*mut sqlite3) -> i64,
     pub malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
-    pub next_stmt: unsafe extern "C" fn(*mut sqlite3, *mut sqlite3_stmt) -> *mut sqlite3_stmt,
     pub prepare_v3: unsafe extern "C" fn(
         *mut sqlite3,
         *const c_char,
@@ -127,8 +123,6 @@ pub struct Api {
         unsafe extern "C" fn(*mut sqlite3_context, *const c_char, u64, Destructor, c_uchar),
     pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
-    pub stmt_busy: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
-    pub stmt_readonly: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
@@ -255,7 +249,12 @@ pub struct Statement {
     connection: Connection,
     /// How often SQLite had recompiled this statement when the schema was last found right.
     verified: Cell<Option<c_int>>,
+    /// What a statement that asks the rule is about, while it runs. Such a statement has this place bound to `?2`.
+    pub(crate) slot: Option<Box<Slot>>,
 }
+
+/// A place for a pointer that is there only while a statement runs.
+pub(crate) type Slot = Cell<*mut c_void>;
 
 /// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so that
 /// no lock outlives it and no pointer to a value is left behind.
@@ -281,6 +280,7 @@ impl Connection {
     }
 
     /// Whether no transaction is open.
+    #[inline]
     pub(crate) fn is_autocommit(self) -> bool {
         // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
         unsafe { (self.api.get_autocommit)(self.db) != 0 }
@@ -302,25 +302,6 @@ impl Connection {
             2 => TxnState::Write,
             1 => TxnState::Read,
             _ => TxnState::None,
-        }
-    }
-
-    /// Whether a statement of this connection is running that is not read-only. SQLite commits nothing before
-    /// it has ended, and not every such statement holds a transaction: `PRAGMA journal_mode` does not.
-    pub(crate) fn has_a_rival(self) -> bool {
-        let mut statement = ptr::null_mut();
-        // SAFETY: the connection is open, and SQLite hands out statements of it that are alive.
-        unsafe {
-            loop {
-                statement = (self.api.next_stmt)(self.db, statement);
-                if statement.is_null() {
-                    return false;
-                }
-                let is_running = (self.api.stmt_busy)(statement) != 0;
-                if is_running && (self.api.stmt_readonly)(statement) == 0 {
-                    return true;
-                }
-            }
         }
     }
 
@@ -383,7 +364,9 @@ impl Connection {
             )
         };
         match rc {
-            code::OK => Ok(Statement { raw, connection: self, verified: Cell::new(None) }),
+            code::OK => {
+                Ok(Statement { raw, connection: self, verified: Cell::new(None), slot: None })
+            }
             _ => Err(self.failure(rc)),
         }
     }
@@ -424,10 +407,17 @@ impl Connection {
         let name = format!("litelease_rule_{:x}", judge as usize);
         let sql = sql.replace("litelease_rule", &name);
         let sql = sql.replace("litelease_boot", &self.boot().to_string());
-        self.prepare_calling(&sql, || {
+        let mut statement = self.prepare_calling(&sql, || {
             // SAFETY: the function needs no data.
             unsafe { self.register(&name, -1, Caller::Statement, judge, None) }
-        })
+        })?;
+        let slot = statement.slot.insert(Box::new(Cell::new(ptr::null_mut())));
+        let place = ptr::from_ref::<Slot>(slot).cast_mut().cast();
+        // SAFETY: the statement is alive, the kind lives for ever, and the slot as long as the statement.
+        match unsafe { (self.api.bind_pointer)(statement.raw, 2, place, CASE.as_ptr(), None) } {
+            code::OK => Ok(statement),
+            rc => Err(self.failure(rc)),
+        }
     }
 
     /// Compiles a statement that calls a function of ours, which `register` registers where the connection does
@@ -502,11 +492,13 @@ impl Connection {
 
 impl Statement {
     /// Binds the values and gets ready to step.
+    #[inline]
     pub(crate) fn run<'v>(&mut self, values: &[Value<'v>]) -> Result<Run<'_, 'v>, Failure> {
         Run::of(self, values)
     }
 
     /// Whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.verified.get() != Some(self.compilations())
     }
@@ -527,33 +519,21 @@ impl Statement {
     }
 
     /// A column of the present row; `None` for text that is not UTF-8.
+    #[inline]
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
-        let (api, raw) = (self.api(), self.raw);
-        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. `column_text` comes
-        // before `column_bytes`, as SQLite asks, and the bytes stay where they are until the next step or the
-        // reset.
-        unsafe {
-            match (api.column_type)(raw, index) {
-                SQLITE_NULL => Some(Value::Null),
-                SQLITE_INTEGER => Some(Value::Integer((api.column_int64)(raw, index))),
-                SQLITE_FLOAT => Some(Value::Real((api.column_double)(raw, index))),
-                SQLITE_BLOB => {
-                    let start = (api.column_blob)(raw, index).cast();
-                    Some(Value::Blob(as_bytes(start, (api.column_bytes)(raw, index))))
-                }
-                _ => {
-                    let start = (api.column_text)(raw, index);
-                    as_text(start, (api.column_bytes)(raw, index)).map(Value::Text)
-                }
-            }
-        }
+        let api = self.api();
+        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. Such a value may be looked
+        // at by one thread only, as `from_raw` demands, and stays where it is until the next step or the reset.
+        unsafe { api.value((api.column_value)(self.raw, index)) }
     }
 
+    #[inline]
     fn compilations(&self) -> c_int {
         // SAFETY: `raw` lives as long as `self`.
         unsafe { (self.api().stmt_status)(self.raw, SQLITE_STMTSTATUS_REPREPARE, 0) }
     }
 
+    #[inline]
     fn api(&self) -> &'static Api {
         self.connection.api
     }
@@ -576,6 +556,7 @@ unsafe impl Send for Connection {}
 
 impl<'s, 'v> Run<'s, 'v> {
     /// A run of `statement`, which must be the only one.
+    #[inline]
     pub(crate) fn of(statement: &'s Statement, values: &[Value<'v>]) -> Result<Self, Failure> {
         // From here on the guard clears what was bound, whatever happens.
         let run = Run { statement, values: PhantomData };
@@ -585,24 +566,7 @@ impl<'s, 'v> Run<'s, 'v> {
         Ok(run)
     }
 
-    /// Binds a pointer that only `value_pointer` with the same `kind` gives back.
-    ///
-    /// # Safety
-    /// The pointer must stay valid until the run has ended.
-    pub(crate) unsafe fn bind_pointer(
-        &self,
-        index: c_int,
-        pointer: *mut c_void,
-        kind: &'static CStr,
-    ) -> Result<(), Failure> {
-        let (api, raw) = (self.statement.api(), self.statement.raw);
-        // SAFETY: `raw` is alive, the kind lives for ever, and the caller promises the rest.
-        match unsafe { (api.bind_pointer)(raw, index, pointer, kind.as_ptr(), None) } {
-            code::OK => Ok(()),
-            rc => Err(self.statement.connection.failure(rc)),
-        }
-    }
-
+    #[inline]
     fn bind(&self, index: c_int, value: Value<'v>) -> Result<(), Failure> {
         let (api, raw) = (self.statement.api(), self.statement.raw);
         // SAFETY: `raw` is alive. The text is borrowed for `'v`, which outlives this run, and is unbound
@@ -627,11 +591,13 @@ impl<'s, 'v> Run<'s, 'v> {
     }
 
     /// Goes on to the next row, if there is one.
+    #[inline]
     pub(crate) fn step(&mut self) -> Result<bool, Failure> {
         self.statement.advance()
     }
 
     /// As for the statement.
+    #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.statement.is_unverified()
     }
@@ -642,6 +608,7 @@ impl<'s, 'v> Run<'s, 'v> {
     }
 
     /// As for the statement.
+    #[inline]
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
         self.statement.column(index)
     }
@@ -652,6 +619,8 @@ impl Api {
     ///
     /// # Safety
     /// The value must be one of this library's and live for `'a`.
+    // Else all of it goes through memory, for the sake of a few branches.
+    #[inline(always)]
     pub unsafe fn value<'a>(&self, value: *mut sqlite3_value) -> Option<Value<'a>> {
         // SAFETY: as promised; `value_text` comes before `value_bytes`, as SQLite asks.
         unsafe {
@@ -744,6 +713,7 @@ pub unsafe fn c_string(text: &str, malloc: impl FnOnce(c_int) -> *mut c_void) ->
 ///
 /// # Safety
 /// `start` must be null or point to `length` bytes that live for `'a`.
+#[inline]
 unsafe fn as_text<'a>(start: *const c_uchar, length: c_int) -> Option<&'a str> {
     if start.is_null() {
         return None;
@@ -762,6 +732,7 @@ unsafe fn as_text<'a>(start: *const c_uchar, length: c_int) -> Option<&'a str> {
 ///
 /// # Safety
 /// As for `as_text`.
+#[inline]
 unsafe fn as_bytes<'a>(start: *const c_uchar, length: c_int) -> &'a [u8] {
     match usize::try_from(length) {
         // SAFETY: as promised.
@@ -776,7 +747,14 @@ impl Drop for Run<'_, '_> {
         // SAFETY: `raw` is alive. `reset` repeats the error of the last step, which was reported then.
         unsafe {
             (api.reset)(raw);
-            (api.clear_bindings)(raw);
+            match &self.statement.slot {
+                None => _ = (api.clear_bindings)(raw),
+                // All but the slot itself, which stays where it is.
+                Some(slot) => {
+                    slot.set(ptr::null_mut());
+                    (api.bind_null)(raw, 1);
+                }
+            }
         }
     }
 }

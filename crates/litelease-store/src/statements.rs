@@ -20,21 +20,28 @@ FROM main.litelease_resources WHERE name = ?1";
 /// Lets the rule decide about a row that is there, and stores what it says: load, decide and save in one
 /// statement, with the write lock held before the rule is asked.
 macro_rules! update {
-    ($token:literal, $floor:literal) => {
+    ($changes:literal, $floor:literal) => {
         concat!(
-            "UPDATE main.litelease_resources SET owner = litelease_rule(?2, 0),
-",
-            $token,
-            "lease_expires_at_ms = litelease_rule(?2, 2), updated_at_ms = litelease_rule(?2, 3)
+            "UPDATE main.litelease_resources SET ",
+            $changes,
+            ", updated_at_ms = litelease_rule(?2, 3)
 WHERE name = ?1 AND litelease_rule(?2, owner, token, lease_expires_at_ms",
             $floor,
             ")"
         )
     };
     ($floor:literal) => {
-        update!("token = litelease_rule(?2, 1), ", $floor)
+        update!(
+            "owner = litelease_rule(?2, 0), token = litelease_rule(?2, 1),
+lease_expires_at_ms = litelease_rule(?2, 2)",
+            $floor
+        )
     };
 }
+
+/// The same for verbs that change less: each call of the rule has its price.
+const PROLONG: &str = update!("lease_expires_at_ms = litelease_rule(?2, 2)", "");
+const FREE: &str = update!("owner = NULL, lease_expires_at_ms = NULL", "");
 
 /// The same for a name that has no row yet. It changes nothing if somebody else was faster.
 macro_rules! insert {
@@ -89,8 +96,8 @@ pub(crate) struct Statements {
     /// The same for whoever depends on guards, too.
     pub(crate) fenced: Held,
     pub(crate) presenting: Held,
-    /// For verbs that leave the token as it is.
-    pub(crate) touch: Held,
+    pub(crate) prolong: Held,
+    pub(crate) free: Held,
     pub(crate) update: Granting,
     pub(crate) insert: Granting,
     pub(crate) mark: Held,
@@ -128,7 +135,8 @@ impl Statements {
             load: Held::new(LOAD),
             fenced: Held::new(LOAD),
             presenting: Held::calling(Calls::Presenting, PRESENTING),
-            touch: Held::asking(update!("", "")),
+            prolong: Held::asking(PROLONG),
+            free: Held::asking(FREE),
             update: Granting {
                 plain: Held::asking(update!("")),
                 with_mark: Held::asking(with_mark!(update)),
@@ -193,13 +201,6 @@ impl Held {
         }
     }
 
-    /// Gives up the compiled statement.
-    pub(crate) fn forget(&self) {
-        if let Ok(mut kept) = self.kept.try_borrow_mut() {
-            *kept = None;
-        }
-    }
-
     /// Runs the statement, which answers no rows, to its end.
     pub(crate) fn execute(&self, connection: Connection) -> Result<(), Error> {
         self.execute_with(connection, &[])
@@ -231,18 +232,17 @@ fn finish(statement: &mut Statement, values: &[Value<'_>]) -> Result<(), Failure
     Ok(())
 }
 
-/// The row of `name` with these columns: owner, token and expiry.
-pub(crate) fn stored_row<'a>(
-    name: &'a str,
-    columns: [Option<Value<'a>>; 3],
-) -> Result<Row<'a>, Error> {
-    match stored_state(columns) {
-        Some(state) => Ok(Row::new(name, Some(state))),
+/// The row of `name` with what is stored there.
+#[inline]
+pub(crate) fn stored_row<'a>(name: &'a str, state: Option<State<'a>>) -> Result<Row<'a>, Error> {
+    match state {
+        Some(_) => Ok(Row::new(name, state)),
         None => Err(Error::InvalidLeaseRow(name.into())),
     }
 }
 
 /// The state that owner, token and expiry mean, if they are of the right types and fit together.
+#[inline]
 pub(crate) fn stored_state([owner, token, expiry]: [Option<Value<'_>>; 3]) -> Option<State<'_>> {
     let owner = match owner? {
         Value::Null => None,

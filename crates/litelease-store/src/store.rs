@@ -1,6 +1,6 @@
 //! The verbs on the stored row, each as what the rule is asked.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, Here, LeaseInfo, Refusal, ReleaseResult,
@@ -10,7 +10,8 @@ use litelease_core::{
 use crate::change::Change;
 use crate::mark::Unconfirmed;
 use crate::sqlite::{Connection, Value, code};
-use crate::statements::{Held, Statements, stored_row};
+use crate::statements::{Held, Statements, stored_row, stored_state};
+use crate::transaction::Boundary;
 use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
@@ -38,6 +39,8 @@ pub struct Store {
     pub(crate) batch: Cell<Option<Here>>,
     /// How many savepoints of ours are open.
     pub(crate) savepoints: Cell<u32>,
+    /// The name that was released last, in a transaction of its own, and not claimed since.
+    pub(crate) freed: RefCell<String>,
 }
 
 impl Drop for Store {
@@ -65,10 +68,14 @@ impl Store {
             is_marked: Cell::new(false),
             batch: Cell::new(None),
             savepoints: Cell::new(0),
+            freed: RefCell::default(),
         }
     }
 
     /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.
+    ///
+    /// That somebody has it is told without the write lock, except for the name that was released last: whoever
+    /// works in turns, releasing and claiming one name, mostly finds it free, and not to look first saves a quarter.
     pub fn claim<'q, T>(
         &self,
         name: &'q str,
@@ -80,21 +87,42 @@ impl Store {
     ) -> Result<T, Error> {
         self.naming("claim", Some(name), || {
             let boundary = self.boundary()?;
-            if boundary.may_look_first() {
-                let busy = self.look(name, |row| {
+            let look = || {
+                self.look(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
                     Ok(rule::busy(row, now_ms).map(&keep))
-                })?;
-                if let Some(busy) = busy {
-                    return Ok(busy);
-                }
+                })
+            };
+            let is_likely_free = boundary == Boundary::Own && self.was_freed(name);
+            if boundary.may_look_first()
+                && !is_likely_free
+                && let Some(busy) = look()?
+            {
+                return Ok(busy);
             }
-            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+            let claimed = self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
-            })
+            });
+            match claimed {
+                // Somebody else keeps writing. That the name is taken can be told all the same.
+                Err(Error::Sqlite(failure))
+                    if is_likely_free && failure.code & 0xff == code::BUSY =>
+                {
+                    look()?.ok_or(Error::Sqlite(failure))
+                }
+                claimed => claimed,
+            }
         })
+    }
+
+    /// Whether `name` was released last and not claimed since. From now on, it was not.
+    fn was_freed(&self, name: &str) -> bool {
+        let mut freed = self.freed.borrow_mut();
+        let was_freed = *freed == name;
+        freed.clear();
+        was_freed
     }
 
     /// Prolongs a live lease.
@@ -107,7 +135,7 @@ impl Store {
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("renew", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Prolong, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
         })
@@ -122,7 +150,7 @@ impl Store {
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.naming("release", Some(name), || {
-            self.change(self.boundary()?, name, when, Change::Touch, |row, _, now_ms| {
+            self.change(self.boundary()?, name, when, Change::Free, |row, _, now_ms| {
                 Ok(rule::release(row, who, now_ms).map(&keep))
             })
         })
@@ -225,7 +253,9 @@ impl Store {
                 run.mark_verified();
             }
             let row = match has_row {
-                true => stored_row(name, [run.column(0), run.column(1), run.column(2)])?,
+                true => {
+                    stored_row(name, stored_state([run.column(0), run.column(1), run.column(2)]))?
+                }
                 false => Row::new(name, None),
             };
             answer(row).map_err(|refusal| Error::refused(name, refusal))

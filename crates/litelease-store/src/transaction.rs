@@ -1,7 +1,7 @@
 //! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
 
 use crate::sqlite::{TxnState, code};
-use crate::statements::{Statements, execute_once};
+use crate::statements::execute_once;
 use crate::{Error, Store};
 
 /// The transaction that a change is made in.
@@ -208,19 +208,13 @@ impl Store {
         match boundary {
             Boundary::Own => {
                 self.open()?;
-                let done = match work() {
+                match work() {
                     Ok(done) => self.end().map(|()| done),
                     Err(error) => {
                         let _ = self.rollback();
                         Err(error)
                     }
-                };
-                if !self.owes_rollback.get() {
-                    // Every statement that is kept makes the look for rivals longer, and these are rarely used.
-                    let Statements { begin, commit, rollback, .. } = &self.statements;
-                    [begin, commit, rollback].iter().for_each(|held| held.forget());
                 }
-                done
             }
             Boundary::Joined(TxnState::Write) => work(),
             Boundary::Joined(_) => {

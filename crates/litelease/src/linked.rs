@@ -33,7 +33,7 @@ macro_rules! linked {
             $($field,)*
             create_function_v2,
             create_module_v2,
-            next_stmt,
+            column_value,
             malloc: ffi::sqlite3_malloc,
             // SAFETY: the two types differ only in what the pointer points to, which is opaque to both.
             vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
@@ -65,6 +65,7 @@ linked! {
     ) -> c_int;
     bind_double = sqlite3_bind_double(sqlite3_stmt, index: c_int, value: f64) -> c_int;
     bind_int64 = sqlite3_bind_int64(sqlite3_stmt, index: c_int, value: i64) -> c_int;
+    bind_null = sqlite3_bind_null(sqlite3_stmt, index: c_int) -> c_int;
     bind_pointer = sqlite3_bind_pointer(
         sqlite3_stmt,
         index: c_int,
@@ -82,12 +83,6 @@ linked! {
     ) -> c_int;
     changes = sqlite3_changes(sqlite3) -> c_int;
     clear_bindings = sqlite3_clear_bindings(sqlite3_stmt) -> c_int;
-    column_blob = sqlite3_column_blob(sqlite3_stmt, index: c_int) -> *const c_void;
-    column_bytes = sqlite3_column_bytes(sqlite3_stmt, index: c_int) -> c_int;
-    column_double = sqlite3_column_double(sqlite3_stmt, index: c_int) -> f64;
-    column_int64 = sqlite3_column_int64(sqlite3_stmt, index: c_int) -> i64;
-    column_text = sqlite3_column_text(sqlite3_stmt, index: c_int) -> *const c_uchar;
-    column_type = sqlite3_column_type(sqlite3_stmt, index: c_int) -> c_int;
     declare_vtab = sqlite3_declare_vtab(sqlite3, definition: *const c_char) -> c_int;
     db_filename = sqlite3_db_filename(sqlite3, schema: *const c_char) -> *const c_char;
     errmsg = sqlite3_errmsg(sqlite3) -> *const c_char;
@@ -116,8 +111,6 @@ linked! {
     );
     set_last_insert_rowid = sqlite3_set_last_insert_rowid(sqlite3, rowid: i64);
     step = sqlite3_step(sqlite3_stmt) -> c_int;
-    stmt_busy = sqlite3_stmt_busy(sqlite3_stmt) -> c_int;
-    stmt_readonly = sqlite3_stmt_readonly(sqlite3_stmt) -> c_int;
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
     user_data = sqlite3_user_data(sqlite3_context) -> *mut c_void;
@@ -173,12 +166,12 @@ unsafe extern "C" fn create_function_v2(
     }
 }
 
-unsafe extern "C" fn next_stmt(
-    db: *mut sqlite3,
+unsafe extern "C" fn column_value(
     statement: *mut sqlite3_stmt,
-) -> *mut sqlite3_stmt {
+    index: c_int,
+) -> *mut sqlite3_value {
     // SAFETY: the caller keeps to the contract of SQLite's function of this name.
-    unsafe { ffi::sqlite3_next_stmt(db.cast(), statement.cast()).cast() }
+    unsafe { ffi::sqlite3_column_value(statement.cast(), index).cast() }
 }
 
 unsafe extern "C" fn create_module_v2(
