@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from . import _library
@@ -18,12 +17,12 @@ from ._types import (
     Checkpoint,
     GuardInfo,
     GuardMissing,
-    LiteleaseError,
     NotBootstrapped,
     SchemaMismatch,
     Stale,
     Stored,
 )
+from ._wal import switch_to_wal
 
 _CHECKPOINTS, _GATES = "litelease_checkpoints", "litelease_gates"
 
@@ -147,11 +146,11 @@ class Gate:
         from ._leases import Litelease
 
         connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
-        mode = _set_wal(connection, timeout)
-        if mode != "wal":
+        try:
+            switch_to_wal(connection, path)
+        except BaseException:
             connection.close()
-            raise LiteleaseError(f"{path} cannot be used as a gate: its journal mode stays {mode} instead of wal")
-        connection.execute("PRAGMA synchronous = FULL")
+            raise
         self._file = Litelease(connection)
 
     def admit(self, name: str, token: int) -> Admitted | Stale:
@@ -167,20 +166,6 @@ class Gate:
 
     def __exit__(self, *_exception: object) -> None:
         self.close()
-
-
-def _set_wal(connection: sqlite3.Connection, timeout: float) -> str:
-    """Switches to WAL, and answers the mode that it is now. While another process does the same to a new file, SQLite
-    says "locked" at once, whatever the timeout is."""
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            return str(mode)
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() >= deadline:
-                raise
-            time.sleep(0.005)
 
 
 def is_stale(error: BaseException) -> bool:

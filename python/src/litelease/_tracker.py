@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import time
 from pathlib import Path
 from typing import Iterator
 
 from ._identity import identity
 from ._leases import Litelease
 from ._types import Acquired, TrackerIsLockedError
+from ._wal import switch_to_wal
 
 _BUSY_TIMEOUT = 10.0
 
@@ -63,26 +63,9 @@ class Tracker:
     def _open(self) -> Iterator[Litelease]:
         connection = sqlite3.connect(self.db_path, timeout=_BUSY_TIMEOUT, isolation_level=None)
         try:
-            _set_up(connection)
+            switch_to_wal(connection, self.db_path)
             db = Litelease(connection)
             db.bootstrap()
             yield db
         finally:
             connection.close()
-
-
-def _set_up(connection: sqlite3.Connection) -> None:
-    """WAL, so that readers are never in the way, and FULL, so that a power cut loses no lock."""
-    deadline = time.monotonic() + _BUSY_TIMEOUT
-    while True:
-        try:
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            break
-        except sqlite3.OperationalError:
-            # Several processes switch a new file at once, and SQLite does not wait for that.
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.005)
-    if mode != "wal":
-        raise sqlite3.OperationalError(f"the file cannot be put into WAL mode, it stays in {mode}")
-    connection.execute("PRAGMA synchronous = FULL")

@@ -17,6 +17,7 @@ import time
 from typing import Iterator
 
 from ._types import LiteleaseError, WriteLockTimeout
+from ._wal import switch_to_wal
 
 try:
     import fcntl
@@ -109,9 +110,7 @@ class SingleWriter:
         if self._conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             # Switching wants the file for itself, so it is a write like any other.
             with self._lock():
-                (mode,) = self._conn.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise LiteleaseError(f"the journal mode of {self.path} stays {mode} and cannot be set to wal")
+                switch_to_wal(self._conn, self.path)
         self._conn.execute(f"PRAGMA synchronous = {synchronous}")
 
     @contextlib.contextmanager
