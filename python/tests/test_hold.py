@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
+import pickle
 import signal
 import sqlite3
 import subprocess
@@ -160,6 +162,36 @@ def test_a_tracker_makes_everything_when_it_is_first_needed(tmp_path: Path) -> N
         tracker.lock_it("books")
     tracker.unlock_it("books", token)
     assert tracker.lock_it("books") != token
+
+
+def test_a_tracker_follows_a_file_that_was_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "locks.sqlite3"
+    tracker = Tracker(path)
+    tracker.lock_it("books")
+    for file in tmp_path.iterdir():
+        file.unlink()
+    tracker.lock_it("books")
+    with pytest.raises(TrackerIsLockedError):
+        Tracker(path).lock_it("books")
+
+
+def test_a_tracker_goes_with_its_process_and_its_threads(tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path / "locks.sqlite3")
+    token = tracker.lock_it("books")
+    if (child := os.fork()) == 0:
+        try:
+            tracker.lock_it("pages")
+            tracker.unlock_it("books", token)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        threads.submit(tracker.lock_it, "books").result()
+    copy = pickle.loads(pickle.dumps(tracker))
+    for name in ("books", "pages"):
+        with pytest.raises(TrackerIsLockedError):
+            copy.lock_it(name)
 
 
 def test_a_tracker_lock_is_a_block_and_ends_after_its_time(tmp_path: Path) -> None:

@@ -310,3 +310,32 @@ def test_a_statement_that_would_delay_the_commit_means_no_grant(tmp_path: Path) 
         conn.execute("SELECT litelease_claim('x', 'a', 30000)").fetchone()
     running.fetchall()
     assert conn.execute("SELECT litelease_claim('x', 'a', 30000)").fetchone() == (1,)
+
+
+_BAD = "CREATE TRIGGER bad BEFORE UPDATE ON litelease_resources BEGIN SELECT RAISE(IGNORE); END"
+
+
+def test_a_schema_that_was_right_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
+    path = tmp_path / "leases.sqlite3"
+    db, other = Litelease(sqlite3.connect(path, isolation_level=None)), sqlite3.connect(path, isolation_level=None)
+    db.bootstrap()
+    db.claim("x", "a", ttl=60)
+    for connection, sql in ((other, _BAD), (db.conn, _BAD.replace("TRIGGER", "TEMP TRIGGER"))):
+        connection.execute(sql)
+        with pytest.raises(SchemaMismatch):
+            db.release("x", "a")
+        connection.execute("DROP TRIGGER bad")
+        assert db.owner("x") == "a"
+
+
+def test_what_was_right_in_a_transaction_that_was_rolled_back_does_not_count() -> None:
+    # Its number is given again, to another schema.
+    db = Litelease(sqlite3.connect(":memory:", isolation_level=None))
+    db.bootstrap()
+    db.conn.execute("BEGIN")
+    db.conn.execute("CREATE TABLE harmless (x)")
+    db.claim("x", "a", ttl=60)
+    db.conn.execute("ROLLBACK")
+    db.conn.execute(_BAD)
+    with pytest.raises(SchemaMismatch):
+        db.claim("x", "a", ttl=60)

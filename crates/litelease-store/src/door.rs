@@ -230,6 +230,8 @@ pub fn statement(name: &str) -> Option<String> {
         "intruders" => INTRUDERS.into(),
         "format" => FORMAT_OF_FILE.into(),
         "meta_is_right" => META_IS_RIGHT.into(),
+        "schema_version" => "PRAGMA main.schema_version".into(),
+        "temp_schema_version" => "PRAGMA temp.schema_version".into(),
         "lock" => LOCK.into(),
         "load" => format!("{LOAD} WHERE name = ?1"),
         "mark" => MARK.into(),

@@ -69,6 +69,8 @@ class Litelease(Fences):
         self._level: int | None = None
         # A mark that is to be confirmed after its commit: boot and floor.
         self._unconfirmed: tuple[int, int] | None = None
+        # The schema that was found right, by its numbers, and whether it has a table for the mark.
+        self._checked: tuple[tuple[int, int], bool] | None = None
 
     def bootstrap(self) -> None:
         """Creates the lease table if it is missing, and checks it strictly if it is there.
@@ -450,6 +452,8 @@ class Litelease(Fences):
         except BaseException:
             if self.conn.in_transaction:
                 self.conn.rollback()
+            # The number of a schema that was rolled back will be another one's.
+            self._checked = None
             raise
         finally:
             self._is_own = False
@@ -489,21 +493,35 @@ class Litelease(Fences):
         self._keep(keeps_mark, self._mark(keeps_mark, 0))
 
     def _check(self) -> bool:
-        """Makes sure that the tables are ours. Answers whether the file keeps a mark."""
+        """Makes sure that the tables are ours. Answers whether the file keeps a mark.
+
+        A schema that was found right stays so until SQLite gives it another number. Not in a transaction of the
+        caller's, though: if that is rolled back, another schema will get the number.
+        """
+        numbers = self._run("schema_version")[0][0], self._run("temp_schema_version")[0][0]
+        if self._checked and self._checked[0] == numbers:
+            keeps_mark = self._checked[1]
+        else:
+            self._check_format()
+            if not self._is_there(_RESOURCES):
+                raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
+            keeps_mark = self._is_there(_META)
+            if self._is_own or not self.conn.in_transaction:
+                self._checked = numbers, keeps_mark
+        if keeps_mark and self._run("meta_is_right") != [(1,)]:
+            self._check_format()
+            raise SchemaMismatch(f"{_META}: its row is missing or is not one of format {_FORMAT}")
+        return keeps_mark
+
+    def _check_format(self) -> None:
         try:
             ((newest,),) = self._run("format")
         except sqlite3.OperationalError as error:
             if "no such" not in str(error):
                 raise
-            newest = None
+            return
         if isinstance(newest, int) and newest > _FORMAT:
             raise NewerFormat(f"the file has format {newest} and this version knows {_FORMAT}: use a newer Litelease")
-        if not self._is_there(_RESOURCES):
-            raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
-        keeps_mark = self._is_there(_META)
-        if keeps_mark and self._run("meta_is_right") != [(1,)]:
-            raise SchemaMismatch(f"{_META}: its row is missing or is not one of format {_FORMAT}")
-        return keeps_mark
 
     def _is_there(self, table: str) -> bool:
         found = self._run("entry", table)
