@@ -4,8 +4,10 @@
 //! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
 //! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run. `litelease-bench hold`
 //! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds. `litelease-bench writers` lets
-//! processes compete for one file, and `litelease-bench serve` compares the service with others.
+//! processes compete for one file, and `litelease-bench serve` compares the service with others; `litelease-bench drive`
+//! is its clients alone, for a service under a profiler.
 
+mod figure;
 mod hold;
 mod measure;
 mod quick;
@@ -20,6 +22,7 @@ const USAGE: &str = "usage: litelease-bench quick
        litelease-bench hold
        litelease-bench writers [SECONDS]
        litelease-bench serve [SECONDS]
+       litelease-bench drive ADDRESS SECONDS
        litelease-bench run WORKLOAD ROUNDS FOLDER";
 
 /// Anything that can go wrong here ends the run with its message.
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         ["writers", seconds] => seconds.parse().map_err(Into::into).and_then(writers::run),
         ["serve"] => serve::run(4),
         ["serve", seconds] => seconds.parse().map_err(Into::into).and_then(serve::run),
+        ["drive", address, seconds] => serve::drive(address, seconds),
         ["write", method, seconds, file] => seconds
             .parse()
             .map_err(Into::into)
