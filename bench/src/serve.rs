@@ -54,7 +54,7 @@ pub(crate) fn run(seconds: u64) -> Result<bool> {
     let best = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
     let mut reached = true;
     println!("{:<44} {:>9}", "", "calls/s");
-    println!("{:<44} {:>9.0}", "litelease-serve", best(&ours));
+    println!("{:<44} {:>9.0}", "litelease serve", best(&ours));
     for (what, rates, reach) in [
         ("one transaction per request, the same server", &single, 18.0),
         ("Redis, appendfsync always, its own protocol", &native, 1.1),
@@ -91,9 +91,13 @@ pub(crate) fn run(seconds: u64) -> Result<bool> {
 }
 
 fn litelease(shim: &Path, db: &Path, flags: &[&str]) -> Result<Server> {
-    let program = std::env::current_exe()?.with_file_name("litelease-serve");
+    let program = std::env::current_exe()?.with_file_name("litelease");
     let mut command = Command::new(program);
-    command.env("LD_PRELOAD", shim).args(["--listen", "127.0.0.1:0", "--db"]).arg(db).args(flags);
+    command
+        .env("LD_PRELOAD", shim)
+        .args(["serve", "--listen", "127.0.0.1:0", "--db"])
+        .arg(db)
+        .args(flags);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
@@ -102,7 +106,7 @@ fn litelease(shim: &Path, db: &Path, flags: &[&str]) -> Result<Server> {
     let address = line.trim().trim_start_matches("listening at http://").parse();
     match address {
         Ok(address) => Ok(Server { child, address }),
-        Err(_) => Err(format!("litelease-serve did not start: {line:?}").into()),
+        Err(_) => Err(format!("litelease serve did not start: {line:?}").into()),
     }
 }
 

@@ -172,7 +172,6 @@ fn dependencies_point_inward() {
                 "tokio",
                 "tokio-stream",
                 "tracing",
-                "tracing-subscriber",
                 "uuid",
             ],
         ),

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
-use litelease_proof::rig::{Dice, LONG, Place, tell};
-use litelease_proof::server::{Client, POOL, Server, program};
+use litelease_proof::rig::{Dice, LONG, Place, litelease, tell};
+use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
 fn served(count: i64) -> (Place, Server, Client) {
@@ -266,8 +266,8 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     }
     fs::copy(&backup, &place.file).unwrap();
 
-    let mut refused = Command::new(program());
-    refused.args(["--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
+    let mut refused = Command::new(litelease());
+    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
     let refused = refused.output().unwrap();
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(

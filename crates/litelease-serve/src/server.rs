@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
+use crate::error::OpenError;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::http::{App, router};
@@ -35,7 +36,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// use litelease_serve::{Options, Service};
 ///
 /// let service = Service::open(&path, Options::default())?;
-/// # Ok::<(), litelease::Error>(())
+/// # Ok::<(), litelease_serve::OpenError>(())
 /// ```
 pub struct Service {
     db: Litelease,
@@ -51,12 +52,12 @@ impl Service {
     /// # let path = folder.path().join("pools.sqlite3");
     /// # use litelease_serve::{Options, Service};
     /// let service = Service::open(&path, Options::default())?;
-    /// # Ok::<(), litelease::Error>(())
+    /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
     ///
     /// One that is older than what was served from it, as the file `.mark` beside it tells, was restored from a
     /// backup and is refused: see [`open_restored`](Service::open_restored).
-    pub fn open(path: &Path, options: Options) -> litelease::Result<Self> {
+    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (db, mark) = file::open(path)?;
         file::check_age(path, &db, &mark)?;
         Ok(Service { db, mark, options })
@@ -70,9 +71,9 @@ impl Service {
     /// # let path = folder.path().join("pools.sqlite3");
     /// # use litelease_serve::{Options, Service};
     /// let service = Service::open_restored(&path, Options::default())?;
-    /// # Ok::<(), litelease::Error>(())
+    /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
-    pub fn open_restored(path: &Path, options: Options) -> litelease::Result<Self> {
+    pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (db, mark) = file::open(path)?;
         db.restore_fence()?;
         file::check_age(path, &db, &mark)?;
