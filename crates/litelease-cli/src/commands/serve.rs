@@ -107,6 +107,7 @@ impl Args {
             patience: self.max_patience,
             max_batch: size(self.max_batch),
             hosts: self.host.iter().map(|name| name.trim().to_owned()).collect(),
+            ..Options::default()
         }
     }
 }
