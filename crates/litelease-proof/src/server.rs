@@ -48,7 +48,7 @@ impl Server {
 
     /// A client of it.
     pub fn client(&self) -> Client {
-        Client { address: self.address, stream: None }
+        Client::of(self.address)
     }
 
     /// Its process.
@@ -116,6 +116,16 @@ impl Response {
 }
 
 impl Client {
+    /// A client of a server at an address.
+    pub fn of(address: SocketAddr) -> Self {
+        Client { address, stream: None }
+    }
+
+    /// Another client of the same server.
+    pub fn another(&self) -> Self {
+        Client::of(self.address)
+    }
+
     /// A call on a pool with a JSON body. `path` is what follows the id.
     #[track_caller]
     pub fn call(&mut self, method: &str, path: &str, body: &Value) -> Response {
