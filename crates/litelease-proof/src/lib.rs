@@ -18,6 +18,7 @@ pub mod server;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
+pub mod trouble;
 pub mod vfs;
 
 /// The Rust blocks of the documents, each run as a test.

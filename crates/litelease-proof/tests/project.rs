@@ -169,6 +169,7 @@ fn dependencies_point_inward() {
                 "litelease",
                 "serde",
                 "serde_json",
+                "socket2",
                 "tokio",
                 "tokio-stream",
                 "tracing",

@@ -9,6 +9,7 @@ mod calls;
 mod error;
 mod events;
 mod file;
+mod greeting;
 mod high_water;
 mod hosts;
 mod http;

@@ -3,11 +3,15 @@
 use std::io;
 use std::net;
 
+use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::server::{Service, run};
+
+/// How many may have come and not be let in yet.
+const ROOM: i32 = 4096;
 
 /// Serves until SIGINT or SIGTERM, and calls `ready` as soon as those end it in good order. Whoever calls this needs
 /// not know async.
@@ -25,6 +29,8 @@ pub fn run_until_signal(
     service: Service,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
+    // The standard library leaves room for 128; who comes when that is full is let in a second later.
+    SockRef::from(&listener).listen(ROOM)?;
     listener.set_nonblocking(true)?;
     Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let listener = TcpListener::from_std(listener)?;

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::error::OpenError;
 use crate::file;
+use crate::greeting;
 use crate::high_water::HighWater;
 use crate::http::{App, router};
 use crate::job::Job;
@@ -117,6 +118,7 @@ pub async fn run(
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
     builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
+    builder.http2().keep_alive_interval(patience).keep_alive_timeout(patience);
     let builder = Arc::new(builder);
     let permits = Arc::new(Semaphore::new(max_connections));
     let mut connections = JoinSet::new();
@@ -142,6 +144,13 @@ pub async fn run(
         let (builder, service) = (Arc::clone(&builder), TowerToHyperService::new(router.clone()));
         let mut stopped = stopping.subscribe();
         connections.spawn(async move {
+            let is_heard = tokio::select! {
+                is_heard = greeting::is_heard(&stream, patience) => is_heard,
+                _ = stopped.changed() => false,
+            };
+            if !is_heard {
+                return;
+            }
             let connection = builder.serve_connection(TokioIo::new(stream), service);
             tokio::pin!(connection);
             // A client that hangs up or talks nonsense is no news.
