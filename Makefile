@@ -11,7 +11,7 @@ help: ## list the targets
 
 run: ## start the service on a file under target/, with a pool to look at
 	@scripts/setup cc curl
-	cargo build -q --release -p litelease-serve
+	cargo build -q --release -p litelease-cli
 	@scripts/run-serve
 
 story: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
@@ -71,7 +71,7 @@ bench-writers: ## eight processes compete for one file: who gets how much, by th
 
 bench-serve: ## the service next to a transaction per request and to Redis, all durable
 	@scripts/setup cc redis-server initdb
-	cargo build -q --release -p litelease-bench -p litelease-serve
+	cargo build -q --release -p litelease-bench -p litelease-cli
 	target/release/litelease-bench serve
 
 bench-quick: ## what it costs, as counts next to the bare SQLite statement

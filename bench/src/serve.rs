@@ -192,9 +192,9 @@ impl Place {
     /// The service on a new file.
     fn litelease(&self, flags: &[&str]) -> Result<Server> {
         let home = tempfile::tempdir_in(self.folder.path())?.keep();
-        let program = std::env::current_exe()?.with_file_name("litelease-serve");
+        let program = std::env::current_exe()?.with_file_name("litelease");
         let mut command = Command::new(program);
-        command.env("LD_PRELOAD", &self.shim).args(["--listen", "127.0.0.1:0", "--db"]);
+        command.env("LD_PRELOAD", &self.shim).args(["serve", "--listen", "127.0.0.1:0", "--db"]);
         command.arg(home.join("pools.sqlite3")).args(flags);
         // As an operator would: the log goes to a file.
         command.stderr(File::create(home.join("log"))?);

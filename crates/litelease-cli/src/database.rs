@@ -42,8 +42,8 @@ fn check_length(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Opens the file for granting. It is made if it is missing; its folder only if it is the user's own.
-pub(crate) fn open(common: &Common) -> Result<Litelease> {
+/// The file to grant from, which may be missing; its folder is made if it is the user's own.
+pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     let path = path(common)?;
     check_length(&path)?;
     if common.db.is_none()
@@ -53,8 +53,29 @@ pub(crate) fn open(common: &Common) -> Result<Litelease> {
             Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
         })?;
     }
-    Ok(Litelease::open_own(&path)?)
+    Ok(path)
 }
+
+/// Opens the file for granting. It is made if it is missing.
+pub(crate) fn open(common: &Common) -> Result<Litelease> {
+    Ok(Litelease::open_own(prepare(common)?)?)
+}
+
+/// Makes sure that the file is, or will be, on a local disk.
+pub(crate) fn check_local(path: &Path) -> Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let there = if path.exists() { path } else { folder.unwrap_or(Path::new(".")) };
+    match network_filesystem(there) {
+        Some(kind) => {
+            let text = format!("it is on {kind}: {NOT_LOCAL}, and choose it with --db");
+            Err(Failure::failed("NetworkFilesystem", text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What is wrong with a network filesystem, and the way out.
+pub(crate) const NOT_LOCAL: &str = "locks over a network are not to be trusted, use a local disk";
 
 /// Makes sure that the file is still the one that was opened.
 pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
@@ -76,4 +97,29 @@ pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     let connection = Connection::open_with_flags(&path, flags).map_err(litelease::Error::from)?;
     connection.busy_timeout(Duration::from_secs(10)).map_err(litelease::Error::from)?;
     Ok(Litelease::from_connection(connection))
+}
+
+/// The kind of network filesystem that a file is on, if it is on one.
+#[cfg(target_os = "linux")]
+pub(crate) fn network_filesystem(path: &Path) -> Option<&'static str> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
+    // SAFETY: all zeros is a valid value of it, and the call fills it in; the path ends with a NUL.
+    let told = unsafe {
+        let mut told: libc::statfs = std::mem::zeroed();
+        (libc::statfs(path.as_ptr(), &mut told) == 0).then_some(told)
+    }?;
+    Some(match told.f_type as u64 & 0xffff_ffff {
+        0x6969 => "NFS",
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
+        0x0102_1997 => "9p",
+        0x00c3_6400 => "Ceph",
+        0x6573_5546 => "FUSE",
+        _ => return None,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn network_filesystem(_: &Path) -> Option<&'static str> {
+    None
 }

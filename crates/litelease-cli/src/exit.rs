@@ -26,6 +26,9 @@ pub(crate) mod code {
     pub(crate) const SIGNAL: u8 = 128;
 }
 
+/// The one kind of failure that has nothing to do with the file.
+const LISTEN: &str = "Listen";
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -49,11 +52,17 @@ impl Failure {
         Failure::new(code::FAILED, kind, message)
     }
 
+    /// An address that cannot be had.
+    pub(crate) fn listen(message: impl Display) -> Self {
+        Failure::failed(LISTEN, message)
+    }
+
     /// The same, with the file in front if it is about the file and does not name it yet.
     pub(crate) fn naming_file(self, common: &Common) -> Self {
         let Ok(path) = database::path(common) else { return self };
         let file = path.display().to_string();
-        if self.code != code::FAILED || self.message.contains(&file) {
+        let is_about_it = self.code == code::FAILED && self.kind != LISTEN;
+        if !is_about_it || self.message.contains(&file) {
             return self;
         }
         Failure { message: format!("{file}: {}", self.message), ..self }

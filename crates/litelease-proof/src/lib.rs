@@ -6,6 +6,7 @@
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod http_player;
 pub mod model;
 pub mod mutant;
 pub mod play;
@@ -17,6 +18,7 @@ pub mod server;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
+pub mod trouble;
 pub mod vfs;
 
 /// The Rust blocks of the documents, each run as a test.

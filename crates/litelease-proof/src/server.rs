@@ -5,10 +5,11 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+
+use crate::rig::litelease;
 
 /// A server on a port of its own, which is killed when this is dropped.
 pub struct Server {
@@ -32,8 +33,8 @@ impl Server {
     pub fn at(listen: &str, db: &Path, flags: &[&str]) -> Self {
         let log = db.with_extension("log");
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
-        let mut command = Command::new(program());
-        command.args(["--listen", listen, "--db"]).arg(db).args(flags);
+        let mut command = Command::new(litelease());
+        command.args(["serve", "--listen", listen, "--db"]).arg(db).args(flags);
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("a server");
         let stdout = child.stdout.take().expect("its output");
         let mut line = String::new();
@@ -47,7 +48,7 @@ impl Server {
 
     /// A client of it.
     pub fn client(&self) -> Client {
-        Client { address: self.address, stream: None }
+        Client::of(self.address)
     }
 
     /// Its process.
@@ -83,22 +84,6 @@ impl Drop for Server {
     }
 }
 
-/// The server's program, built now if it is not there yet.
-pub fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(build)
-}
-
-fn build() -> PathBuf {
-    let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "-q", "-p", "litelease-serve", "--target-dir"]).arg(&target);
-    let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).status().expect("cargo runs");
-    assert!(built.success(), "the server does not build");
-    target.join("debug/litelease-serve")
-}
-
 /// A client with one connection, which is opened when it is needed.
 pub struct Client {
     address: SocketAddr,
@@ -131,6 +116,16 @@ impl Response {
 }
 
 impl Client {
+    /// A client of a server at an address.
+    pub fn of(address: SocketAddr) -> Self {
+        Client { address, stream: None }
+    }
+
+    /// Another client of the same server.
+    pub fn another(&self) -> Self {
+        Client::of(self.address)
+    }
+
     /// A call on a pool with a JSON body. `path` is what follows the id.
     #[track_caller]
     pub fn call(&mut self, method: &str, path: &str, body: &Value) -> Response {

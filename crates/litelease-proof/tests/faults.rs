@@ -1,14 +1,13 @@
 //! What must be survived: bad rows, bad disks, bad input. Refused means a typed error and nothing written.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
 use litelease::{Error, Litelease, LiteleaseRef, Reason, RenewResult};
 use litelease_proof::rig::{LONG, Place, acquired, memory, sqlite_code, tell};
+use litelease_proof::trouble::SmallDisk;
 
 #[test]
 fn the_linked_sqlite_has_the_fix_for_the_wal_reset_bug() {
@@ -233,29 +232,6 @@ fn a_file_that_is_full_means_no_grant_and_works_again_when_there_is_room() {
     assert_eq!(db.token(&name).unwrap(), None);
     limit(&db, 100_000);
     assert_eq!(acquired(db.claim(&name, "a", LONG)).token, 1);
-}
-
-/// A small filesystem of its own, unmounted when dropped. Needs to be allowed to mount.
-struct SmallDisk(tempfile::TempDir);
-
-impl SmallDisk {
-    fn new(size: &str) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(folder.path());
-        let mounted = mount.output().is_ok_and(|output| output.status.success());
-        mounted.then_some(SmallDisk(folder))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
-    }
 }
 
 #[test]

@@ -228,7 +228,8 @@ fn a_page_of_another_site_and_a_rebound_name_are_refused() {
 
 #[test]
 fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
-    let (place, server) = served(&[]);
+    // Everything that can be logged is, also by the libraries under it.
+    let (place, server) = served(&["--log", "trace"]);
     let mut client = server.client();
     client.register(1);
     let note = "5ec7e7-note";
@@ -254,7 +255,28 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         assert!(answer.status >= 400, "{answer:?}");
         seen += &format!("{}{}", answer.head, answer.body);
     }
-    for path in ["/metrics", "/openapi.json", "/healthz", "/readyz", "/nothing?5ec7e7-query"] {
+    for headers in [
+        "Idempotency-Key: 5ec7e7-key\r\nIdempotency-Key: 5ec7e7-key\r\n".to_owned(),
+        format!("Idempotency-Key: 5ec7e7-{}\r\n", "x".repeat(200)),
+        "Host: 5ec7e7.example\r\n".to_owned(),
+        "Origin: http://5ec7e7.example\r\n".to_owned(),
+        "Content-Type: text/5ec7e7\r\n".to_owned(),
+    ] {
+        let answer = client.try_call("POST", "/borrow", &json!({"ttl": 1}), &headers).unwrap();
+        assert!(answer.status >= 400, "{headers}: {answer:?}");
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    seen += &over_http2(&server, &lease);
+    for path in [
+        "/",
+        "/docs",
+        "/metrics",
+        "/openapi.json",
+        "/healthz",
+        "/readyz",
+        "/nothing?5ec7e7-query",
+        &format!("/l/{POOL}x/borrow?5ec7e7-query"),
+    ] {
         let answer = client.ask("GET", path, &Value::Null, "Referer: http://x/5ec7e7-referer\r\n");
         let answer = answer.unwrap();
         seen += &format!("{}{}", answer.head, answer.body);
@@ -284,6 +306,21 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
     for line in log.lines() {
         assert!(serde_json::from_str::<Value>(line).is_ok(), "not structured: {line}");
     }
+}
+
+/// What is said over HTTP/2, whose library likes to tell what it reads. The paths are partly not even well-formed.
+fn over_http2(server: &Server, lease: &str) -> String {
+    let mut seen = String::new();
+    for path in [format!("/l/{POOL}/renew"), format!("/l/{lease}/\"5ec7e7\\<>"), "*5ec7e7".into()] {
+        let mut curl = std::process::Command::new("curl");
+        curl.args(["-sS", "--http2-prior-knowledge", "--request-target", &path]);
+        curl.args(["--json", r#"{"ttl":"5ec7e7"}"#, &format!("http://{}/", server.address)]);
+        let output = curl.output().unwrap();
+        // What curl itself says has what it was told.
+        seen += &String::from_utf8_lossy(&output.stdout);
+    }
+    assert!(seen.contains("error"), "HTTP/2 was not spoken: {seen}");
+    seen
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
-use litelease_proof::rig::{Dice, LONG, Place, tell};
-use litelease_proof::server::{Client, POOL, Server, program};
+use litelease_proof::rig::{Dice, LONG, Place, litelease, tell};
+use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
 fn served(count: i64) -> (Place, Server, Client) {
@@ -152,6 +152,44 @@ fn a_wait_that_is_up_is_told_and_takes_nothing() {
 }
 
 #[test]
+fn waits_that_end_when_slots_come_free_are_told_one_thing_and_no_slot_is_lost() {
+    const MANY: usize = 40;
+    let (_place, server, mut client) = served(MANY as i64);
+    let path = format!("/l/{POOL}/borrow");
+    let mut clients: Vec<Client> = (0..MANY).map(|_| server.client()).collect();
+    let (mut granted, mut refused) = (0, 0);
+    for round in 0..12 {
+        // All slots come free at about one instant, and all waits end around it.
+        let until = Instant::now() + Duration::from_millis(150);
+        for _ in 0..MANY {
+            let left = until.saturating_duration_since(Instant::now()).as_secs_f64().max(0.001);
+            client.call("POST", "/borrow", &json!({"ttl": left}));
+        }
+        for (at, waiter) in clients.iter_mut().enumerate() {
+            let left = until.saturating_duration_since(Instant::now()).as_secs_f64();
+            let wait = left + at as f64 * 0.0002;
+            waiter.send("POST", &path, &json!({"ttl": 600, "wait": wait}).to_string(), "").unwrap();
+        }
+        let mut leases = Vec::new();
+        for waiter in &mut clients {
+            let answer = waiter.receive().unwrap();
+            match answer.status {
+                200 => leases.push(answer.json()),
+                409 => refused += 1,
+                _ => panic!("{answer:?}"),
+            }
+        }
+        granted += leases.len();
+        let held: HashSet<&Value> = leases.iter().map(|lent| &lent["position"]).collect();
+        assert_eq!(held.len(), leases.len(), "a slot twice in round {round}");
+        let told = leases.len() as i64;
+        eventually("who was told no has nothing", || client.in_use() == told);
+        leases.iter().for_each(|lent| give_back(&mut client, lent));
+    }
+    tell(&format!("waits that ended when slots came free: {granted} got one, {refused} did not"));
+}
+
+#[test]
 fn a_key_takes_one_slot_however_often_it_asks() {
     let (_place, server, mut client) = served(2);
     let ask = |client: &mut Client, key: &str, ttl: f64| {
@@ -266,8 +304,8 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     }
     fs::copy(&backup, &place.file).unwrap();
 
-    let mut refused = Command::new(program());
-    refused.args(["--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
+    let mut refused = Command::new(litelease());
+    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
     let refused = refused.output().unwrap();
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(

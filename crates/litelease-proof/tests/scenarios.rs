@@ -1,6 +1,7 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
+use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
 use litelease_proof::rig::{extension, tell};
@@ -9,7 +10,7 @@ use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::sql_player::SqlPlayer;
 
 /// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
-fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) {
+fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) -> Tally {
     let scenarios = scenario::all().unwrap();
     let mut tally = Tally::default();
     let failures: Vec<String> = scenarios
@@ -20,6 +21,7 @@ fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) {
     tell(&format!("{surface}: {files} scenario files, {tally}"));
     assert!(failures.is_empty(), "{surface}:\n{}", failures.join("\n"));
     assert!(tally.played > 0);
+    tally
 }
 
 #[test]
@@ -56,6 +58,12 @@ fn the_sql_functions_play_all_scenarios() {
 fn the_loadable_extension_plays_all_scenarios() {
     let extension = extension();
     check("SQL functions, loaded", || SqlPlayer::new(Some(extension.clone())));
+}
+
+#[test]
+fn the_service_plays_all_scenarios_of_pools() {
+    let tally = check("HTTP", HttpPlayer::new);
+    assert!(tally.played > 100, "only {} steps were played", tally.played);
 }
 
 /// How many scenario files notice a bug.

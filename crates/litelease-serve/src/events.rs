@@ -47,7 +47,7 @@ async fn tell(
         loop {
             let is_over = tokio::select! {
                 is_ours = next(&mut changes, &id) => !is_ours,
-                () = tokio::time::sleep(until_expiry(&state)) => false,
+                () = tokio::time::sleep(until_expiry(&state, app.options.clock)) => false,
                 () = tokio::time::sleep(HEARTBEAT) => {
                     if sender.send(": \n\n".into()).await.is_err() {
                         return;
@@ -89,9 +89,9 @@ async fn next(changes: &mut broadcast::Receiver<Changed>, id: &Id) -> bool {
     }
 }
 
-fn until_expiry(state: &State) -> Duration {
+fn until_expiry(state: &State, clock: fn() -> i64) -> Duration {
     let next = state.slots.iter().map(|row| row.slot.expires_at_ms).min();
-    let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(litelease::now_ms()));
+    let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
     Duration::from_millis(left_ms.max(1).unsigned_abs())
 }
 

@@ -6,39 +6,56 @@ use std::time::Duration;
 use litelease::rusqlite::{self, Connection, ffi};
 use litelease::{Error, Litelease};
 
+use crate::error::OpenError;
 use crate::high_water::HighWater;
 
+/// How long to wait for the locks of others.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Opens the file, which is created if it is missing: in WAL mode, and synced with every commit.
-pub(crate) fn open(path: &Path) -> Result<(Litelease, HighWater), Error> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::from_secs(5))?;
-    // SQLite keeps the mode that it can have, and does not complain.
-    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    if mode != "wal" {
-        return Err(failure(format!(
-            "{} cannot be served: its journal mode stays {mode} instead of wal",
-            path.display()
-        )));
+pub(crate) fn open(path: &Path) -> Result<(Litelease, HighWater), OpenError> {
+    let connection = Connection::open(path).map_err(Error::from)?;
+    if HighWater::is_beside(path) {
+        // It was served before, and a backup of it may have come back in another mode.
+        switch(&connection)?;
+    } else if has_tables(&connection)? {
+        // The file of another program keeps its mode, and gets no table of ours.
+        check_mode(&connection, path)?;
     }
-    connection.execute_batch("PRAGMA synchronous = FULL")?;
-    let db = Litelease::from_connection(connection);
-    db.bootstrap()?;
-    let mark = HighWater::beside(path).map_err(|error| failure(error.to_string()))?;
-    Ok((db, mark))
+    drop(connection);
+    let db = Litelease::open_own(path)?;
+    // SQLite keeps the mode that it can have, and does not complain.
+    check_mode(db.conn(), path)?;
+    db.conn().busy_timeout(PATIENCE).map_err(Error::from)?;
+    Ok((db, HighWater::beside(path)?))
+}
+
+fn switch(connection: &Connection) -> Result<(), Error> {
+    connection.busy_timeout(PATIENCE)?;
+    Ok(connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?)
+}
+
+fn has_tables(connection: &Connection) -> Result<bool, Error> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema)";
+    Ok(connection.query_row(sql, [], |row| row.get(0))?)
+}
+
+fn check_mode(connection: &Connection, path: &Path) -> Result<(), OpenError> {
+    let mode: String =
+        connection.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(Error::from)?;
+    match mode.as_str() {
+        "wal" => Ok(()),
+        _ => Err(OpenError::NotWal { path: path.into(), mode }),
+    }
 }
 
 /// Makes sure that the file has not forgotten a token that was answered.
-pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result<(), Error> {
-    let newest = db.pools().newest_token()?;
-    if newest >= mark.token() {
-        return Ok(());
+pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result<(), OpenError> {
+    let (newest, granted) = (db.pools().newest_token()?, mark.token());
+    match newest >= granted {
+        true => Ok(()),
+        false => Err(OpenError::Older { path: path.into(), newest, granted }),
     }
-    Err(failure(format!(
-        "{} is older than what was served from it: its newest token is {newest}, and {} was granted; if it was \
-         restored from a backup, start once with --restore-fence, which ends every lease in it",
-        path.display(),
-        mark.token()
-    )))
 }
 
 /// Makes sure that the file is still where it was opened: one that was deleted or replaced would take grants that
@@ -46,15 +63,11 @@ pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result
 pub(crate) fn check_place(db: &Litelease) -> Result<(), Error> {
     match db.has_moved() {
         false => Ok(()),
-        true => Err(failure(
-            "the database file was moved, deleted or replaced while it was served: nothing is granted in it any \
-             more; put it back, or start again"
-                .into(),
-        )),
+        true => {
+            let text = "the database file was moved, deleted or replaced while it was served: nothing is granted \
+                        in it any more; put it back, or start again";
+            let code = ffi::Error::new(ffi::SQLITE_IOERR);
+            Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into()))))
+        }
     }
-}
-
-fn failure(message: String) -> Error {
-    let code = ffi::Error::new(ffi::SQLITE_IOERR);
-    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(message)))
 }

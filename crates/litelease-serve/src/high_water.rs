@@ -8,6 +8,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use crate::error::OpenError;
+
+/// What is said of a file that is none.
+const NO_MARK: &str = "it is not a number; remove it if the database is not from a backup";
+
 /// The mark of one database.
 pub(crate) struct HighWater {
     file: File,
@@ -15,20 +20,27 @@ pub(crate) struct HighWater {
 }
 
 impl HighWater {
+    /// Whether there is one beside a database: then it was served before.
+    pub(crate) fn is_beside(db: &Path) -> bool {
+        HighWater::path(db).exists()
+    }
+
     /// Opens the mark beside a database; one that is missing begins at 0.
-    pub(crate) fn beside(db: &Path) -> io::Result<Self> {
+    pub(crate) fn beside(db: &Path) -> Result<Self, OpenError> {
         let path = HighWater::path(db);
-        let text = match fs::read_to_string(&path) {
+        HighWater::open(&path).map_err(|error| OpenError::Mark { path, error })
+    }
+
+    fn open(path: &Path) -> io::Result<Self> {
+        let text = match fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             read => read?,
         };
         let token = match text.trim() {
             "" => 0,
-            number => number.parse().map_err(|_| {
-                io::Error::other(format!("{} is not a high-water mark", path.display()))
-            })?,
+            number => number.parse().map_err(|_| io::Error::other(NO_MARK))?,
         };
-        let file = File::options().create(true).truncate(false).write(true).open(&path)?;
+        let file = File::options().create(true).truncate(false).write(true).open(path)?;
         Ok(HighWater { file, token })
     }
 

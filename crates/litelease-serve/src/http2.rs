@@ -24,16 +24,17 @@ use crate::request::Head;
 /// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Waits for the first bytes, and tells by them whether the client speaks it.
+/// Waits for the first bytes, and tells by them whether the client speaks it. hyper would wait for the rest of them
+/// without a limit.
 pub(crate) async fn is_spoken(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
     let look = async {
         loop {
-            let mut first = [0; 3];
+            let mut first = [0; PREFACE.len()];
             let seen = stream.peek(&mut first).await?;
             match first.get(..seen) {
                 None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(start) if !PREFACE.starts_with(start) => return Ok(false),
-                Some([_, _, _]) => return Ok(true),
+                Some(start) if start.len() == PREFACE.len() => return Ok(true),
                 // What was only looked at is still there, so there is no sign that more has come.
                 Some(_) => sleep(Duration::from_millis(5)).await,
             }
@@ -44,6 +45,7 @@ pub(crate) async fn is_spoken(stream: &TcpStream, patience: Duration) -> io::Res
 
 /// Serves a connection until it ends.
 pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+    let patience = app.options.patience;
     let stopped = {
         let app = Arc::clone(&app);
         async move { app.stopped().await }
@@ -54,6 +56,7 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     });
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(1_000);
+    builder.keep_alive_interval(patience).keep_alive_timeout(patience);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     // A client that hangs up or talks nonsense is no news.

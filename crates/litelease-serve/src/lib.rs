@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod calls;
+mod error;
 mod events;
 mod file;
 mod framing;
@@ -18,11 +19,14 @@ mod job;
 mod metrics;
 mod options;
 mod page;
+mod program;
 mod queue;
 mod request;
 mod server;
 mod ticket;
 mod writer;
 
+pub use error::OpenError;
 pub use options::Options;
+pub use program::run_until_signal;
 pub use server::{Service, run};

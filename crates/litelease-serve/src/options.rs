@@ -27,6 +27,8 @@ pub struct Options {
     pub max_batch: usize,
     /// Names by which clients may call this server, besides `localhost` and addresses.
     pub hosts: Vec<String>,
+    /// The clock that leases are judged by, in Unix milliseconds; another one is for tests.
+    pub clock: fn() -> i64,
 }
 
 impl Default for Options {
@@ -40,6 +42,7 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             max_batch: 1_000,
             hosts: Vec::new(),
+            clock: litelease::now_ms,
         }
     }
 }

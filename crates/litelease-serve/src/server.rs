@@ -14,6 +14,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
+use crate::error::OpenError;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::http::App;
@@ -36,7 +37,7 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// use litelease_serve::{Options, Service};
 ///
 /// let service = Service::open(&path, Options::default())?;
-/// # Ok::<(), litelease::Error>(())
+/// # Ok::<(), litelease_serve::OpenError>(())
 /// ```
 pub struct Service {
     db: Litelease,
@@ -52,12 +53,12 @@ impl Service {
     /// # let path = folder.path().join("pools.sqlite3");
     /// # use litelease_serve::{Options, Service};
     /// let service = Service::open(&path, Options::default())?;
-    /// # Ok::<(), litelease::Error>(())
+    /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
     ///
     /// One that is older than what was served from it, as the file `.mark` beside it tells, was restored from a
     /// backup and is refused: see [`open_restored`](Service::open_restored).
-    pub fn open(path: &Path, options: Options) -> litelease::Result<Self> {
+    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (db, mark) = file::open(path)?;
         file::check_age(path, &db, &mark)?;
         Ok(Service { db, mark, options })
@@ -71,9 +72,9 @@ impl Service {
     /// # let path = folder.path().join("pools.sqlite3");
     /// # use litelease_serve::{Options, Service};
     /// let service = Service::open_restored(&path, Options::default())?;
-    /// # Ok::<(), litelease::Error>(())
+    /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
-    pub fn open_restored(path: &Path, options: Options) -> litelease::Result<Self> {
+    pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (db, mark) = file::open(path)?;
         db.restore_fence()?;
         file::check_age(path, &db, &mark)?;
@@ -170,7 +171,12 @@ pub async fn run(
 
 /// Serves one connection in the version of HTTP that its client speaks.
 async fn serve(stream: TcpStream, app: Arc<App>) {
-    match http2::is_spoken(&stream, app.options.patience).await {
+    let is_spoken = tokio::select! {
+        is_spoken = http2::is_spoken(&stream, app.options.patience) => is_spoken,
+        // Who has not said anything yet is owed nothing.
+        () = app.stopped() => return,
+    };
+    match is_spoken {
         Ok(true) => http2::serve(stream, app).await,
         Ok(false) => http1::serve(stream, app).await,
         // A client that hangs up is no news.

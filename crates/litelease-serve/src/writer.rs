@@ -34,6 +34,7 @@ pub(crate) struct Writer {
     waiters: usize,
     max_waiters: usize,
     max_batch: usize,
+    clock: fn() -> i64,
     stopping: bool,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
@@ -77,6 +78,7 @@ impl Writer {
             waiters: 0,
             max_waiters: options.max_waiters,
             max_batch: options.max_batch.max(1),
+            clock: options.clock,
             stopping: false,
             unclaimed: Vec::new(),
             answers: Some(answers),
@@ -120,7 +122,7 @@ impl Writer {
     }
 
     fn until_due(&self) -> Duration {
-        let left_ms = self.due_ms.saturating_sub(litelease::now_ms());
+        let left_ms = self.due_ms.saturating_sub((self.clock)());
         Duration::from_millis(left_ms.max(0).unsigned_abs())
     }
 
@@ -187,7 +189,7 @@ impl Writer {
     /// Whether a slot may have come free for somebody who waits, by expiry or by another process. Then all who
     /// wait are looked after.
     fn has_something_to_serve(&mut self) -> bool {
-        let now_ms = litelease::now_ms();
+        let now_ms = (self.clock)();
         if now_ms < self.due_ms {
             return false;
         }
@@ -216,7 +218,7 @@ impl Writer {
         };
         let done = begun.and_then(|()| {
             // The clock is read under the write lock: waiting for the lock takes time too.
-            batch.now_ms = litelease::now_ms();
+            batch.now_ms = (self.clock)();
             for (id, lease) in unclaimed {
                 match self.db.pools().return_slot_at(id, lease, batch.now_ms) {
                     Ok(true) => self.freed(id, batch)?,
@@ -366,7 +368,7 @@ impl Writer {
     /// Sends the answers of a commit. A grant whose client is gone is given back with the next one.
     fn send(&mut self, mut batch: Batch) {
         let mut newest = 0;
-        let now_ms = litelease::now_ms();
+        let now_ms = (self.clock)();
         for Answered { answer, .. } in &mut batch.answers {
             if let Ok(Answer::Lent(lent)) = answer {
                 newest = newest.max(lent.borrowed.slot.token);
@@ -412,7 +414,7 @@ impl Writer {
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         self.unclaimed = unclaimed;
         // Whoever still waits is looked after when it works again.
-        self.due_ms = litelease::now_ms().saturating_add(1_000);
+        self.due_ms = (self.clock)().saturating_add(1_000);
         for Answered { id, answer, .. } in &mut batch.answers {
             if let Ok(Answer::Lent(lent)) = answer {
                 self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease)));
@@ -427,7 +429,7 @@ impl Writer {
     }
 
     fn look(&self, id: &Id) -> Result<Answer, Trouble> {
-        let now_ms = litelease::now_ms();
+        let now_ms = (self.clock)();
         let pools = self.db.pools();
         let placed = file::check_place(&self.db);
         let looked = placed.and_then(|()| pools.info_at(id, now_ms));

@@ -61,9 +61,8 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
         );
     }
     note("file", Fine, file.to_string());
-    if let Some(kind) = network_filesystem(path) {
-        let text = format!("{kind}: locks over a network are not to be trusted, use a local disk");
-        note("filesystem", Wrong, text);
+    if let Some(kind) = database::network_filesystem(path) {
+        note("filesystem", Wrong, format!("{kind}: {}", database::NOT_LOCAL));
     }
     let db = match database::open_existing(common) {
         Ok(db) => db,
@@ -186,30 +185,6 @@ fn holders(leases: &[Listed], note: Note<'_>) {
         many => format!("{many} names"),
     };
     note("leases", Fine, format!("{names}, {count} of them live"));
-}
-
-#[cfg(target_os = "linux")]
-fn network_filesystem(path: &Path) -> Option<&'static str> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all zeros is a valid value of it, and the call fills it in; the path ends with a NUL.
-    let told = unsafe {
-        let mut told: libc::statfs = std::mem::zeroed();
-        (libc::statfs(path.as_ptr(), &mut told) == 0).then_some(told)
-    }?;
-    Some(match told.f_type as u64 & 0xffff_ffff {
-        0x6969 => "NFS",
-        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "SMB",
-        0x0102_1997 => "9p",
-        0x00c3_6400 => "Ceph",
-        0x6573_5546 => "FUSE",
-        _ => return None,
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn network_filesystem(_: &Path) -> Option<&'static str> {
-    None
 }
 
 impl Finding {

@@ -14,6 +14,7 @@ mod release;
 mod renew;
 mod restore_fence;
 mod run;
+mod serve;
 mod status;
 mod transfer;
 mod unguard;
@@ -49,6 +50,7 @@ macro_rules! commands {
 
 commands! {
     Run in run,
+    Serve in serve,
     Status in status,
     Who in who,
     Wait in wait,

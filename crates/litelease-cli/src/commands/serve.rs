@@ -1,0 +1,194 @@
+//! `litelease serve`: pools of numbered slots over HTTP.
+
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use litelease_serve::{OpenError, Options, Service, run_until_signal};
+use serde_json::json;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
+
+use crate::Common;
+use crate::database;
+use crate::duration::{parse, parse_positive};
+use crate::exit::{Failure, Result, code};
+use crate::output::answer;
+
+/// Serve pools of numbered slots over HTTP, with a page to watch them
+///
+/// Prints where it listens, and serves until SIGINT or SIGTERM. The log is on standard error, a line of JSON a
+/// request; no id, lease, key or note is in it.
+///
+/// There is no TLS and there are no accounts: whoever knows the UUID of a pool may use it. Beyond this machine, put it
+/// behind a proxy that has both, and name that with --host.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  litelease serve --db pools.sqlite3
+  litelease serve --listen 127.0.0.1:0 --db pools.sqlite3    any free port
+  curl -X PUT --json '{\"count\":4}' localhost:7070/l/$(uuidgen)
+
+Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had.")]
+pub(crate) struct Args {
+    /// Where to listen; port 0 is any that is free
+    #[arg(long, env = "LITELEASE_LISTEN", hide_env_values = true, value_name = "ADDRESS:PORT")]
+    #[arg(default_value = "127.0.0.1:7070")]
+    listen: String,
+    /// A name by which clients call this server, besides localhost and addresses; may be repeated
+    #[arg(long, env = "LITELEASE_HOST", hide_env_values = true, value_name = "NAME")]
+    #[arg(value_delimiter = ',')]
+    host: Vec<String>,
+    /// The largest pool
+    #[arg(long, env = "LITELEASE_MAX_COUNT", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "1000", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
+    max_count: i64,
+    /// The longest ttl; a longer one is cut
+    #[arg(long, env = "LITELEASE_MAX_TTL", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "24h", value_parser = positive)]
+    max_ttl: Duration,
+    /// The longest wait; a longer one is cut
+    #[arg(long, env = "LITELEASE_MAX_WAIT", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "5m", value_parser = within_years)]
+    max_wait: Duration,
+    /// How many borrows may wait at a time
+    #[arg(long, env = "LITELEASE_MAX_WAITERS", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "10000", value_parser = clap::value_parser!(u32))]
+    max_waiters: u32,
+    /// How many connections may be open at a time
+    #[arg(long, env = "LITELEASE_MAX_CONNECTIONS", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "20000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: u32,
+    /// How long a client may take to send the head of a request, and its body
+    #[arg(long, env = "LITELEASE_MAX_PATIENCE", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "10s", value_parser = positive)]
+    max_patience: Duration,
+    /// How many requests may share a commit
+    #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
+    max_batch: u32,
+    /// How much to log: off, error, warn, info (every request), debug
+    #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
+    #[arg(default_value = "info", value_parser = level)]
+    log: LevelFilter,
+    /// Once, after the file was restored from a backup: end every lease in it, and go on with tokens far above
+    #[arg(long)]
+    restore_fence: bool,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    ignore_sigpipe();
+    // Before the file is opened: where a service is there already, nothing is made and nothing is fenced.
+    let listener =
+        TcpListener::bind(&args.listen).map_err(|error| cannot_listen(&args.listen, &error))?;
+    let address = listener.local_addr()?;
+    let path = database::prepare(common)?;
+    database::check_local(&path)?;
+    start_log(args.log);
+    let opened = match args.restore_fence {
+        true => Service::open_restored(&path, args.options()),
+        false => Service::open(&path, args.options()),
+    };
+    let url = format!("http://{address}");
+    run_until_signal(listener, opened?, || {
+        answer(common.json, json!({ "listening": url }), &format!("listening at {url}"));
+    })?;
+    Ok(code::OK)
+}
+
+impl Args {
+    fn options(&self) -> Options {
+        let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        Options {
+            max_count: self.max_count,
+            max_ttl: self.max_ttl,
+            max_wait: self.max_wait,
+            max_waiters: size(self.max_waiters),
+            max_connections: size(self.max_connections),
+            patience: self.max_patience,
+            max_batch: size(self.max_batch),
+            hosts: self.host.iter().map(|name| name.trim().to_owned()).collect(),
+            ..Options::default()
+        }
+    }
+}
+
+/// A socket that was closed at the other end is an error to handle, and not our end.
+fn ignore_sigpipe() {
+    // SAFETY: no other thread runs yet, and ignoring needs no function of ours.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Only what the service itself says is logged: the libraries under it would tell whole paths, and they are secret.
+fn start_log(level: LevelFilter) {
+    let lines = tracing_subscriber::fmt::layer().json().with_writer(io::stderr);
+    let ours = Targets::new().with_target("litelease_serve", level);
+    tracing_subscriber::registry().with(lines.with_filter(ours)).init();
+}
+
+fn cannot_listen(listen: &str, error: &io::Error) -> Failure {
+    let way_out = match error.kind() {
+        ErrorKind::AddrInUse => {
+            "something else listens there; end it, or choose another port with --listen"
+        }
+        ErrorKind::PermissionDenied => {
+            "ports below 1024 need a privilege (CAP_NET_BIND_SERVICE); choose another one with --listen"
+        }
+        ErrorKind::AddrNotAvailable => {
+            "this machine has no such address; choose another with --listen"
+        }
+        ErrorKind::InvalidInput => {
+            let text = format!("cannot listen at {listen}: say ADDRESS:PORT, like 127.0.0.1:7070");
+            return Failure::usage(text);
+        }
+        _ => return Failure::listen(format!("cannot listen at {listen}: {error}")),
+    };
+    Failure::listen(format!("cannot listen at {listen}: {way_out}"))
+}
+
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Database(error) => error.into(),
+            error => Failure::failed(error.kind(), error),
+        }
+    }
+}
+
+/// Longer times would not fit into the milliseconds of a file.
+const YEARS: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+fn within_years(text: &str) -> std::result::Result<Duration, String> {
+    match parse(text)? {
+        time if time <= YEARS => Ok(time),
+        _ => Err("it must be at most ten years".into()),
+    }
+}
+
+fn positive(text: &str) -> std::result::Result<Duration, String> {
+    parse_positive(text)?;
+    within_years(text)
+}
+
+fn level(text: &str) -> std::result::Result<LevelFilter, String> {
+    text.parse().map_err(|_| "it must be off, error, warn, info or debug".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn without_a_flag_the_limits_are_those_of_the_library() {
+        let line = Line::try_parse_from(["serve"]).map_err(|error| error.to_string());
+        let options = line.map(|line| format!("{:?}", line.args.options()));
+        assert_eq!(options, Ok(format!("{:?}", Options::default())));
+    }
+}

@@ -1,0 +1,240 @@
+//! The service as a player: every verb on pools is a request, and the server's clock is the scenario's.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use litelease::{Litelease, SlotInfo};
+use litelease_serve::{Options, Service, run};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use crate::crate_player::{Lent, perform};
+use crate::play::{self, Played, Player};
+use crate::scenario::Action;
+use crate::server::{Client, Response};
+
+/// The clock of the server, set by each step. So there is one player at a time.
+static NOW_MS: AtomicI64 = AtomicI64::new(0);
+
+/// A client of a server on a file of its own. Verbs on names, which are not served, are done in the file beside it.
+pub struct HttpPlayer {
+    client: Client,
+    lent: Lent,
+    beside: Litelease,
+    abandoned: bool,
+    server: Option<(oneshot::Sender<()>, JoinHandle<io::Result<()>>)>,
+    // Dropped last: the server has its file in it.
+    _folder: TempDir,
+}
+
+impl HttpPlayer {
+    /// A player with a server of its own.
+    #[allow(clippy::new_without_default)] // each one is another
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("scenario.sqlite3");
+        let options = Options {
+            clock: || NOW_MS.load(Ordering::SeqCst),
+            max_count: 1_000_000,
+            ..Options::default()
+        };
+        let service = Service::open(&file, options).expect("the file is served");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (stop, stopped) = oneshot::channel();
+        let server = thread::spawn(move || serve(listener, service, stopped));
+        HttpPlayer {
+            client: Client::of(address),
+            lent: Lent::new(),
+            beside: Litelease::open(&file).expect("the file opens"),
+            abandoned: false,
+            server: Some((stop, server)),
+            _folder: folder,
+        }
+    }
+
+    /// The slots of a pool, from the first of its events.
+    fn slots(&mut self, pool: &str, now_ms: i64) -> String {
+        let looked = self.ask("GET", pool, "", &Value::Null);
+        if looked.status != 200 {
+            return refused(&looked);
+        }
+        let mut watcher = self.client.another();
+        watcher.send("GET", &path(pool, "/events"), "", "").expect("it is sent");
+        let mut stream = watcher.into_stream().expect("a stream");
+        let mut text = String::new();
+        let state = loop {
+            let event = text.split_once("data: ").and_then(|(_, data)| data.split_once("\n\n"));
+            if let Some((state, _)) = event {
+                break serde_json::from_str::<Value>(state).expect("JSON");
+            }
+            let mut chunk = [0; 4096];
+            let read = stream.read(&mut chunk).expect("more");
+            assert!(read > 0, "it ended: {text}");
+            text += &String::from_utf8_lossy(&chunk[..read]);
+        };
+        let slots = state["slots"].as_array().expect("slots");
+        play::slots(slots.iter().map(|slot| as_slot(slot, now_ms)))
+    }
+
+    /// Deleting may be repeated, and answers the same each time: looking before tells whether there was anything.
+    fn delete(&mut self, pool: &str) -> String {
+        let was_there = self.ask("GET", pool, "", &Value::Null).status == 200;
+        let deleted = self.ask("DELETE", pool, "", &Value::Null);
+        assert_eq!(deleted.json(), json!({ "deleted": true }));
+        if was_there { "deleted".into() } else { "none".into() }
+    }
+
+    fn borrow(
+        &mut self,
+        pool: &str,
+        lease: &str,
+        ttl_ms: i64,
+        key: Option<&str>,
+        now_ms: i64,
+    ) -> String {
+        let header = key.map_or(String::new(), |key| format!("Idempotency-Key: {key}\r\n"));
+        let body = json!({ "ttl": seconds(ttl_ms) });
+        let answer = self.client.ask("POST", &path(pool, "/borrow"), &body, &header);
+        let answer = answer.expect("an answer");
+        if answer.status != 200 {
+            return refused(&answer);
+        }
+        let lent = answer.json();
+        let uuid = lent["lease"].as_str().expect("a lease").to_owned();
+        self.lent.insert(lease.to_owned(), uuid);
+        play::slot(Some(as_slot(&lent, now_ms)))
+    }
+
+    fn ask(&mut self, method: &str, pool: &str, verb: &str, body: &Value) -> Response {
+        self.client.ask(method, &path(pool, verb), body, "").expect("an answer")
+    }
+
+    fn uuid(&self, lease: &str) -> String {
+        self.lent.get(lease).map_or(lease, String::as_str).to_owned()
+    }
+}
+
+impl Player for HttpPlayer {
+    fn step(&mut self, now_ms: i64, action: &Action) -> Played {
+        NOW_MS.store(now_ms, Ordering::SeqCst);
+        self.abandoned |=
+            matches!(action, Action::Begin { .. } | Action::Savepoint { .. } | Action::Conn { .. });
+        if self.abandoned {
+            return Played::Skipped("a request is a transaction of its own");
+        }
+        if action.ttl_ms().is_some_and(|ttl_ms| ttl_ms > 86_400_000) {
+            return Played::Skipped("a long ttl is cut and not refused");
+        }
+        Played::Answer(match action {
+            Action::Pool { pool, count } => {
+                let answer = self.ask("PUT", pool, "", &json!({ "count": count }));
+                match answer.status {
+                    200 => {
+                        let pool = answer.json();
+                        format!("pool of {} with {} in use", pool["count"], pool["in_use"])
+                    }
+                    _ => refused(&answer),
+                }
+            }
+            Action::Borrow { pool, lease, ttl_ms, key } => {
+                self.borrow(pool, lease, *ttl_ms, key.as_deref(), now_ms)
+            }
+            Action::Return { pool, lease } => {
+                let answer =
+                    self.ask("POST", pool, "/return", &json!({ "lease": self.uuid(lease) }));
+                match (answer.status, &answer.json()["returned"]) {
+                    (200, Value::Bool(true)) => "returned".into(),
+                    (200, _) => "none".into(),
+                    _ => refused(&answer),
+                }
+            }
+            Action::RenewSlot { pool, lease, ttl_ms } => {
+                let body = json!({ "lease": self.uuid(lease), "ttl": seconds(*ttl_ms) });
+                let answer = self.ask("POST", pool, "/renew", &body);
+                match answer.status {
+                    200 => play::slot(Some(as_slot(&answer.json(), now_ms))),
+                    _ => refused(&answer),
+                }
+            }
+            Action::DeletePool { pool } => self.delete(pool),
+            Action::Slots { pool } => self.slots(pool, now_ms),
+            action => {
+                // Whatever it answers is compared by the other players.
+                let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+                return Played::Skipped("names are not served, and used in the file beside it");
+            }
+        })
+    }
+}
+
+impl Drop for HttpPlayer {
+    fn drop(&mut self) {
+        self.client.hang_up();
+        if let Some((stop, server)) = self.server.take() {
+            let _ = stop.send(());
+            let ended = server.join().map(|ended| ended.is_ok());
+            assert!(thread::panicking() || ended.unwrap_or(false), "the server ends in good order");
+        }
+    }
+}
+
+fn serve(
+    listener: std::net::TcpListener,
+    service: Service,
+    stopped: oneshot::Receiver<()>,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        run(listener, service, async { _ = stopped.await }).await
+    })
+}
+
+/// The path of a pool: what a scenario calls it, as a UUID.
+fn path(pool: &str, verb: &str) -> String {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, pool).hash(&mut hasher);
+        hasher.finish()
+    };
+    let hex = format!("{:016x}{:016x}", half(0), half(1));
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("/l/{}{verb}", parts.join("-"))
+}
+
+/// A slot of an answer. Whole seconds of its end are too coarse for a scenario, so the time left counts.
+fn as_slot(value: &Value, now_ms: i64) -> SlotInfo {
+    let number = |name: &str| value[name].as_i64().expect("a number");
+    let left = value["expires_in"].as_f64().expect("seconds");
+    let left_ms = (left * 1000.0).round() as i64;
+    SlotInfo {
+        position: number("position"),
+        token: number("token"),
+        expires_at_ms: now_ms + left_ms,
+    }
+}
+
+fn seconds(ms: i64) -> f64 {
+    let time = Duration::from_millis(ms.unsigned_abs()).as_secs_f64();
+    if ms < 0 { -time } else { time }
+}
+
+/// A refusal in the words of scenario files.
+fn refused(answer: &Response) -> String {
+    let text = answer.error();
+    let is = |words: &str| text.contains(words);
+    match answer.status {
+        404 => "error NoSuchPool".into(),
+        409 => "none".into(),
+        400 if is("ttl must be") => "error InvalidTtl".into(),
+        400 if is("count must be") => "error InvalidCount".into(),
+        400 if is("Idempotency-Key must be") => "error InvalidText".into(),
+        status => format!("error {status} {text}"),
+    }
+}
