@@ -6,6 +6,7 @@
 //! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds. `litelease-bench writers` lets
 //! processes compete for one file, and `litelease-bench serve` compares the service with others.
 
+mod figure;
 mod hold;
 mod measure;
 mod quick;

@@ -1,0 +1,78 @@
+//! Many clients on one thread: each asks as soon as it is answered.
+//!
+//! A thread per client would cost more than the servers that are measured, on a machine with few cores. So every peer is
+//! driven by the same loop, which waits for readiness and knows nothing of protocols.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::LocalSet;
+
+use crate::Result;
+
+/// One client's side of a protocol.
+pub(crate) trait Talk: 'static {
+    /// Writes the next request, knowing what the last one was answered; the first time that is nothing.
+    fn ask(&mut self, answer: &[u8], request: &mut Vec<u8>) -> io::Result<()>;
+
+    /// How long the answer is at the start of what was received, once it is whole.
+    fn whole(&self, received: &[u8]) -> Option<usize>;
+}
+
+/// How many calls per second all clients get answered together.
+pub(crate) fn rate<T: Talk>(address: SocketAddr, clients: Vec<T>, seconds: f64) -> Result<f64> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let local = LocalSet::new();
+    local.block_on(&runtime, async move {
+        let answered = Rc::new(Cell::new(0_u64));
+        let mut talking = tokio::task::JoinSet::new();
+        for client in clients {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            talking.spawn_local(talk(stream, client, Rc::clone(&answered)));
+        }
+        let count = async {
+            // The first moments do not count.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let (before, started) = (answered.get(), Instant::now());
+            tokio::time::sleep(Duration::from_secs_f64(seconds)).await;
+            (answered.get() - before) as f64 / started.elapsed().as_secs_f64()
+        };
+        tokio::select! {
+            rate = count => Ok(rate),
+            Some(ended) = talking.join_next() => Err(match ended {
+                Ok(Err(error)) => error.into(),
+                _ => "a client ended".into(),
+            }),
+        }
+    })
+}
+
+async fn talk<T: Talk>(
+    mut stream: TcpStream,
+    mut client: T,
+    answered: Rc<Cell<u64>>,
+) -> io::Result<()> {
+    let (mut request, mut received) = (Vec::new(), Vec::with_capacity(4096));
+    client.ask(&[], &mut request)?;
+    loop {
+        stream.write_all(&request).await?;
+        request.clear();
+        let length = loop {
+            if stream.read_buf(&mut received).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            if let Some(length) = client.whole(&received) {
+                break length;
+            }
+        };
+        answered.set(answered.get() + 1);
+        client.ask(received.get(..length).unwrap_or_default(), &mut request)?;
+        received.drain(..length);
+    }
+}
