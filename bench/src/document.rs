@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::Result;
-use crate::figure::shown;
+use crate::figure::{Reach, shown};
 use crate::plot::{Bar, Bars, Columns, Lines, Scale};
 use crate::results::{Entry, Machine, Results, Series, root};
 use crate::table::range;
@@ -114,12 +114,11 @@ fn plots(results: &Results) -> Result<Vec<(&'static str, String)>> {
         scale: linear(&borrows),
         series: &borrows,
     };
-    let waiting = waiters.iter().flat_map(|series| &series.points).map(|point| point.y);
     let waiters = Lines {
         title: "Ever more borrowers that wait",
         upwards: "memory of the server for each, KiB",
         across: "borrowers that wait at once",
-        scale: Scale::around(waiting),
+        scale: linear(&waiters),
         series: &waiters,
     };
     let shares = grown("writers")?;
@@ -142,19 +141,19 @@ fn plots(results: &Results) -> Result<Vec<(&'static str, String)>> {
 /// All figures, as what they use of what is allowed.
 fn rows(results: &Results) -> String {
     let bar = |entry: &Entry| Bar {
-        label: format!("{}  {}", entry.id, entry.what),
+        id: entry.id.clone(),
+        label: entry.what.clone(),
         value: entry.reach.used(entry.measured),
-        text: format!("{} ({})", shown(entry.measured), entry.reach),
-        is_reached: entry.is_reached(),
-        bound: None,
+        bound: 1.0,
+        ..bar(entry)
     };
     let bars: Vec<Bar> = results.entries().map(bar).collect();
     let plot = Bars {
         title: "Every figure next to what it has to reach",
-        across: "used of what is allowed: at most 1 is reached, whichever way the figure counts",
+        across: "used of what is allowed, whichever way the figure counts: up to 1 it is reached",
         scale: Scale::Linear { most: 1.5 },
-        bound: 1.0,
-        left: 374.0,
+        from: 0.0,
+        left: 420.0,
         bars: &bars,
     };
     plot.draw()
@@ -162,26 +161,29 @@ fn rows(results: &Results) -> String {
 
 /// The service, as a multiple of what others do.
 fn peers(results: &Results) -> String {
-    let bar = |entry: &Entry| Bar {
-        label: entry.what.split('÷').next_back().unwrap_or_default().trim().to_owned(),
-        value: entry.measured,
-        text: format!("{} ({})", shown(entry.measured), entry.reach),
-        is_reached: entry.is_reached(),
-        bound: match entry.reach {
-            crate::figure::Reach::AtLeast(least) => Some(least),
-            crate::figure::Reach::AtMost(_) => None,
-        },
-    };
     let bars: Vec<Bar> = results.entries().filter(|entry| entry.id == "B11").map(bar).collect();
+    let values = bars.iter().flat_map(|bar| [bar.value, bar.bound]);
     let plot = Bars {
         title: "The service next to others: calls per second, all durable",
-        across: "ours ÷ theirs; 64 clients, every sync 1 ms; right of 1 ours are more",
-        scale: Scale::around(bars.iter().map(|bar| bar.value).chain([0.5, 2.0])),
-        bound: 1.0,
+        across: "ours ÷ theirs, and what has to be reached; 64 clients, every sync 1 ms; right of 1 ours are more",
+        scale: Scale::up_to(values.chain([0.5, 30.0])),
+        from: 1.0,
         left: 230.0,
         bars: &bars,
     };
     plot.draw()
+}
+
+fn bar(entry: &Entry) -> Bar {
+    let (Reach::AtMost(bound) | Reach::AtLeast(bound)) = entry.reach;
+    Bar {
+        id: String::new(),
+        label: entry.what.split('÷').next_back().unwrap_or_default().trim().to_owned(),
+        value: entry.measured,
+        text: format!("{} ({})", shown(entry.measured), entry.reach),
+        is_reached: entry.is_reached(),
+        bound,
+    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ const TOP: f64 = 64.0;
 const STYLE: &str = "
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:12px;fill:#1f2328}
 .title{font-size:16px;font-weight:600}.quiet{fill:#59636e}.ground{fill:#fff}
-.grid{stroke:#d8dee4}.axis{stroke:#59636e}.bound{stroke:#1f2328;stroke-width:1.5;stroke-dasharray:4 3}
+.grid{stroke:#d8dee4}.axis{stroke:#59636e}.bound{stroke:#1f2328;stroke-width:2}
 .l0,.l1{fill:none;stroke-width:2.5;stroke-linejoin:round}.l0{stroke:#2563a8}.l1{stroke:#bc5a14}
 .w0,.w1{stroke-width:1.5}.w0{stroke:#2563a8}.w1{stroke:#bc5a14}
 .f0{fill:#2563a8}.f1{fill:#bc5a14}.miss{fill:#c1342d}
@@ -46,12 +46,11 @@ impl Scale {
         Scale::Linear { most: step * (largest / step).ceil().max(1.0) }
     }
 
-    /// The powers of ten around all of these.
-    pub(crate) fn around(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let power = |value: f64| 10_f64.powf(value);
+    /// From the power of ten below all of these to the largest.
+    pub(crate) fn up_to(values: impl Iterator<Item = f64> + Clone) -> Self {
         let least = values.clone().fold(f64::INFINITY, f64::min).max(1e-9).log10().floor();
-        let most = values.fold(0.0, f64::max).max(1e-9).log10().ceil();
-        Scale::Log { least: power(least), most: power(most.max(least + 1.0)) }
+        let least = 10_f64.powf(least);
+        Scale::Log { least, most: values.fold(10.0 * least, f64::max) }
     }
 
     fn place(self, value: f64) -> f64 {
@@ -74,7 +73,7 @@ impl Scale {
                     .collect()
             }
             Scale::Log { least, most } => {
-                let powers = (most / least).log10().round() as i32;
+                let powers = ((most / least).log10() + 1e-9).floor() as i32;
                 (0..=powers).map(|power| least * 10_f64.powi(power)).collect()
             }
         }
@@ -101,33 +100,32 @@ pub(crate) struct Lines<'a> {
 impl Lines<'_> {
     pub(crate) fn draw(&self) -> String {
         let mut svg = Svg::new(self.title, 360.0);
-        let frame = Frame { left: 64.0, right: WIDTH - 36.0, top: TOP, bottom: 306.0 };
+        let frame = Frame { left: 64.0, right: WIDTH - 24.0, top: TOP, bottom: 306.0 };
         let xs = self.series.iter().flat_map(|series| &series.points).map(|point| point.x);
-        let across = Scale::around(xs);
+        let across = Scale::up_to(xs);
+        // The numbers of the first and the last point need room, too.
+        let x = |value: f64| {
+            frame.left + 30.0 + (frame.right - frame.left - 64.0) * across.place(value)
+        };
         frame.upwards(&mut svg, self.upwards, self.scale);
         for tick in across.ticks() {
-            let x = frame.x(across.place(tick));
-            svg.line("axis", [x, frame.bottom], [x, frame.bottom + 5.0]);
-            svg.text("quiet", "middle", x, frame.bottom + 20.0, &grouped(tick));
+            svg.line("axis", [x(tick), frame.bottom], [x(tick), frame.bottom + 5.0]);
+            svg.text("quiet", "middle", x(tick), frame.bottom + 20.0, &grouped(tick));
         }
-        let middle = f64::midpoint(frame.left, frame.right);
-        svg.text("", "middle", middle, frame.bottom + 42.0, self.across);
+        frame.across(&mut svg, self.across);
         for (number, series) in self.series.iter().enumerate() {
-            let places: Vec<[f64; 2]> = series
-                .points
-                .iter()
-                .map(|point| [frame.x(across.place(point.x)), frame.y(self.scale.place(point.y))])
-                .collect();
+            let y = |value: f64| frame.y(self.scale.place(value));
+            let places: Vec<[f64; 2]> =
+                series.points.iter().map(|point| [x(point.x), y(point.y)]).collect();
             svg.path(&format!("l{number}"), &places);
-            for (point, [x, y]) in series.points.iter().zip(&places) {
-                if let Some([low, high]) = point.range {
-                    let [low, high] = [low, high].map(|y| frame.y(self.scale.place(y)));
-                    svg.line(&format!("w{number}"), [*x, low], [*x, high]);
-                }
-                svg.circle(&format!("f{number}"), *x, *y);
+            for (at, point) in series.points.iter().enumerate() {
+                let [low, high] = point.range.unwrap_or([point.y; 2]);
+                svg.line(&format!("w{number}"), [x(point.x), y(low)], [x(point.x), y(high)]);
+                svg.circle(&format!("f{number}"), x(point.x), y(point.y));
                 // Lines that are close would hide each other's numbers.
-                if self.series.len() == 1 {
-                    svg.text("", "middle", *x, y - 12.0, &shown(point.y));
+                if self.series.len() == 1 || at + 1 == series.points.len() {
+                    let number = format!("{:.1}", point.y);
+                    svg.text("", "middle", x(point.x), y(high) - 10.0, &number);
                 }
             }
         }
@@ -136,7 +134,7 @@ impl Lines<'_> {
     }
 }
 
-/// Shares side by side: a group of columns for each x.
+/// Shares in percent, side by side: a group of columns for each x.
 pub(crate) struct Columns<'a> {
     pub(crate) title: &'a str,
     pub(crate) upwards: &'a str,
@@ -147,9 +145,8 @@ pub(crate) struct Columns<'a> {
 impl Columns<'_> {
     pub(crate) fn draw(&self) -> String {
         let mut svg = Svg::new(self.title, 360.0);
-        let frame = Frame { left: 64.0, right: WIDTH - 20.0, top: TOP, bottom: 306.0 };
-        let points = self.series.iter().flat_map(|series| &series.points);
-        let scale = Scale::above(points.map(|point| point.y));
+        let frame = Frame { left: 64.0, right: WIDTH - 20.0, top: TOP + 14.0, bottom: 306.0 };
+        let scale = Scale::Linear { most: 100.0 };
         frame.upwards(&mut svg, self.upwards, scale);
         let groups = self.series.iter().map(|series| series.points.len()).max().unwrap_or(1);
         let group = (frame.right - frame.left) / groups as f64;
@@ -167,8 +164,7 @@ impl Columns<'_> {
                 }
             }
         }
-        let middle = f64::midpoint(frame.left, frame.right);
-        svg.text("", "middle", middle, frame.bottom + 42.0, self.across);
+        frame.across(&mut svg, self.across);
         svg.legend(self.series);
         svg.end()
     }
@@ -176,20 +172,24 @@ impl Columns<'_> {
 
 /// One bar, from left to right.
 pub(crate) struct Bar {
+    /// What comes before the label, in a column of its own.
+    pub(crate) id: String,
     pub(crate) label: String,
     pub(crate) value: f64,
+    /// What is told at the end of the row.
     pub(crate) text: String,
     pub(crate) is_reached: bool,
-    /// What it has to reach, if that is not the same for all.
-    pub(crate) bound: Option<f64>,
+    /// What it has to reach.
+    pub(crate) bound: f64,
 }
 
-/// Bars below each other, with a line where the bound of all is.
+/// Bars below each other, each with a line where its bound is.
 pub(crate) struct Bars<'a> {
     pub(crate) title: &'a str,
     pub(crate) across: &'a str,
     pub(crate) scale: Scale,
-    pub(crate) bound: f64,
+    /// Where bars begin.
+    pub(crate) from: f64,
     /// Room for the labels.
     pub(crate) left: f64,
     pub(crate) bars: &'a [Bar],
@@ -198,31 +198,27 @@ pub(crate) struct Bars<'a> {
 impl Bars<'_> {
     pub(crate) fn draw(&self) -> String {
         const ROW: f64 = 22.0;
-        let bottom = TOP + ROW * self.bars.len() as f64;
-        let mut svg = Svg::new(self.title, bottom + 56.0);
-        let frame = Frame { left: self.left, right: WIDTH - 110.0, top: TOP, bottom };
-        for tick in self.scale.ticks() {
-            let x = frame.x(self.scale.place(tick));
-            svg.line("grid", [x, TOP - 6.0], [x, bottom]);
-            svg.text("quiet", "middle", x, bottom + 18.0, &shown(tick));
-        }
-        for (bar, number) in self.bars.iter().zip(0..) {
-            let y = TOP + ROW * f64::from(number);
-            let end = frame.x(self.scale.place(bar.value));
-            svg.text("", "end", self.left - 8.0, y + 14.0, &bar.label);
-            let class = if bar.is_reached { "f0" } else { "miss" };
-            svg.rect(class, [self.left, y + 4.0], [(end - self.left).max(1.5), 13.0]);
-            let mut text = end + 6.0;
-            if let Some(bound) = bar.bound {
-                let x = frame.x(self.scale.place(bound));
-                svg.line("bound", [x, y + 1.0], [x, y + 20.0]);
-                text = text.max(x + 6.0);
-            }
-            svg.text("", "start", text, y + 14.0, &bar.text);
-        }
-        let x = frame.x(self.scale.place(self.bound));
-        svg.line("bound", [x, TOP - 6.0], [x, bottom]);
+        let bottom = TOP + ROW * self.bars.len() as f64 + 6.0;
+        let mut svg = Svg::new(self.title, bottom + 36.0);
+        let frame = Frame { left: self.left, right: WIDTH - 134.0, top: TOP, bottom };
+        let x = |value: f64| frame.x(self.scale.place(value));
         svg.text("quiet", "start", 24.0, 50.0, self.across);
+        for tick in self.scale.ticks() {
+            svg.line("grid", [x(tick), TOP], [x(tick), bottom]);
+            svg.text("quiet", "middle", x(tick), bottom + 18.0, &shown(tick));
+        }
+        for (number, bar) in (0..).zip(self.bars) {
+            let y = TOP + 3.0 + ROW * f64::from(number);
+            svg.text("quiet", "start", 24.0, y + 15.0, &bar.id);
+            let label = if bar.id.is_empty() { 24.0 } else { 54.0 };
+            svg.text("", "start", label, y + 15.0, &bar.label);
+            let [begin, end] = [self.from.min(bar.value), self.from.max(bar.value)].map(x);
+            let class = if bar.is_reached { "f0" } else { "miss" };
+            svg.rect(class, [begin, y + 5.0], [(end - begin).max(1.5), 12.0]);
+            svg.line("bound", [x(bar.bound), y + 1.0], [x(bar.bound), y + 21.0]);
+            svg.text("", "start", frame.right + 16.0, y + 15.0, &bar.text);
+        }
+        svg.line("axis", [x(self.from), TOP], [x(self.from), bottom]);
         svg.end()
     }
 }
@@ -256,6 +252,11 @@ impl Frame {
             svg.text("quiet", "end", self.left - 8.0, y + 4.0, &shown(tick));
         }
         svg.line("axis", [self.left, self.bottom], [self.right, self.bottom]);
+    }
+
+    fn across(&self, svg: &mut Svg, what: &str) {
+        let middle = f64::midpoint(self.left, self.right);
+        svg.text("", "middle", middle, self.bottom + 42.0, what);
     }
 }
 
@@ -314,12 +315,12 @@ impl Svg {
         if series.len() < 2 {
             return;
         }
-        let mut right = WIDTH - 24.0;
+        let mut left = WIDTH - 20.0;
         for (number, series) in series.iter().enumerate().rev() {
-            self.text("", "end", right, 50.0, &series.name);
-            right -= 7.0 * series.name.chars().count() as f64 + 6.0;
-            self.rect(&format!("f{number}"), [right - 12.0, 40.0], [12.0, 12.0]);
-            right -= 30.0;
+            // How wide the letters are nobody knows here; so much is enough.
+            left -= 7.0 * series.name.chars().count() as f64 + 32.0;
+            self.rect(&format!("f{number}"), [left, 40.0], [12.0, 12.0]);
+            self.text("", "start", left + 18.0, 50.0, &series.name);
         }
     }
 
@@ -345,9 +346,9 @@ mod tests {
         ] {
             assert_eq!(Scale::above(values.iter().copied()).ticks(), ticks);
         }
-        let scale = Scale::around([0.5, 24.0].into_iter());
-        assert_eq!(scale.ticks().len(), 4);
-        assert_eq!([scale.place(0.1), scale.place(100.0), scale.place(1e9)], [0.0, 1.0, 1.0]);
+        let scale = Scale::up_to([0.5, 24.0].into_iter());
+        assert_eq!(scale.ticks().len(), 3);
+        assert_eq!([scale.place(0.1), scale.place(24.0), scale.place(1e9)], [0.0, 1.0, 1.0]);
     }
 
     #[test]
@@ -357,12 +358,13 @@ mod tests {
             value: 1.0,
             text: "<b>".into(),
             is_reached: true,
-            bound: None,
+            bound: 1.0,
+            id: "<id>".into(),
         }];
         let scale = Scale::Linear { most: 1.0 };
-        let plot = Bars { title: "<&\">", across: "<", scale, bound: 1.0, left: 50.0, bars: &bars };
+        let plot = Bars { title: "<&\">", across: "<", scale, from: 0.0, left: 50.0, bars: &bars };
         let svg = plot.draw();
-        assert!(!svg.contains("<script") && !svg.contains("<b>"), "{svg}");
+        assert!(!svg.contains("<script") && !svg.contains("<b>") && !svg.contains("<id>"), "{svg}");
         assert_eq!(svg.matches("</svg>").count(), 1);
     }
 }

@@ -72,7 +72,10 @@ pub(crate) fn run(save: bool) -> Result<ExitCode> {
     let missed = table::names(missed.map(|(entry, _)| entry.id.as_str()));
     let end = match (is_worse, missed.as_str()) {
         (false, "") => {
-            println!("reached: all {} figures, and none is worse than committed", counted.len());
+            println!(
+                "reached: every figure of {}, and none is worse than committed",
+                counted.len()
+            );
             return Ok(ExitCode::SUCCESS);
         }
         (false, missed) => format!("MISSED: {missed}; none is worse than committed"),

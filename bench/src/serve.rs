@@ -123,8 +123,9 @@ pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
 /// B14: what waiting takes, over both versions of HTTP, and how that grows.
 pub(crate) fn waiters() -> Result<(Figure, Vec<Series>)> {
     let place = Place::new()?;
-    let plain = memory::each(&place.litelease(&[])?, memory::Http1::default(), &WAITERS)?;
-    let shared = memory::each(&place.litelease(&[])?, memory::Http2::new()?, &WAITERS)?;
+    let server = || place.litelease(&["--max-waiters", "20000"]);
+    let plain = memory::each(&server()?, memory::Http1::default(), &WAITERS)?;
+    let shared = memory::each(&server()?, memory::Http2::new()?, &WAITERS)?;
     let of_ten_thousand = |points: &[Point]| {
         points.iter().find(|point| point.x == 10_000.0).map_or(f64::NAN, |point| point.y)
     };
