@@ -19,13 +19,15 @@ pub(crate) struct Outcome {
     pub(crate) notes: Vec<Note>,
 }
 
+type Measuring = dyn Fn(&Bench) -> Result<Outcome>;
+
 /// Rows that are measured together.
 struct Job {
     rows: &'static str,
     what: &'static str,
     /// How long it takes, about, on two quiet cores.
     seconds: f64,
-    run: Box<dyn Fn(&Bench) -> Result<Outcome>>,
+    run: Box<Measuring>,
 }
 
 /// What all of them need.
