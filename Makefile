@@ -73,7 +73,7 @@ bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="
 
 bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
 	@scripts/setup cc valgrind strace
-	cargo build -q --release -p litelease-bench
+	cargo build -q --release -p litelease-bench -p litelease-extension
 	target/release/litelease-bench quick $(if $(SAVE),save)
 
 bench-plots: ## draw the plots of docs/performance.md again

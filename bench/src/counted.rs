@@ -25,7 +25,7 @@ pub(crate) const ROWS: [(&str, Row); 9] = [
         cycle(counts, "B1", what, 1.4, "cycle@memory")
     }),
     ("B2", |counts, _| {
-        let what = "the same through the SQL functions: instructions ÷ raw";
+        let what = "the same through the SQL extension: instructions ÷ raw";
         cycle(counts, "B2", what, 1.5, "sql-cycle@memory")
     }),
     ("B3", |counts, _| {

@@ -18,6 +18,7 @@ mod python;
 mod quick;
 mod results;
 mod rows;
+mod run;
 mod scratch;
 mod serve;
 mod table;
@@ -39,8 +40,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["all", "save", rows @ ..] => rows::run(rows, true),
-        ["all", rows @ ..] => rows::run(rows, false),
+        ["all", "save", rows @ ..] => run::run(rows, true),
+        ["all", rows @ ..] => run::run(rows, false),
         ["quick"] => quick::run(false),
         ["quick", "save"] => quick::run(true),
         ["draw"] => document::redraw().map(|()| ExitCode::SUCCESS),

@@ -1,15 +1,11 @@
-//! The whole table: which rows there are, how each is measured, and how it ended.
-
-use std::path::Path;
-use std::process::ExitCode;
+//! Which rows there are, and how each is measured.
 
 use crate::counted::{self, Counted};
 use crate::figure::Figure;
-use crate::measure::{Counts, need, open_many_files};
-use crate::progress::Progress;
-use crate::results::{Machine, Note, Part, Results, Series, commit, date, root};
+use crate::measure::{Counts, need};
+use crate::results::{Note, Series};
 use crate::scratch::Scratch;
-use crate::{Result, document, growth, hold, peers, python, serve, table, writers};
+use crate::{Result, growth, hold, peers, python, serve, writers};
 
 /// What measuring something gave.
 #[derive(Default)]
@@ -17,110 +13,42 @@ pub(crate) struct Outcome {
     pub(crate) figures: Vec<Figure>,
     pub(crate) series: Vec<Series>,
     pub(crate) notes: Vec<Note>,
+    /// What should have been measured, and is not installed: row and figure.
+    pub(crate) absent: Vec<(&'static str, &'static str)>,
 }
 
-type Measuring = dyn Fn(&Bench) -> Result<Outcome>;
+pub(crate) type Measuring = dyn Fn(&Bench) -> Result<Outcome>;
 
 /// Rows that are measured together.
-struct Job {
-    rows: &'static str,
-    what: &'static str,
+pub(crate) struct Job {
+    /// Their ids, with spaces between.
+    pub(crate) rows: &'static str,
+    pub(crate) what: &'static str,
     /// How long it takes, about, on two quiet cores.
-    seconds: f64,
-    run: Box<Measuring>,
+    pub(crate) seconds: f64,
+    pub(crate) run: Box<Measuring>,
+}
+
+impl Job {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &'static str> {
+        self.rows.split(' ')
+    }
 }
 
 /// What all of them need.
-struct Bench {
+pub(crate) struct Bench {
     counts: Counts,
     scratch: Scratch,
 }
 
-/// Measures all rows, or those that are asked for, prints and stores them, and puts them into the documents if `save`.
-pub(crate) fn run(wanted: &[&str], save: bool) -> Result<ExitCode> {
-    let jobs = jobs();
-    let known: Vec<&str> = jobs.iter().flat_map(|job| job.rows.split(' ')).collect();
-    if let Some(unknown) = wanted.iter().find(|row| !known.contains(row)) {
-        return Err(format!("there is no row {unknown}; there are {}", known.join(" ")).into());
-    }
-    let is_wanted = |row: &str| wanted.is_empty() || wanted.contains(&row);
-    let order: Vec<&str> = jobs.iter().map(|job| job.rows).collect();
-    let chosen: Vec<&Job> = jobs.iter().filter(|job| job.rows.split(' ').any(is_wanted)).collect();
-
-    open_many_files();
-    let bench = Bench { counts: Counts::default(), scratch: Scratch::new()? };
-    let (machine, date, commit) = (Machine::this(), date()?, commit());
-    let file = root().join("target/bench/results.json");
-    let mut results = earlier(&file, &machine, wanted.is_empty());
-    let mut failures = Vec::new();
-    let mut progress = Progress::new(chosen.iter().map(|job| job.seconds).sum());
-    table::print_head();
-    let mut entries = Vec::new();
-    for (number, job) in (1..).zip(&chosen) {
-        let what = format!("[{number}/{}] {}: {}", chosen.len(), job.rows, job.what);
-        let telling = progress.part(&what, job.seconds);
-        let outcome = (job.run)(&bench);
-        drop(telling);
-        match outcome {
-            // The others are worth measuring all the same.
-            Err(error) => failures.push(format!("{}: {error}", job.rows)),
-            Ok(outcome) => {
-                let Outcome { figures, series, notes } = outcome;
-                let part = Part {
-                    rows: job.rows.into(),
-                    date: date.clone(),
-                    commit: commit.clone(),
-                    entries: figures.into_iter().map(Into::into).collect(),
-                    series,
-                    notes,
-                };
-                part.entries.iter().for_each(table::print);
-                part.notes.iter().for_each(table::print_note);
-                entries.extend(part.entries.clone());
-                results.put(part, &order);
-                results.write(&file)?;
-            }
-        }
-    }
-    println!("\nstored in {}", file.display());
-    for failure in &failures {
-        eprintln!("NOT MEASURED: {failure}");
-    }
-    if save {
-        let has = |row: &&str| results.entries().any(|entry| entry.id == *row);
-        match known.iter().find(|row| !has(row)) {
-            Some(row) => eprintln!("not saved: {row} has never been measured on this machine"),
-            None => document::save(&results)?,
-        }
-    }
-    let is_absent = |row: &&str| is_wanted(row) && entries.iter().all(|entry| entry.id != *row);
-    let absent = table::names(known.iter().copied().filter(is_absent));
-    let missed = entries.iter().filter(|entry| !entry.is_reached());
-    let missed = table::names(missed.map(|entry| entry.id.as_str()));
-    let end = match (missed.as_str(), absent.as_str()) {
-        ("", "") => {
-            println!("reached: every figure of {}", entries.len());
-            return Ok(ExitCode::SUCCESS);
-        }
-        (missed, "") => format!("MISSED: {missed}"),
-        ("", absent) => format!("NOT MEASURED: {absent}"),
-        (missed, absent) => format!("MISSED: {missed}; NOT MEASURED: {absent}"),
-    };
-    println!("{end}");
-    Ok(ExitCode::FAILURE)
-}
-
-/// What is known of this machine from earlier runs, unless everything is measured anew.
-fn earlier(file: &Path, machine: &Machine, is_all: bool) -> Results {
-    let fresh = || Results { machine: machine.clone(), parts: Vec::new() };
-    match Results::read(file) {
-        Ok(results) if !is_all && results.machine == *machine => results,
-        _ => fresh(),
+impl Bench {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Bench { counts: Counts::default(), scratch: Scratch::new()? })
     }
 }
 
 /// Every row, in the order of the table.
-fn jobs() -> Vec<Job> {
+pub(crate) fn jobs() -> Vec<Job> {
     let mut jobs: Vec<Job> =
         counted::ROWS.into_iter().map(|(row, count)| of_counts(row, count)).collect();
     jobs.extend([
@@ -137,7 +65,7 @@ fn jobs() -> Vec<Job> {
         job("B11 B12", "the service next to others", 70.0, |bench| {
             let figures = serve::figures(5, 2.0)?;
             let notes = vec![peers::etcd(bench.scratch.folder()?.path())?];
-            Ok(Outcome { figures, notes, ..Outcome::default() })
+            Ok(Outcome { figures, notes, absent: serve::absent(), ..Outcome::default() })
         }),
         job("B14", "borrowers that wait", 20.0, |_| {
             let (figure, series) = serve::waiters()?;

@@ -23,6 +23,7 @@ use crate::writers::build_shim;
 
 const CLIENTS: usize = 64;
 const SLOTS: usize = 64;
+const WAKE_UP: &str = "how soon a blocked borrower is answered ÷ Redis BLPOP";
 /// So many wait when their memory is looked at.
 const WAITERS: [u32; 7] = [1, 10, 100, 1_000, 5_000, 10_000, 15_000];
 
@@ -77,6 +78,13 @@ const PEERS: &[Peer] = &[
     },
 ];
 
+/// What cannot be measured here, because it is not installed.
+pub(crate) fn absent() -> Vec<(&'static str, &'static str)> {
+    let absent = PEERS.iter().filter(|peer| !(peer.is_there)());
+    let wake_up = (!redis::is_there()).then_some(("B12", WAKE_UP));
+    absent.map(|peer| (peer.id, peer.what)).chain(wake_up).collect()
+}
+
 /// Measures all, each peer once per round.
 pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
     let place = Place::new()?;
@@ -107,10 +115,10 @@ pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
             detail: format!("{} against {} calls/s", listed(&ours, 1.0), listed(rates, 1.0)),
         })
         .collect();
-    if is_there("how soon a blocked borrower is answered ÷ Redis BLPOP", redis::is_there) {
+    if is_there(WAKE_UP, redis::is_there) {
         figures.push(Figure {
             id: "B12",
-            what: "how soon a blocked borrower is answered ÷ Redis BLPOP",
+            what: WAKE_UP,
             reach: Reach::AtMost(1.3),
             measured: median(&woken) / median(&popped),
             range: Some(range(&woken, &popped)),

@@ -63,7 +63,7 @@ pub(crate) fn outcome(folder: &Path) -> Result<Outcome> {
             series.push(tally.series(what));
         }
     }
-    Ok(Outcome { figures: fair.figures()?, series, notes })
+    Ok(Outcome { figures: fair.figures()?, series, notes, ..Outcome::default() })
 }
 
 impl Tally {
@@ -104,7 +104,7 @@ impl Tally {
             worst?.median(),
             self.refused.iter().sum::<f64>(),
         );
-        Ok(Note { what: what.into(), text })
+        Ok(Note { what: format!("eight processes, {what}"), text })
     }
 
     fn series(&self, what: &str) -> Series {
