@@ -62,17 +62,17 @@ pub(crate) fn jobs() -> Vec<Job> {
         job("B10", "waiting across processes", 28.0, |_| {
             Ok(Outcome { figures: hold::waiting()?, ..Outcome::default() })
         }),
-        job("B11 B12", "the service next to others", 70.0, |bench| {
+        job("B11 B12", "the service next to others", 85.0, |bench| {
             let figures = serve::figures(5, 2.0)?;
             let notes = vec![peers::etcd(bench.scratch.folder()?.path())?];
             Ok(Outcome { figures, notes, absent: serve::absent(), ..Outcome::default() })
         }),
-        job("B14", "borrowers that wait", 20.0, |_| {
+        job("B14", "borrowers that wait", 25.0, |_| {
             let (figure, series) = serve::waiters()?;
             Ok(Outcome { figures: vec![figure], series, ..Outcome::default() })
         }),
         job("B15", "from Python", 10.0, |bench| python::outcome(bench.scratch.folder()?.path())),
-        job("H", "holding, and litelease run", 85.0, |_| {
+        job("H", "holding, and litelease run", 75.0, |_| {
             Ok(Outcome { figures: hold::holding()?, ..Outcome::default() })
         }),
     ]);
