@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench-quick bench-hold bench-writers bench-serve clean
+.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -64,24 +64,22 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 	cargo build -q --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
-bench-writers: ## eight processes compete for one file: who gets how much, by three methods
-	@scripts/setup cc
-	cargo build -q --release -p litelease-bench
-	target/release/litelease-bench writers
+bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
+	@scripts/setup cc valgrind strace redis-server initdb etcd
+	@scripts/setup-python
+	@scripts/setup-sayt2
+	cargo build -q --release -p litelease-bench -p litelease-extension -p litelease-cli
+	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 
-bench-serve: ## the service next to a transaction per request and to Redis, all durable
-	@scripts/setup cc redis-server initdb
-	cargo build -q --release -p litelease-bench -p litelease-cli
-	target/release/litelease-bench serve
-
-bench-quick: ## what it costs, as counts next to the bare SQLite statement
+bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
 	@scripts/setup cc valgrind strace
 	cargo build -q --release -p litelease-bench -p litelease-extension
-	target/release/litelease-bench quick
+	target/release/litelease-bench quick $(if $(SAVE),save)
 
-bench-hold: build-cli ## how soon waiters wake, what idle ones cost, what litelease run adds
+bench-plots: ## draw the plots of docs/performance.md again
+	@scripts/setup cc
 	cargo build -q --release -p litelease-bench
-	target/release/litelease-bench hold
+	target/release/litelease-bench draw
 
 clean: ## remove everything that was built
 	cargo clean

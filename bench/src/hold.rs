@@ -12,39 +12,39 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use litelease::{ClaimResult, HoldOptions, Litelease};
 
 use crate::Result;
-use crate::quick::Figure;
+use crate::figure::{Figure, Reach, Rounds};
+use crate::measure::cpu_of;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Measures all rows and prints them. Answers whether every figure was reached.
-pub(crate) fn run() -> Result<bool> {
-    Figure::print_head();
-    let rows: [fn() -> Result<Figure>; 8] = [
-        || wake("release", "wake-up of a waiter by a release: p50, ms", 1.0),
-        || wake("statement", "by a statement of somebody who does not ring: p50, ms", 5.0),
-        idle,
-        succession,
-        overhead,
-        memory,
-        thousand,
-        held,
-    ];
-    let mut all_reached = true;
-    for row in rows {
-        all_reached &= row()?.print();
-    }
-    Ok(all_reached)
+/// B10: waiting across processes.
+pub(crate) fn waiting() -> Result<Vec<Figure>> {
+    let what = "wake-up of a waiter by a release: p50, ms";
+    Ok(vec![wake("B10", "release", what, 1.0)?, idle()?])
+}
+
+/// The other figures of holding and waiting.
+pub(crate) fn holding() -> Result<Vec<Figure>> {
+    let what = "wake-up by somebody who does not ring: p50, ms";
+    Ok(vec![
+        wake("H", "statement", what, 5.0)?,
+        succession()?,
+        overhead()?,
+        memory()?,
+        thousand()?,
+        held()?,
+    ])
 }
 
 /// The other processes of a measurement.
-pub(crate) fn worker(work: &str, file: &Path) -> Result<bool> {
+pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
     let db = open(file)?;
     match work {
         // Waits for the name again and again, and tells when it was granted.
         "waiter" => loop {
             let claimed = db.claim_wait("x", "waiter", LONG, Duration::MAX)?;
             let at = now();
-            let ClaimResult::Acquired(lease) = claimed else { return Ok(false) };
+            let ClaimResult::Acquired(lease) = claimed else { return Err("busy".into()) };
             tell(&at.as_nanos().to_string())?;
             // The next round begins when somebody else has it.
             std::io::stdin().lock().read_line(&mut String::new())?;
@@ -57,13 +57,13 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<bool> {
             let held = db.hold("x", HoldOptions::new(Duration::from_secs(1)))?;
             tell("held")?;
             held.lost().wait();
-            Ok(true)
+            Ok(())
         }
         _ => Err(format!("no such work: {work}").into()),
     }
 }
 
-fn wake(way: &'static str, what: &'static str, reach: f64) -> Result<Figure> {
+fn wake(id: &'static str, way: &str, what: &'static str, reach: f64) -> Result<Figure> {
     let place = Place::new()?;
     let db = open(&place.file)?;
     let mut times = Vec::new();
@@ -90,9 +90,12 @@ fn wake(way: &'static str, what: &'static str, reach: f64) -> Result<Figure> {
         waiter.ask()?;
         waiter.line()?;
     }
-    let (p50, p99) = (percentile(&mut times, 50), percentile(&mut times, 99));
-    let detail = format!("p99 {p99:.2}, both commits included, without syncs");
-    Ok(Figure { id: "B10", what, reach, measured: p50, detail })
+    let medians = Rounds::new(times.chunks(40).map(|times| percentile(times, 50)).collect())?;
+    let detail = format!(
+        "5 × 40 times, p99 {:.2}, both commits included, without syncs",
+        percentile(&times, 99)
+    );
+    Ok(medians.figure(id, what, Reach::AtMost(reach), detail))
 }
 
 fn idle() -> Result<Figure> {
@@ -101,13 +104,22 @@ fn idle() -> Result<Figure> {
     let lease = db.claim("x", "a", LONG)?;
     let waiter = Worker::start("waiter", &place.file)?;
     sleep(Duration::from_secs(1));
-    let (time, cpu) = (Instant::now(), waiter.cpu()?);
-    sleep(Duration::from_secs(10));
-    let used = waiter.cpu()? - cpu;
-    let measured = 100.0 * used.as_secs_f64() / time.elapsed().as_secs_f64();
+    let used = share_of_a_core(&waiter, 3, Duration::from_secs(5))?;
     drop(lease);
     let what = "an idle waiter: % of a core";
-    Ok(Figure { id: "B10", what, reach: 0.05, measured, detail: format!("{used:?} in 10 s") })
+    Ok(used.figure("B10", what, Reach::AtMost(0.05), "3 rounds of 5 s".into()))
+}
+
+/// What a process uses of a core while nothing happens, in percent.
+fn share_of_a_core(worker: &Worker, rounds: usize, time: Duration) -> Result<Rounds> {
+    let mut shares = Vec::new();
+    for _ in 0..rounds {
+        let (begin, cpu) = (Instant::now(), cpu_of(&worker.child)?);
+        sleep(time);
+        let used = cpu_of(&worker.child)? - cpu;
+        shares.push(100.0 * used.as_secs_f64() / begin.elapsed().as_secs_f64());
+    }
+    Rounds::new(shares)
 }
 
 /// A holder is killed, and a waiter takes over: how long after the lease was over?
@@ -127,10 +139,11 @@ fn succession() -> Result<Figure> {
             db.release_exact(&next)?;
         }
     }
-    let worst = percentile(&mut late, 100);
-    let detail = format!("the worst of 10; p50 {:.0}", percentile(&mut late, 50));
+    let late = Rounds::new(late)?;
+    let [_, worst] = late.range();
     let what = "a holder is killed: its successor comes at ttl + ms";
-    Ok(Figure { id: "", what, reach: 50.0, measured: worst, detail })
+    let detail = format!("the worst of 10; p50 {:.0}", late.median());
+    Ok(figure(what, 50.0, worst, detail))
 }
 
 fn overhead() -> Result<Figure> {
@@ -141,10 +154,10 @@ fn overhead() -> Result<Figure> {
         alone.push(start(&mut Command::new("/bin/date"))?);
         under.push(start(&mut place.litelease(&["run", "x", "--", "/bin/date"])?)?);
     }
-    let (alone, under) = (percentile(&mut alone, 50), percentile(&mut under, 50));
+    let (alone, under) = (percentile(&alone, 50), percentile(&under, 50));
     let what = "litelease run adds to the start of a command: p50, ms";
     let detail = format!("{under:.1} instead of {alone:.1}, with the syncs of the claim");
-    Ok(Figure { id: "", what, reach: 15.0, measured: under - alone, detail })
+    Ok(figure(what, 15.0, under - alone, detail))
 }
 
 /// How long it takes until a command that ends with `date` tells the time.
@@ -165,13 +178,7 @@ fn memory() -> Result<Figure> {
     child.kill()?;
     child.wait()?;
     let what = "litelease run: peak memory, MB";
-    Ok(Figure {
-        id: "",
-        what,
-        reach: 12.0,
-        measured,
-        detail: "VmHWM, shared pages included".into(),
-    })
+    Ok(figure(what, 12.0, measured, "VmHWM, shared pages included".into()))
 }
 
 /// How often the file is committed to while a thousand leases of it are held.
@@ -199,7 +206,7 @@ fn thousand() -> Result<Figure> {
     let intervals = 2.0 * 3.0;
     let what = "1,000 holds of a file: transactions per interval";
     let detail = format!("{commits} in {intervals} intervals, which are up to a tenth shorter");
-    Ok(Figure { id: "", what, reach: 1.2, measured: commits / intervals, detail })
+    Ok(figure(what, 1.2, commits / intervals, detail))
 }
 
 /// What a hold costs while it is held.
@@ -210,12 +217,13 @@ fn held() -> Result<Figure> {
         holder.line()?;
         holder
     };
-    let (time, cpu) = (Instant::now(), holder.cpu()?);
-    sleep(Duration::from_secs(5));
-    let used = holder.cpu()? - cpu;
-    let measured = 100.0 * used.as_secs_f64() / time.elapsed().as_secs_f64();
+    let used = share_of_a_core(&holder, 3, Duration::from_secs(2))?;
     let what = "a hold with a ttl of 1 s: % of a core";
-    Ok(Figure { id: "", what, reach: 0.5, measured, detail: format!("{used:?} in 5 s") })
+    Ok(used.figure("H", what, Reach::AtMost(0.5), "3 rounds of 2 s".into()))
+}
+
+fn figure(what: &'static str, most: f64, measured: f64, detail: String) -> Figure {
+    Figure { id: "H", what, reach: Reach::AtMost(most), measured, range: None, detail }
 }
 
 /// A folder with a database in it.
@@ -248,7 +256,7 @@ struct Worker {
 impl Worker {
     fn start(work: &str, file: &Path) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["worker", work]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["wait", work]).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let out = child.stdout.take().ok_or("the worker has no output")?;
         Ok(Worker { child, out: BufReader::new(out) })
@@ -262,16 +270,6 @@ impl Worker {
 
     fn ask(&mut self) -> Result<()> {
         Ok(self.child.stdin.as_mut().ok_or("the worker has no input")?.write_all(b"\n")?)
-    }
-
-    /// The processor time of all its threads.
-    fn cpu(&self) -> Result<Duration> {
-        let mut nanos = 0;
-        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
-            let stat = fs::read_to_string(task?.path().join("schedstat"))?;
-            nanos += stat.split(' ').next().unwrap_or_default().parse::<u64>()?;
-        }
-        Ok(Duration::from_nanos(nanos))
     }
 }
 
@@ -304,7 +302,8 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-fn percentile(values: &mut [f64], percent: usize) -> f64 {
+fn percentile(values: &[f64], percent: usize) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values[(values.len() * percent / 100).min(values.len() - 1)]
 }

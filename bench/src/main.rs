@@ -1,29 +1,37 @@
-//! What Litelease costs, next to the bare SQLite statement.
+//! What Litelease costs, next to the bare SQLite statement and to others.
 //!
-//! `litelease-bench quick` prints a table of counts: instructions by callgrind and system calls by strace,
-//! each as the difference of two loop lengths, so that starting up does not count and the machine's mood
-//! does not either. `litelease-bench run WORKLOAD ROUNDS FOLDER` is what those tools run. `litelease-bench hold`
-//! measures times: how soon waiters wake, what an idle one costs, what `litelease run` adds. `litelease-bench writers` lets
-//! processes compete for one file, and `litelease-bench serve` compares the service with others; `litelease-bench drive`
-//! is its clients alone, for a service under a profiler.
+//! In falling order of trust: counts (instructions by callgrind and system calls by strace, each as the difference of two
+//! loop lengths, so that starting up does not count and the machine's mood does not either), times on a disk whose
+//! every sync takes a millisecond, and processor time as ratios of rounds that take turns. The other commands are what
+//! these start.
 
+mod counted;
+mod document;
 mod figure;
+mod growth;
 mod hold;
 mod measure;
+mod peers;
+mod plot;
+mod progress;
+mod python;
 mod quick;
+mod results;
+mod rows;
+mod run;
+mod scratch;
 mod serve;
+mod table;
 mod workload;
 mod writers;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: litelease-bench quick
-       litelease-bench hold
-       litelease-bench writers [SECONDS]
-       litelease-bench serve [SECONDS]
-       litelease-bench drive ADDRESS SECONDS
-       litelease-bench run WORKLOAD ROUNDS FOLDER";
+const USAGE: &str =
+    "usage: litelease-bench all [save] [ROW...]     measure all rows, or some of them
+       litelease-bench quick [save]            counts only, compared with bench/counts.json
+       litelease-bench draw                    draw docs/performance anew";
 
 /// Anything that can go wrong here ends the run with its message.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -32,33 +40,28 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["quick"] => quick::run(),
-        ["hold"] => hold::run(),
-        ["worker", work, file] => hold::worker(work, Path::new(file)),
-        ["writers"] => writers::run(8),
-        ["writers", seconds] => seconds.parse().map_err(Into::into).and_then(writers::run),
-        ["serve"] => serve::run(4),
-        ["serve", seconds] => seconds.parse().map_err(Into::into).and_then(serve::run),
-        ["drive", address, seconds] => serve::drive(address, seconds),
-        ["write", method, seconds, file] => seconds
-            .parse()
-            .map_err(Into::into)
-            .and_then(|seconds| writers::write(method, seconds, Path::new(file)))
-            .map(|()| true),
-        ["run", workload, rounds, folder] => run(workload, rounds, Path::new(folder)),
-        _ => Err(USAGE.into()),
+        ["all", "save", rows @ ..] => run::run(rows, true),
+        ["all", rows @ ..] => run::run(rows, false),
+        ["quick"] => quick::run(false),
+        ["quick", "save"] => quick::run(true),
+        ["draw"] => document::redraw().map(|()| ExitCode::SUCCESS),
+        words => work(words).map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("litelease-bench: {error}");
-            ExitCode::from(2)
-        }
-    }
+    done.unwrap_or_else(|error| {
+        eprintln!("litelease-bench: {error}");
+        ExitCode::from(2)
+    })
 }
 
-fn run(workload: &str, rounds: &str, folder: &Path) -> Result<bool> {
-    workload::run(workload, rounds.parse()?, folder)?;
-    Ok(true)
+/// What the measurements start as processes of their own.
+fn work(words: &[&str]) -> Result<()> {
+    match words {
+        ["run", workload, rounds, folder] => {
+            workload::run(workload, rounds.parse()?, Path::new(folder))
+        }
+        ["wait", work, file] => hold::worker(work, Path::new(file)),
+        ["drive", address, seconds] => serve::drive(address, seconds),
+        ["write", method, file] => writers::write(method, Path::new(file)),
+        _ => Err(USAGE.into()),
+    }
 }

@@ -1,169 +1,274 @@
-//! The quick table: counts only, a minute or two, the bare statement in the same run.
+//! The quick table: counts only, next to those that are committed, so that a change that costs something is seen at once.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use crate::measure::{check_tools, instructions, system_calls};
-use crate::{Result, workload};
+use serde::{Deserialize, Serialize};
 
-/// One row of the table.
-pub(crate) struct Figure {
-    pub(crate) id: &'static str,
-    pub(crate) what: &'static str,
-    /// The most that counts as reached.
-    pub(crate) reach: f64,
-    pub(crate) measured: f64,
-    /// How the figure came about.
-    pub(crate) detail: String,
+use crate::counted::{Counted, ROWS};
+use crate::figure::shown;
+use crate::measure::{Counts, need};
+use crate::progress::Progress;
+use crate::results::{Entry, Machine, root};
+use crate::scratch::Scratch;
+use crate::{Result, table};
+
+/// What is worse or better by so much is told.
+const NOTABLE: f64 = 0.05;
+
+/// The committed counts, and what made them.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    made_by: Makers,
+    /// By what is counted, as the table says it.
+    counts: BTreeMap<String, Count>,
 }
 
-impl Figure {
-    /// Prints the head of a table.
-    pub(crate) fn print_head() {
-        println!("{:<4} {:<58} {:>9} {:>9}", "", "", "at most", "measured");
-    }
-
-    /// Prints the row, and answers whether the figure was reached.
-    pub(crate) fn print(&self) -> bool {
-        let reached = self.measured <= self.reach;
-        println!(
-            "{:<4} {:<58} {:>9} {:>9} {}  {}",
-            self.id,
-            self.what,
-            shown(self.reach),
-            shown(self.measured),
-            if reached { "ok  " } else { "MISS" },
-            self.detail,
-        );
-        reached
-    }
+/// What decides how many instructions there are, apart from our code.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Makers {
+    compiler: String,
+    c_compiler: String,
+    sqlite: String,
+    arch: String,
 }
 
-/// Measures all rows and prints them. Answers whether every figure was reached.
-pub(crate) fn run() -> Result<bool> {
-    check_tools()?;
-    Figure::print_head();
-    let rows: [fn() -> Result<Figure>; 15] = [
-        b1,
-        b2,
-        b3,
-        b4,
-        || b5("inspect"),
-        || b5("owner"),
-        || b5("token"),
-        b6_syncs,
-        b6_calls,
-        b7,
-        b15,
-        || guard("by-connection", "memory"),
-        || guard("by-connection", "wal-normal"),
-        || guard("by-column", "memory"),
-        || guard("by-column", "wal-normal"),
-    ];
-    let mut all_reached = true;
-    for row in rows {
-        all_reached &= row()?.print();
-    }
-    Ok(all_reached)
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Count {
+    count: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    raw: Option<f64>,
 }
 
-fn b1() -> Result<Figure> {
-    cycle("B1", "claim + renew + release, in memory: instructions / raw", 1.8, "cycle@memory")
-}
-
-fn b2() -> Result<Figure> {
-    cycle("B2", "the same through the SQL functions: instructions / raw", 1.8, "sql-cycle@memory")
-}
-
-fn b3() -> Result<Figure> {
-    cycle("B3", "the Rust verbs in WAL NORMAL: instructions / raw", 1.4, "cycle@wal-normal")
-}
-
-fn cycle(id: &'static str, what: &'static str, reach: f64, workload: &str) -> Result<Figure> {
-    let place = workload.split('@').next_back().unwrap_or_default();
-    let raw = instructions(&format!("raw-update@{place}"))?;
-    let ours = instructions(workload)?;
-    let detail = format!("{:.0} / {:.0} per commit", ours / 3.0, raw / 3.0);
-    Ok(Figure { id, what, reach, measured: ours / raw, detail })
-}
-
-fn b4() -> Result<Figure> {
-    let measured = instructions("busy@memory")?;
-    let detail = "instructions; that it takes no write lock is tested".into();
-    Ok(Figure {
-        id: "B4",
-        what: "busy claim, in memory: instructions",
-        reach: 6_000.0,
-        measured,
-        detail,
-    })
-}
-
-fn b5(verb: &'static str) -> Result<Figure> {
-    let what = match verb {
-        "inspect" => "inspect, in memory: instructions / raw SELECT",
-        "owner" => "owner, in memory: instructions / raw SELECT",
-        _ => "token, in memory: instructions / raw SELECT",
-    };
-    let raw = instructions(&format!("raw-{verb}@memory"))?;
-    let ours = instructions(&format!("{verb}@memory"))?;
-    let detail = format!("{ours:.0} / {raw:.0}");
-    Ok(Figure { id: "B5", what, reach: 1.6, measured: ours / raw, detail })
-}
-
-fn b6_syncs() -> Result<Figure> {
-    let measured = system_calls("cycle@wal-full", &["fsync", "fdatasync"])? / 3.0;
-    let what = "syncs per operation, WAL FULL";
-    Ok(Figure { id: "B6", what, reach: 1.1, measured, detail: String::new() })
-}
-
-fn b6_calls() -> Result<Figure> {
-    let measured = system_calls("cycle@wal-normal", &[])? / 3.0;
-    let raw = system_calls("raw-update@wal-normal", &[])? / 3.0;
-    let what = "system calls per operation, WAL NORMAL";
-    Ok(Figure { id: "B6", what, reach: 9.0, measured, detail: format!("raw {raw:.1}") })
-}
-
-fn b7() -> Result<Figure> {
-    let folder = tempfile::tempdir()?;
-    let wal = folder.path().join("bench.sqlite3-wal");
-    // The file goes away when the connection closes, so it is read while the workload still has it open.
-    let measured = workload::then("cycle@wal-normal", 33_334, folder.path(), || {
-        Ok(fs::metadata(&wal)?.len() as f64 / f64::from(1 << 20))
-    })?;
-    let what = "MiB of -wal after 100,000 commits, default auto-checkpoint";
-    Ok(Figure { id: "B7", what, reach: 8.0, measured, detail: String::new() })
-}
-
-fn b15() -> Result<Figure> {
-    // The system's python3 can load extensions; others may not.
-    let mut python = Command::new("/usr/bin/python3");
-    let output =
-        python.args(["bench/python_cost.py", "target/release/liblitelease_ext"]).output()?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into());
-    }
-    let measured = String::from_utf8(output.stdout)?.trim().parse()?;
-    let what = "from Python through the extension: CPU time / plain UPDATE";
-    let detail = "a ratio of times, so not as steady as the counts".into();
-    Ok(Figure { id: "B15", what, reach: 2.0, measured, detail })
-}
-
-fn guard(form: &'static str, place: &'static str) -> Result<Figure> {
-    let (what, reach) = match (form, place) {
-        ("by-connection", "memory") => {
-            ("INSERT guarded by connection, in memory / not guarded", 1.6)
+/// Counts, prints, and compares with the committed counts or, if `save`, writes them.
+pub(crate) fn run(save: bool) -> Result<ExitCode> {
+    need("valgrind")?;
+    need("strace")?;
+    let (counts, scratch) = (Counts::default(), Scratch::new()?);
+    let mut progress = Progress::new(4.0 * ROWS.len() as f64);
+    let mut counted = Vec::new();
+    table::print_head();
+    for (number, (id, row)) in (1..).zip(ROWS) {
+        let telling = progress.part(&format!("[{number}/{}] counting {id}", ROWS.len()), 4.0);
+        let rows = row(&counts, scratch.folder()?.path())?;
+        drop(telling);
+        for Counted { figure, count, raw } in rows {
+            let entry = Entry::from(figure);
+            table::print(&entry);
+            counted.push((entry, Count { count, raw }));
         }
-        ("by-connection", _) => ("INSERT guarded by connection, WAL NORMAL / not guarded", 1.6),
-        (_, "memory") => ("INSERT guarded by column, in memory / not guarded", 3.0),
-        _ => ("INSERT guarded by column, WAL NORMAL / not guarded", 3.0),
+    }
+    println!();
+    let key = |entry: &Entry| format!("{} {}", entry.id, entry.what);
+    let now: BTreeMap<String, Count> =
+        counted.iter().map(|(entry, count)| (key(entry), *count)).collect();
+    if save {
+        Kept { made_by: Makers::here(), counts: now.clone() }.write()?;
+    }
+    let is_worse = compare(&Kept::read()?, &Kept { made_by: Makers::here(), counts: now });
+    let missed = counted.iter().filter(|(entry, _)| !entry.is_reached());
+    let missed = table::names(missed.map(|(entry, _)| entry.id.as_str()));
+    let end = match (is_worse, missed.as_str()) {
+        (false, "") => {
+            println!(
+                "reached: every figure of {}, and none is worse than committed",
+                counted.len()
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        (false, missed) => format!("MISSED: {missed}; none is worse than committed"),
+        (true, "") => "WORSE than committed".to_owned(),
+        (true, missed) => format!("WORSE than committed; MISSED: {missed}"),
     };
-    let raw = instructions(&format!("insert@{place}"))?;
-    let ours = instructions(&format!("insert-{form}@{place}"))?;
-    let detail = format!("{ours:.0} / {raw:.0}");
-    Ok(Figure { id: "G", what, reach, measured: ours / raw, detail })
+    println!("{end}");
+    Ok(ExitCode::FAILURE)
 }
 
-fn shown(figure: f64) -> String {
-    if figure < 100.0 { format!("{figure:.2}") } else { format!("{figure:.0}") }
+/// Tells what has changed. Answers whether something is worse.
+fn compare(kept: &Kept, now: &Kept) -> bool {
+    let is_same = kept.made_by == now.made_by;
+    if !is_same {
+        println!(
+            "the committed counts were made by {}, these by {}: only ratios and what no compiler changes are compared",
+            kept.made_by.shown(),
+            now.made_by.shown()
+        );
+    }
+    let mut is_worse = false;
+    let mut is_better = false;
+    for (what, new) in &now.counts {
+        let Some(old) = kept.counts.get(what) else {
+            println!("new: {what}");
+            is_better = true;
+            continue;
+        };
+        match verdict(*old, *new, is_same) {
+            Verdict::Same => {}
+            Verdict::Better(change) => {
+                println!("better: {what}: {change}");
+                is_better = true;
+            }
+            Verdict::Worse(change) => {
+                println!("WORSE: {what}: {change}");
+                is_worse = true;
+            }
+        }
+    }
+    for what in kept.counts.keys().filter(|what| !now.counts.contains_key(*what)) {
+        println!("gone: {what}");
+        is_better = true;
+    }
+    if is_better && !is_worse {
+        println!("`make bench-quick SAVE=1` writes these counts to bench/counts.json");
+    }
+    is_worse
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Same,
+    Better(String),
+    Worse(String),
+}
+
+/// Whether a count has changed by more than a little.
+///
+/// Two things are looked at, and it is worse if one of them is. The count itself, because what makes the bare statement dearer too
+/// (an index, a trigger, a wider row) leaves the ratio as it was. And the ratio to the bare statement, because that is what
+/// the table promises: if the bare statement became cheaper and we did not, we have lost. After another compiler or
+/// SQLite the counts of before mean nothing, but the ratios still do.
+fn verdict(old: Count, new: Count, is_same: bool) -> Verdict {
+    let mut changes = Vec::new();
+    if is_same || new.raw.is_none() {
+        changes.push(Change { unit: "", old: old.count, new: new.count });
+    }
+    if let (Some(old_raw), Some(new_raw)) = (old.raw, new.raw) {
+        let (old, new) = (old.count / old_raw, new.count / new_raw);
+        changes.push(Change { unit: " of raw", old, new });
+    }
+    let told = || changes.iter().map(Change::told).collect::<Vec<_>>().join(", ");
+    if changes.iter().any(|change| change.growth() >= NOTABLE) {
+        Verdict::Worse(told())
+    } else if changes.iter().any(|change| change.growth() <= -NOTABLE) {
+        Verdict::Better(told())
+    } else {
+        Verdict::Same
+    }
+}
+
+/// One number before and after.
+struct Change {
+    unit: &'static str,
+    old: f64,
+    new: f64,
+}
+
+impl Change {
+    fn growth(&self) -> f64 {
+        match (self.old == 0.0, self.new == 0.0) {
+            (true, true) => 0.0,
+            (true, false) => f64::INFINITY,
+            _ => self.new / self.old - 1.0,
+        }
+    }
+
+    fn told(&self) -> String {
+        let Change { unit, old, new } = self;
+        format!("{} → {}{unit} ({:+.1} %)", shown(*old), shown(*new), 100.0 * self.growth())
+    }
+}
+
+impl Kept {
+    fn file() -> PathBuf {
+        root().join("bench/counts.json")
+    }
+
+    fn read() -> Result<Self> {
+        let text = fs::read_to_string(Self::file()).map_err(|error| {
+            format!("bench/counts.json: {error}; `make bench-quick SAVE=1` makes it")
+        })?;
+        serde_json::from_str(&text).map_err(|error| format!("bench/counts.json: {error}").into())
+    }
+
+    /// Rounded to what the table tells, so that saving again changes little.
+    fn write(&self) -> Result<()> {
+        let round = |number: f64| (number * 100.0).round() / 100.0;
+        let counts = self.counts.iter().map(|(what, Count { count, raw })| {
+            (what.clone(), Count { count: round(*count), raw: raw.map(round) })
+        });
+        let rounded = Kept { made_by: self.made_by.clone(), counts: counts.collect() };
+        Ok(fs::write(Self::file(), serde_json::to_string_pretty(&rounded)? + "\n")?)
+    }
+}
+
+impl Makers {
+    fn here() -> Self {
+        let Machine { compiler, c_compiler, sqlite, .. } = Machine::this();
+        Makers { compiler, c_compiler, sqlite, arch: std::env::consts::ARCH.into() }
+    }
+
+    fn shown(&self) -> String {
+        let Makers { compiler, c_compiler, sqlite, arch } = self;
+        format!("{compiler}, {c_compiler}, SQLite {sqlite} on {arch}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: Count = Count { count: 10_000.0, raw: Some(8_000.0) };
+
+    fn check(count: f64, raw: f64, is_same: bool, begins: &str) {
+        let text = match verdict(BEFORE, Count { count, raw: Some(raw) }, is_same) {
+            Verdict::Same => "same".into(),
+            Verdict::Better(change) => format!("better: {change}"),
+            Verdict::Worse(change) => format!("worse: {change}"),
+        };
+        assert!(text.starts_with(begins), "{text}");
+    }
+
+    #[test]
+    fn five_percent_are_told_and_less_is_not() {
+        check(10_499.0, 8_000.0, true, "same");
+        check(
+            10_500.0,
+            8_000.0,
+            true,
+            "worse: 10,000 → 10,500 (+5.0 %), 1.25 → 1.31 of raw (+5.0 %)",
+        );
+        check(9_501.0, 8_000.0, true, "same");
+        check(9_500.0, 8_000.0, true, "better: 10,000 → 9,500 (-5.0 %)");
+    }
+
+    #[test]
+    fn what_makes_the_bare_statement_dearer_too_is_worse() {
+        check(11_000.0, 8_800.0, true, "worse: 10,000 → 11,000 (+10.0 %)");
+    }
+
+    #[test]
+    fn staying_behind_a_bare_statement_that_became_cheaper_is_worse() {
+        check(
+            10_000.0,
+            7_000.0,
+            true,
+            "worse: 10,000 → 10,000 (+0.0 %), 1.25 → 1.43 of raw (+14.3 %)",
+        );
+    }
+
+    #[test]
+    fn after_another_compiler_only_the_ratio_counts() {
+        check(11_000.0, 8_800.0, false, "same");
+        check(11_000.0, 8_000.0, false, "worse: 1.25 → 1.38 of raw");
+    }
+
+    #[test]
+    fn what_has_no_bare_statement_is_compared_by_itself() {
+        let alone = |count| Count { count, raw: None };
+        assert_eq!(verdict(alone(17.0), alone(17.0), false), Verdict::Same);
+        assert!(matches!(verdict(alone(17.0), alone(18.0), false), Verdict::Worse(_)));
+        assert!(matches!(verdict(alone(0.0), alone(1.0), true), Verdict::Worse(_)));
+    }
 }

@@ -18,10 +18,14 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Result;
 use crate::figure::{Figure, Reach};
+use crate::results::{Point, Series};
 use crate::writers::build_shim;
 
 const CLIENTS: usize = 64;
 const SLOTS: usize = 64;
+const WAKE_UP: &str = "how soon a blocked borrower is answered ÷ Redis BLPOP";
+/// So many wait when their memory is looked at.
+const WAITERS: [u32; 7] = [1, 10, 100, 1_000, 5_000, 10_000, 15_000];
 
 /// A server that is ended when this is dropped.
 pub(crate) struct Server {
@@ -37,33 +41,11 @@ impl Drop for Server {
     }
 }
 
-/// Prints the table. Answers whether the figures were reached.
-pub(crate) fn run(seconds: u64) -> Result<bool> {
-    let mut reached = true;
-    for figure in figures(3, seconds as f64)? {
-        let (is_reached, reach) = match figure.reach {
-            Reach::AtLeast(reach) => (figure.measured >= reach, format!(">= {reach}")),
-            Reach::AtMost(reach) => (figure.measured <= reach, format!("<= {reach}")),
-        };
-        let [low, high] = figure.range.unwrap_or([figure.measured; 2]);
-        println!(
-            "{:<4} {:<62} {:>6.2} ({low:.2}..{high:.2}), reach {reach}{}",
-            figure.id,
-            figure.what,
-            figure.measured,
-            if is_reached { "" } else { ": MISSED" }
-        );
-        println!("     {}", figure.detail);
-        reached &= is_reached;
-    }
-    Ok(reached)
-}
-
-/// Its clients alone, on a service that is there already.
-pub(crate) fn drive(address: &str, seconds: &str) -> Result<bool> {
+/// Its clients alone, on a service that is there already: for a look at it with a profiler.
+pub(crate) fn drive(address: &str, seconds: &str) -> Result<()> {
     let rate = http_rate(address.parse()?, seconds.parse()?)?;
     println!("{rate:.0} calls/s");
-    Ok(true)
+    Ok(())
 }
 
 /// One who is measured: what it is called, what ours are to be of it, and its calls per second in each round.
@@ -103,6 +85,13 @@ const PEERS: &[Peer] = &[
     },
 ];
 
+/// What cannot be measured here, because it is not installed.
+pub(crate) fn absent() -> Vec<(&'static str, &'static str)> {
+    let absent = PEERS.iter().filter(|peer| !(peer.is_there)());
+    let wake_up = (!redis::is_there()).then_some(("B12", WAKE_UP));
+    absent.map(|peer| (peer.id, peer.what)).chain(wake_up).collect()
+}
+
 /// Measures all, each peer once per round.
 pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
     let place = Place::new()?;
@@ -133,27 +122,41 @@ pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
             detail: format!("{} against {} calls/s", listed(&ours, 1.0), listed(rates, 1.0)),
         })
         .collect();
-    if is_there("how soon a blocked borrower is answered ÷ Redis BLPOP", redis::is_there) {
+    if is_there(WAKE_UP, redis::is_there) {
         figures.push(Figure {
             id: "B12",
-            what: "how soon a blocked borrower is answered ÷ Redis BLPOP",
+            what: WAKE_UP,
             reach: Reach::AtMost(1.3),
             measured: median(&woken) / median(&popped),
             range: Some(range(&woken, &popped)),
             detail: format!("{} against {} µs", listed(&woken, 1e6), listed(&popped, 1e6)),
         });
     }
-    let plain = memory::of_http1(&place.litelease(&[])?)?;
-    let shared = memory::of_http2(&place.litelease(&[])?)?;
-    figures.push(Figure {
+    Ok(figures)
+}
+
+/// B14: what waiting takes, over both versions of HTTP, and how that grows.
+pub(crate) fn waiters() -> Result<(Figure, Vec<Series>)> {
+    let place = Place::new()?;
+    let server = || place.litelease(&["--max-waiters", "20000"]);
+    let plain = memory::each(&server()?, memory::Http1::default(), &WAITERS)?;
+    let shared = memory::each(&server()?, memory::Http2::new()?, &WAITERS)?;
+    let of_ten_thousand = |points: &[Point]| {
+        points.iter().find(|point| point.x == 10_000.0).map_or(f64::NAN, |point| point.y)
+    };
+    let [one, two] = [&plain, &shared].map(|points| of_ten_thousand(points));
+    let figure = Figure {
         id: "B14",
         what: "KiB of memory for each of 10,000 borrowers that wait",
         reach: Reach::AtMost(8.0),
-        measured: plain.min(shared),
+        measured: one.min(two),
         range: None,
-        detail: format!("HTTP/1: {plain:.1} KiB, HTTP/2: {shared:.1} KiB"),
-    });
-    Ok(figures)
+        detail: format!("HTTP/1: {one:.1} KiB, HTTP/2: {two:.1} KiB"),
+    };
+    let series = [("HTTP/1", plain), ("HTTP/2", shared)];
+    let series =
+        series.map(|(name, points)| Series { plot: "waiter".into(), name: name.into(), points });
+    Ok((figure, series.into()))
 }
 
 fn is_there(what: &str, is_there: fn() -> bool) -> bool {

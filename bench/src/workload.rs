@@ -1,6 +1,6 @@
 //! The loops that are measured: each verb through the crate, and the bare statement it is compared with.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
     match what {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
         "sql-cycle" => {
-            litelease::functions::register(db.conn())?;
+            load_extension(db.conn())?;
             let claim = Raw::new(db.conn(), c"SELECT litelease_claim(?1, ?2, ?3)")?;
             let renew = Raw::new(db.conn(), c"SELECT litelease_renew(?1, ?2, ?3, NULL, ?4)")?;
             let release = Raw::new(db.conn(), c"SELECT litelease_release(?1, ?2, NULL, ?3)")?;
@@ -145,6 +145,23 @@ fn open(place: &str, folder: &Path) -> Result<Litelease> {
     db.bootstrap()?;
     cycle(&db)?;
     Ok(db)
+}
+
+/// The extension as its users have it: the library next to this program, loaded.
+fn load_extension(connection: &Connection) -> Result<()> {
+    let library = std::env::current_exe()?.with_file_name("liblitelease_ext");
+    let library = CString::new(library.as_os_str().as_encoded_bytes())?;
+    // SAFETY: the connection is open, the path ends with a NUL, and the library is ours.
+    unsafe {
+        expect(ffi::sqlite3_enable_load_extension(connection.handle(), 1), ffi::SQLITE_OK)?;
+        let rc = ffi::sqlite3_load_extension(
+            connection.handle(),
+            library.as_ptr(),
+            ptr::null(),
+            ptr::null_mut(),
+        );
+        expect(rc, ffi::SQLITE_OK).map_err(|_| format!("{library:?} cannot be loaded").into())
+    }
 }
 
 fn claimed(db: &Litelease, work: impl FnOnce(&Litelease) -> Result<()>) -> Result<()> {

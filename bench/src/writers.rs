@@ -9,14 +9,20 @@ use litelease::rusqlite::{self, Connection, ErrorCode, TransactionBehavior};
 use litelease::{SingleWriter, Synchronous, Waiting, WriteError, WriterOptions};
 
 use crate::Result;
+use crate::figure::{Figure, Reach, Rounds};
+use crate::results::{Note, Point, Series};
+use crate::rows::Outcome;
 
 const PROCESSES: usize = 8;
 
-/// How writers keep out of each other's way.
-const METHODS: [(&str, &str); 3] = [
-    ("fair", "SingleWriter, as it comes"),
-    ("polled", "SingleWriter, polled"),
-    ("busy", "SQLite's own busy handler"),
+const SECONDS: u64 = 8;
+const ROUNDS: usize = 3;
+
+/// How writers keep out of each other's way, and in how many rounds they are let.
+const METHODS: [(&str, &str, usize); 3] = [
+    ("fair", "SingleWriter", ROUNDS),
+    ("busy", "SQLite's own busy handler", ROUNDS),
+    ("polled", "SingleWriter, polled", 1),
 ];
 
 /// What one writer did.
@@ -26,39 +32,93 @@ struct Score {
     refused: u64,
 }
 
-/// Lets each method run for as long, and prints what came of it. Answers whether the figures were reached.
-pub(crate) fn run(seconds: u64) -> Result<bool> {
-    let shim = build_shim()?;
-    println!(
-        "{PROCESSES} processes, one file, WAL, synchronous=FULL, every sync 1 ms, {seconds} s each\n\n{:<28} {:>9} {:>6} {:>12} {:>8}",
-        "", "writes/s", "Jain", "worst call", "refused"
-    );
-    let mut throughput = [0.0; METHODS.len()];
-    let mut reached = true;
-    for ((method, what), throughput) in METHODS.iter().zip(&mut throughput) {
-        let scores = race(method, seconds, &shim)?;
-        let worst = scores.iter().map(|score| score.worst).max().unwrap_or_default();
-        let refused: u64 = scores.iter().map(|score| score.refused).sum();
-        let jain = jain(&scores);
-        *throughput = scores.iter().map(|score| score.writes).sum::<f64>() / seconds as f64;
-        println!(
-            "{what:<28} {throughput:>9.0} {jain:>6.2} {:>9.0} ms {refused:>8}",
-            worst.as_secs_f64() * 1e3
-        );
-        if *method == "fair" {
-            reached = jain >= 0.95 && worst <= Duration::from_millis(100) && refused == 0;
-        }
-    }
-    println!(
-        "\nreach: Jain >= 0.95, worst call <= 100 ms, none refused, as many writes as the busy handler"
-    );
-    Ok(reached && throughput[0] >= throughput[2])
+/// What all writers of a method did, by rounds.
+#[derive(Default)]
+struct Tally {
+    rate: Vec<f64>,
+    jain: Vec<f64>,
+    worst: Vec<f64>,
+    refused: Vec<f64>,
+    /// Of the last round, the largest first, in percent.
+    shares: Vec<f64>,
 }
 
-/// One of the writers: `litelease-bench write METHOD SECONDS FILE`.
-pub(crate) fn write(method: &str, seconds: u64, file: &Path) -> Result<()> {
+/// B9: lets each method have its turn in every round.
+pub(crate) fn outcome(folder: &Path) -> Result<Outcome> {
+    let shim = build_shim()?;
+    let mut tallies = METHODS.map(|_| Tally::default());
+    for round in 0..ROUNDS {
+        for ((method, _, rounds), tally) in METHODS.iter().zip(&mut tallies) {
+            if round < *rounds {
+                tally.add(&race(method, folder, &shim)?);
+            }
+        }
+    }
+    let [fair, others @ ..] = tallies;
+    let mut notes = vec![fair.note(METHODS[0].1)?];
+    let mut series = vec![fair.series(METHODS[0].1)];
+    for (tally, (method, what, _)) in others.iter().zip(&METHODS[1..]) {
+        notes.push(tally.note(what)?);
+        if *method == "busy" {
+            series.push(tally.series(what));
+        }
+    }
+    Ok(Outcome { figures: fair.figures()?, series, notes, ..Outcome::default() })
+}
+
+impl Tally {
+    fn add(&mut self, scores: &[Score]) {
+        let writes: f64 = scores.iter().map(|score| score.writes).sum();
+        let worst = scores.iter().map(|score| score.worst).max().unwrap_or_default();
+        self.rate.push(writes / SECONDS as f64);
+        self.jain.push(jain(scores));
+        self.worst.push(worst.as_secs_f64() * 1e3);
+        self.refused.push(scores.iter().map(|score| score.refused as f64).sum());
+        self.shares = scores.iter().map(|score| 100.0 * score.writes / writes).collect();
+        self.shares.sort_by(|a, b| b.total_cmp(a));
+    }
+
+    fn figures(&self) -> Result<Vec<Figure>> {
+        let detail = || format!("{ROUNDS} rounds of {SECONDS} s, FULL, each sync 1 ms");
+        let what = "8 processes, one file: Jain's fairness";
+        let jain = Rounds::new(self.jain.clone())?;
+        let jain = jain.figure("B9", what, Reach::AtLeast(0.95), detail());
+        let what = "8 processes, one file: the worst call, ms";
+        let worst = Rounds::new(self.worst.clone())?;
+        let worst = worst.figure("B9", what, Reach::AtMost(100.0), detail());
+        let refused: f64 = self.refused.iter().sum();
+        let what = "8 processes, one file: refused as busy";
+        let reach = Reach::AtMost(0.0);
+        let detail = "of all rounds".to_owned();
+        let refused = Figure { id: "B9", what, reach, measured: refused, range: None, detail };
+        Ok(vec![jain, worst, refused])
+    }
+
+    fn note(&self, what: &str) -> Result<Note> {
+        let [rate, jain, worst] =
+            [&self.rate, &self.jain, &self.worst].map(|values| Rounds::new(values.clone()));
+        let text = format!(
+            "{:.0} writes per second, Jain {:.2}, worst call {:.0} ms, {:.0} refused",
+            rate?.median(),
+            jain?.median(),
+            worst?.median(),
+            self.refused.iter().sum::<f64>(),
+        );
+        Ok(Note { what: format!("eight processes, {what}"), text })
+    }
+
+    fn series(&self, what: &str) -> Series {
+        let point =
+            |(number, share): (u32, &f64)| Point { x: f64::from(number), y: *share, range: None };
+        let points = (1..).zip(&self.shares).map(point).collect();
+        Series { plot: "writers".into(), name: what.into(), points }
+    }
+}
+
+/// One of the writers: `litelease-bench write METHOD FILE`.
+pub(crate) fn write(method: &str, file: &Path) -> Result<()> {
     let mut step = stepper(method, file)?;
-    let end = Instant::now() + Duration::from_secs(seconds);
+    let end = Instant::now() + Duration::from_secs(SECONDS);
     let mut score = Score { writes: 0.0, worst: Duration::ZERO, refused: 0 };
     while Instant::now() < end {
         let start = Instant::now();
@@ -113,18 +173,14 @@ fn admitted(done: rusqlite::Result<()>) -> Result<bool> {
     }
 }
 
-fn race(method: &str, seconds: u64, shim: &Path) -> Result<Vec<Score>> {
-    let memory = Path::new("/dev/shm");
-    let folder = match memory.is_dir() {
-        true => tempfile::tempdir_in(memory)?,
-        false => tempfile::tempdir()?,
-    };
+fn race(method: &str, folder: &Path, shim: &Path) -> Result<Vec<Score>> {
+    let folder = tempfile::tempdir_in(folder)?;
     let file = folder.path().join("data.db");
     SingleWriter::open(&file)?.write(|tx| tx.execute_batch("CREATE TABLE notes (text)"))?;
     let mut children = Vec::new();
     for _ in 0..PROCESSES {
         let mut child = Command::new(std::env::current_exe()?);
-        child.args(["write", method, &seconds.to_string()]).arg(&file);
+        child.args(["write", method]).arg(&file);
         children.push(child.env("LD_PRELOAD", shim).stdout(Stdio::piped()).spawn()?);
     }
     let mut scores = Vec::new();

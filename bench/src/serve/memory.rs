@@ -1,81 +1,114 @@
-//! How much memory the server takes for each borrower that waits.
+//! How much memory the server takes for borrowers that wait, as ever more of them do.
 
 use std::fs;
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Server;
 use super::http::{Http, POOL};
 use crate::Result;
-
-/// How many wait.
-pub(crate) const WAITERS: usize = 10_000;
+use crate::results::Point;
 
 const WAIT: &str = r#"{"ttl":60,"wait":300}"#;
 
-/// In KiB, where each has a connection of its own.
-pub(crate) fn of_http1(server: &Server) -> Result<f64> {
-    each(server, wait_http1)
+/// How many wait on one connection of HTTP/2.
+const SHARED: usize = 100;
+
+/// Whoever lets some more borrowers wait at a server, and keeps those of before.
+pub(crate) trait Waiters {
+    fn add(&mut self, address: SocketAddr, more: u32) -> Result<()>;
 }
 
-/// In KiB, where they share connections, a hundred each.
-pub(crate) fn of_http2(server: &Server) -> Result<f64> {
-    each(server, wait_http2)
-}
-
-fn each<T>(server: &Server, wait: fn(SocketAddr) -> Result<T>) -> Result<f64> {
+/// KiB for each, when so many wait.
+pub(crate) fn each(
+    server: &Server,
+    mut waiters: impl Waiters,
+    counts: &[u32],
+) -> Result<Vec<Point>> {
     Http::register(server.address, 0)?;
-    let resident = || -> Result<f64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", server.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
-        Ok(line.split_whitespace().nth(1).unwrap_or("0").parse()?)
-    };
-    let before = resident()?;
-    let waiting = wait(server.address)?;
-    let after = resident()?;
-    let metrics = Http::open(server.address)?.get("/metrics")?;
-    let wanted = format!("litelease_waiters {WAITERS}\n");
-    if !String::from_utf8_lossy(&metrics).contains(&wanted) {
-        return Err("not all of them wait".into());
+    let before = resident(server)?;
+    let mut waiting = 0;
+    let mut points = Vec::new();
+    for &count in counts {
+        waiters.add(server.address, count - waiting)?;
+        waiting = count;
+        until_waiting(server, count)?;
+        let each = (resident(server)? - before).max(0.0) / f64::from(count);
+        points.push(Point { x: f64::from(count), y: each, range: None });
     }
-    drop(waiting);
-    Ok((after - before) / WAITERS as f64)
+    Ok(points)
 }
 
-fn wait_http1(address: SocketAddr) -> Result<Vec<Http>> {
-    let mut waiting = Vec::new();
-    for _ in 0..WAITERS {
-        let mut client = Http::open(address)?;
-        client.send("/borrow", WAIT)?;
-        waiting.push(client);
-    }
-    thread::sleep(Duration::from_secs(1));
-    Ok(waiting)
-}
-
-fn wait_http2(
-    address: SocketAddr,
-) -> Result<(tokio::runtime::Runtime, Vec<h2::client::ResponseFuture>)> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let waiting = runtime.block_on(async {
-        let mut waiting = Vec::new();
-        for _ in 0..WAITERS / 100 {
-            let stream = tokio::net::TcpStream::connect(address).await?;
-            let (mut client, connection) = h2::client::handshake(stream).await?;
-            tokio::spawn(connection);
-            for _ in 0..100 {
-                client = client.ready().await?;
-                let request = http::Request::post(format!("http://localhost/l/{POOL}/borrow"))
-                    .header("content-type", "application/json")
-                    .body(())?;
-                let (response, mut body) = client.send_request(request, false)?;
-                body.send_data(WAIT.into(), true)?;
-                waiting.push(response);
-            }
+fn until_waiting(server: &Server, count: u32) -> Result<()> {
+    let wanted = format!("litelease_waiters {count}\n");
+    let begin = Instant::now();
+    loop {
+        let metrics = Http::open(server.address)?.get("/metrics")?;
+        if String::from_utf8_lossy(&metrics).contains(&wanted) {
+            return Ok(());
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Result::Ok(waiting)
-    })?;
-    Ok((runtime, waiting))
+        if begin.elapsed() > Duration::from_secs(30) {
+            return Err("not all of them wait".into());
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn resident(server: &Server) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.child.id()))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    Ok(line.split_whitespace().nth(1).unwrap_or("0").parse()?)
+}
+
+/// Each has a connection of its own.
+#[derive(Default)]
+pub(crate) struct Http1(Vec<Http>);
+
+impl Waiters for Http1 {
+    fn add(&mut self, address: SocketAddr, more: u32) -> Result<()> {
+        for _ in 0..more {
+            let mut client = Http::open(address)?;
+            client.send("/borrow", WAIT)?;
+            self.0.push(client);
+        }
+        Ok(())
+    }
+}
+
+/// They share connections, a hundred each.
+pub(crate) struct Http2 {
+    runtime: tokio::runtime::Runtime,
+    waiting: Vec<h2::client::ResponseFuture>,
+}
+
+impl Http2 {
+    pub(crate) fn new() -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Http2 { runtime, waiting: Vec::new() })
+    }
+}
+
+impl Waiters for Http2 {
+    fn add(&mut self, address: SocketAddr, more: u32) -> Result<()> {
+        self.runtime.block_on(async {
+            for begin in (0..more).step_by(SHARED) {
+                let stream = tokio::net::TcpStream::connect(address).await?;
+                let (mut client, connection) = h2::client::handshake(stream).await?;
+                tokio::spawn(connection);
+                for _ in begin..more.min(begin + SHARED as u32) {
+                    client = client.ready().await?;
+                    let request = http::Request::post(format!("http://localhost/l/{POOL}/borrow"))
+                        .header("content-type", "application/json")
+                        .body(())?;
+                    let (response, mut body) = client.send_request(request, false)?;
+                    body.send_data(WAIT.into(), true)?;
+                    self.waiting.push(response);
+                }
+            }
+            // Connections talk only while this waits.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            Ok(())
+        })
+    }
 }

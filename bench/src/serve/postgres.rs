@@ -80,6 +80,8 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
     server.env("LD_PRELOAD", shim).arg("-D").arg(&data).arg("-k").arg(&home);
     server.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]);
     server.args(["-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "max_connections=100"]);
+    // Else what it shares stays behind in /dev/shm when it is ended at once.
+    server.args(["-c", "dynamic_shared_memory_type=mmap"]);
     let child = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let server = Server { child, address };
     let started = Instant::now();
