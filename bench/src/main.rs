@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         ["serve"] => serve::run(4),
         ["serve", seconds] => seconds.parse().map_err(Into::into).and_then(serve::run),
         ["drive", address, seconds] => serve::drive(address, seconds),
+        ["front", redis] => serve::front(redis),
         ["write", method, seconds, file] => seconds
             .parse()
             .map_err(Into::into)

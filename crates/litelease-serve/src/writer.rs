@@ -4,15 +4,17 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
 use crate::file;
 use crate::high_water::HighWater;
-use crate::job::{Answer, Answered, Borrow, Id, Job, Lent, Reply, State, Trouble};
+use crate::job::{
+    Answer, Answered, Answers, Borrow, Id, Job, Lent, Receiver, RecvTimeoutError, Reply, State,
+    Trouble, receive,
+};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::queue::Queue;
@@ -47,7 +49,7 @@ pub(crate) struct Writer {
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
     /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
-    answers: Option<mpsc::UnboundedSender<Vec<Answered>>>,
+    answers: Option<Answers>,
     changes: broadcast::Sender<Changed>,
     metrics: Arc<Metrics>,
     /// SQLite's count of commits by others, as last seen.
@@ -76,7 +78,7 @@ impl Writer {
         db: Litelease,
         mark: HighWater,
         options: &Options,
-        answers: mpsc::UnboundedSender<Vec<Answered>>,
+        answers: Answers,
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -106,7 +108,7 @@ impl Writer {
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
         loop {
             let first = match self.unclaimed.is_empty() {
-                true => jobs.recv_timeout(self.patience()),
+                true => receive(jobs, self.patience()),
                 false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
             };
             match first {
@@ -149,7 +151,7 @@ impl Writer {
                 Err(_) if done >= self.last_batch || since.elapsed() > self.last_took => {
                     return None;
                 }
-                Err(_) => jobs.recv_timeout(LINGER).ok()?,
+                Err(_) => receive(jobs, LINGER).ok()?,
             };
             self.take(job);
         }
