@@ -22,6 +22,8 @@ mod page;
 mod program;
 mod queue;
 mod request;
+#[doc(hidden)]
+pub mod seam;
 mod server;
 mod ticket;
 mod writer;
