@@ -304,14 +304,8 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     }
     fs::copy(&backup, &place.file).unwrap();
 
-    let mut refused = Command::new(litelease());
-    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
-    let refused = refused.output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && told.contains("its newest token is 1, and 2 was granted"),
-        "{told}"
-    );
+    let told = refusal(&place);
+    assert!(told.contains("its newest token is 1, and 2 was granted"), "{told}");
 
     let server = Server::start(&place.file, &["--restore-fence"]);
     let mut client = server.client();
@@ -323,6 +317,33 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     );
     assert!(server.stop());
     assert!(Server::start(&place.file, &[]).stop(), "once is enough");
+}
+
+#[test]
+fn a_copy_without_its_wal_is_refused_until_it_is_fenced() {
+    let (place, server, mut client) = served(5);
+    let lent: Vec<Value> = (0..5).map(|_| borrow(&mut client)).collect();
+    // Killed, so that what was granted is in the -wal only.
+    server.kill();
+    for suffix in ["-wal", "-shm"] {
+        fs::remove_file(format!("{}{suffix}", place.file.display())).unwrap();
+    }
+    let told = refusal(&place);
+    assert!(told.contains("its newest token is 0, and 5 was granted"), "{told}");
+    let server = Server::start(&place.file, &["--restore-fence"]);
+    let mut client = server.client();
+    client.register(1);
+    assert!(borrow(&mut client)["token"].as_i64() > lent[4]["token"].as_i64());
+}
+
+/// Why the server does not start.
+#[track_caller]
+fn refusal(place: &Place) -> String {
+    let mut refused = Command::new(litelease());
+    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
+    let refused = refused.output().unwrap();
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    String::from_utf8_lossy(&refused.stderr).into_owned()
 }
 
 #[test]
