@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
+use litelease_proof::command::ended;
 use litelease_proof::rig::{Dice, LONG, Place, litelease, tell};
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
@@ -341,7 +342,7 @@ fn a_copy_without_its_wal_is_refused_until_it_is_fenced() {
 fn refusal(place: &Place) -> String {
     let mut refused = Command::new(litelease());
     refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
-    let refused = refused.output().unwrap();
+    let refused = ended(&mut refused);
     assert_eq!(refused.status.code(), Some(69), "{refused:?}");
     String::from_utf8_lossy(&refused.stderr).into_owned()
 }
