@@ -141,6 +141,20 @@ impl Drop for Run {
     }
 }
 
+/// Runs a command that must end by itself, and soon: one that says little and does not is killed after a minute.
+pub fn ended(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().expect("a status").is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("its output")
+}
+
 /// Sends a signal to a process, or to a group if the number is negative.
 pub fn kill(pid: i32, signal: i32) {
     // SAFETY: no pointers are involved.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
+use litelease_proof::command::ended;
 use litelease_proof::rig::{Dice, LONG, Place, litelease, tell};
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
@@ -234,12 +235,8 @@ fn expiry_another_process_and_deletion_end_a_wait() {
     let (place, server, mut client) = served(1);
     let short = client.call("POST", "/borrow", &json!({"ttl": 0.3}));
     assert_eq!(short.status, 200);
-    let mut waiter = waiting(&server, "");
-    assert_eq!(
-        waiter.receive().unwrap().json()["token"],
-        json!(2),
-        "served when the lease was over"
-    );
+    let late = server.client().call("POST", "/borrow", &json!({"ttl": 600, "wait": 300}));
+    assert_eq!(late.json()["token"], json!(2), "served when the lease was over");
 
     // Another process works on the same file, without asking the server.
     let mut waiter = waiting(&server, "");
@@ -304,14 +301,8 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     }
     fs::copy(&backup, &place.file).unwrap();
 
-    let mut refused = Command::new(litelease());
-    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
-    let refused = refused.output().unwrap();
-    let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(
-        !refused.status.success() && told.contains("its newest token is 1, and 2 was granted"),
-        "{told}"
-    );
+    let told = refusal(&place);
+    assert!(told.contains("its newest token is 1, and 2 was granted"), "{told}");
 
     let server = Server::start(&place.file, &["--restore-fence"]);
     let mut client = server.client();
@@ -323,6 +314,33 @@ fn a_restored_backup_is_refused_until_it_is_fenced() {
     );
     assert!(server.stop());
     assert!(Server::start(&place.file, &[]).stop(), "once is enough");
+}
+
+#[test]
+fn a_copy_without_its_wal_is_refused_until_it_is_fenced() {
+    let (place, server, mut client) = served(5);
+    let lent: Vec<Value> = (0..5).map(|_| borrow(&mut client)).collect();
+    // Killed, so that what was granted is in the -wal only.
+    server.kill();
+    for suffix in ["-wal", "-shm"] {
+        fs::remove_file(format!("{}{suffix}", place.file.display())).unwrap();
+    }
+    let told = refusal(&place);
+    assert!(told.contains("its newest token is 0, and 5 was granted"), "{told}");
+    let server = Server::start(&place.file, &["--restore-fence"]);
+    let mut client = server.client();
+    client.register(1);
+    assert!(borrow(&mut client)["token"].as_i64() > lent[4]["token"].as_i64());
+}
+
+/// Why the server does not start.
+#[track_caller]
+fn refusal(place: &Place) -> String {
+    let mut refused = Command::new(litelease());
+    refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
+    let refused = ended(&mut refused);
+    assert_eq!(refused.status.code(), Some(69), "{refused:?}");
+    String::from_utf8_lossy(&refused.stderr).into_owned()
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use litelease_proof::command::{Desk, kill, told};
+use litelease_proof::command::{Desk, ended, kill, told};
 use litelease_proof::rig::tell;
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
@@ -65,8 +65,7 @@ fn variables_are_heard_flags_come_first_and_a_signal_ends_it_well() {
 /// How it refuses to start: the exit code, and what it says.
 fn refusal(desk: &Desk, words: &[&str]) -> (i32, String) {
     let mut command = desk.command(&["serve"]);
-    command.args(words).stdin(Stdio::null());
-    let (code, said, errors) = told(&command.output().unwrap());
+    let (code, said, errors) = told(&ended(command.args(words)));
     assert_eq!(said, "", "it has not started");
     assert_eq!(errors.lines().count(), 1, "one line: {errors}");
     (code, errors)
@@ -136,7 +135,7 @@ fn a_port_that_needs_a_privilege_is_refused_with_the_way_out() {
     let line = "exec setpriv --reuid 65534 --clear-groups litelease serve --listen 127.0.0.1:81";
     let mut shell = Command::new("sh");
     desk.environment(&mut shell);
-    let (_, _, said) = told(&shell.args(["-c", line]).output().unwrap());
+    let (_, _, said) = told(&ended(shell.args(["-c", line])));
     if !said.starts_with("litelease: cannot listen") {
         return tell("SKIPPED: a privileged port, because nobody else can be become here");
     }

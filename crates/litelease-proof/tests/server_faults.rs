@@ -11,6 +11,11 @@ use litelease_proof::server::{Client, POOL, Response, Server};
 use litelease_proof::trouble::{Injected, SmallDisk};
 use serde_json::{Value, json};
 
+/// A server that hangs up on nobody, however slow this machine is.
+fn start(place: &Place) -> Server {
+    Server::start(&place.file, &["--max-patience", "600"])
+}
+
 fn borrow(client: &mut Client, headers: &str) -> Response {
     client.try_call("POST", "/borrow", &json!({"ttl": 600}), headers).unwrap()
 }
@@ -69,7 +74,10 @@ fn a_full_disk_grants_nothing_and_works_again_when_there_is_room() {
     let Some(disk) = SmallDisk::new("1m") else {
         return tell("SKIPPED: a full disk under the server, because nothing may be mounted here");
     };
-    let server = Server::start(&disk.path().join("pools.sqlite3"), &["--log", "off"]);
+    let server = Server::start(
+        &disk.path().join("pools.sqlite3"),
+        &["--log", "off", "--max-patience", "600"],
+    );
     let mut books = Books::open(&server);
     let ballast = disk.fill();
     // Where there is still room in the -wal, a few are served.
@@ -100,7 +108,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
         "pwrite64:error=EIO:when=2+",
     ] {
         let place = Place::new("WAL");
-        let server = Server::start(&place.file, &[]);
+        let server = start(&place);
         let mut books = Books::open(&server);
         let Some(injected) = Injected::into(server.pid(), calls) else {
             return tell(
@@ -112,7 +120,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
         books.balance(calls);
         assert!(server.stop(), "{calls}: it ends in good order");
         // What was told is what is stored.
-        let server = Server::start(&place.file, &[]);
+        let server = start(&place);
         assert_eq!(server.client().in_use(), 1, "{calls}");
     }
 }
@@ -120,7 +128,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
 #[test]
 fn a_disk_that_fails_now_and_then_never_lends_a_slot_twice() {
     let place = Place::new("WAL");
-    let server = Server::start(&place.file, &[]);
+    let server = start(&place);
     server.client().register(3);
     let Some(injected) = Injected::into(server.pid(), "fsync,fdatasync:error=EIO:when=3+4") else {
         return tell("SKIPPED: a disk that fails now and then, because strace may not trace here");
@@ -161,13 +169,18 @@ fn a_disk_that_fails_now_and_then_never_lends_a_slot_twice() {
     eventually("no slot is lost", || (clients[0].in_use() == 0).then_some(()));
 }
 
-/// Sets how many files a process may have open.
-fn limit_files(pid: u32, files: u64) {
-    let limit = libc::rlimit { rlim_cur: files, rlim_max: 20_000 };
-    // SAFETY: it is given one limit to read, and nowhere to write.
-    let set =
-        unsafe { libc::prlimit(pid as i32, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+/// Sets how many files a process may have open, and answers how many it might before.
+fn limit_files(pid: u32, files: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let (pid, none) = (pid as i32, std::ptr::null_mut());
+    // SAFETY: the first call is given one limit to fill in, the second one to read.
+    let is_set = unsafe {
+        libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &mut limit);
+        let wanted = libc::rlimit { rlim_cur: files, ..limit };
+        libc::prlimit(pid, libc::RLIMIT_NOFILE, &wanted, none) == 0
+    };
+    assert!(is_set, "{}", std::io::Error::last_os_error());
+    limit.rlim_cur
 }
 
 /// The number that the next file of a process would get.
@@ -181,9 +194,9 @@ fn lowest_free(pid: u32) -> u64 {
 #[test]
 fn without_file_descriptors_who_is_connected_is_served_and_others_are_when_there_are_some() {
     let place = Place::new("WAL");
-    let server = Server::start(&place.file, &[]);
+    let server = start(&place);
     let mut books = Books::open(&server);
-    limit_files(server.pid(), lowest_free(server.pid()));
+    let before = limit_files(server.pid(), lowest_free(server.pid()));
     let mut strangers: Vec<_> = (0..5)
         .map(|_| {
             let mut stranger = server.client();
@@ -194,7 +207,7 @@ fn without_file_descriptors_who_is_connected_is_served_and_others_are_when_there
     strangers[0].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     assert!(strangers[0].read(&mut [0]).is_err(), "there was a descriptor left");
     books.balance("without file descriptors");
-    limit_files(server.pid(), 1_000);
+    limit_files(server.pid(), before);
     for stranger in &mut strangers {
         stranger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         assert_eq!(stranger.read(&mut [0]).unwrap(), 1, "who has waited is served");
@@ -222,8 +235,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
         }
     };
     let place = Place::new("WAL");
-    let start = || Server::start(&place.file, &[]);
-    let server = start();
+    let server = start(&place);
     server.client().register(2);
     let (key, other) = ("Idempotency-Key: k\r\n", "Idempotency-Key: w\r\n");
     if killed_at_its_answer(server, send("/borrow", json!({"ttl": 600}), key)).is_none() {
@@ -233,7 +245,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
     }
 
     // What was stored before the answer is the retry's: one slot, one token.
-    let server = start();
+    let server = start(&place);
     let mut client = server.client();
     assert_eq!(client.in_use(), 1, "it was stored before it was told");
     let first = lent(&borrow(&mut client, key));
@@ -242,7 +254,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
 
     // Without a key nobody can know the lease; it ends with its ttl, and is nobody else's before.
     killed_at_its_answer(server, send("/borrow", json!({"ttl": 5}), "")).unwrap();
-    let server = start();
+    let server = start(&place);
     let mut client = server.client();
     let early = client.call("POST", "/borrow", &json!({"ttl": 600}));
     if early.status == 409 {
@@ -261,7 +273,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
         text.contains("litelease_waiters 1\n").then_some(())
     });
     killed_at_its_answer(server, send("/return", json!({"lease": first["lease"]}), "")).unwrap();
-    let server = start();
+    let server = start(&place);
     let mut client = server.client();
     assert_eq!(client.in_use(), 2, "handed on in the commit that freed it");
     let third = lent(&borrow(&mut client, other));

@@ -13,8 +13,11 @@ function table(rows) {
 
 const openapi = await (await fetch("/openapi.json")).json();
 const main = document.getElementById("calls");
+// As one meets them: first a pool is made.
+const order = ["put", "get", "post", "delete"];
+const inOrder = ([one], [other]) => order.indexOf(one) - order.indexOf(other);
 for (const [path, methods] of Object.entries(openapi.paths)) {
-  for (const [method, call] of Object.entries(methods)) {
+  for (const [method, call] of Object.entries(methods).sort(inOrder)) {
     if (method === "parameters") continue;
     main.append(part("h2", `${method.toUpperCase()} ${path}`), part("p", call.summary));
     const schema = call.requestBody?.content["application/json"].schema;
