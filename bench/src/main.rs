@@ -60,6 +60,8 @@ fn work(words: &[&str]) -> Result<()> {
             workload::run(workload, rounds.parse()?, Path::new(folder))
         }
         ["wait", work, file] => hold::worker(work, Path::new(file)),
+        // Its clients alone, for a service under a profiler.
+        ["drive", address, seconds] => serve::drive(address, seconds),
         ["write", method, file] => writers::write(method, Path::new(file)),
         _ => Err(USAGE.into()),
     }

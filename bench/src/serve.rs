@@ -41,6 +41,13 @@ impl Drop for Server {
     }
 }
 
+/// Its clients alone, on a service that is there already.
+pub(crate) fn drive(address: &str, seconds: &str) -> Result<()> {
+    let rate = http_rate(address.parse()?, seconds.parse()?)?;
+    println!("{rate:.0} calls/s");
+    Ok(())
+}
+
 /// One who is measured: what it is called, what ours are to be of it, and its calls per second in each round.
 struct Peer {
     id: &'static str,
@@ -55,7 +62,7 @@ const PEERS: &[Peer] = &[
         id: "B11",
         what: "calls/s of the service ÷ one transaction per request",
         reach: 18.0,
-        rate: |place, seconds| http_rate(&place.litelease(&["--max-batch", "1"])?, seconds),
+        rate: |place, seconds| http_rate(place.litelease(&["--max-batch", "1"])?.address, seconds),
         is_there: || true,
     },
     Peer {
@@ -94,7 +101,7 @@ pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
     let mut theirs = vec![Vec::new(); peers.len()];
     let (mut woken, mut popped) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        ours.push(http_rate(&place.litelease(&[])?, seconds)?);
+        ours.push(http_rate(place.litelease(&[])?.address, seconds)?);
         for (peer, rates) in peers.iter().zip(&mut theirs) {
             rates.push((peer.rate)(&place, seconds)?);
         }
@@ -160,10 +167,10 @@ fn is_there(what: &str, is_there: fn() -> bool) -> bool {
     there
 }
 
-fn http_rate(server: &Server, seconds: f64) -> Result<f64> {
-    http::Http::register(server.address, SLOTS)?;
+fn http_rate(address: SocketAddr, seconds: f64) -> Result<f64> {
+    http::Http::register(address, SLOTS)?;
     let clients = (0..CLIENTS).map(|_| http::Borrower::default()).collect();
-    drive::rate(server.address, clients, seconds)
+    drive::rate(address, clients, seconds)
 }
 
 fn redis_rate(server: &Server, seconds: f64) -> Result<f64> {

@@ -1,27 +1,86 @@
-//! Answers as HTTP has them. An error is one clear sentence, with nothing secret in it.
+//! Answers as both versions of HTTP have them. An error is one clear sentence, with nothing secret in it.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::borrow::Cow;
 
-use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use bytes::Bytes;
 use litelease::{PoolInfo, SlotInfo};
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use crate::job::{Answer, Id, Job, Jobs, State, Trouble};
+
+/// What a request is answered.
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// The type of the body.
+    pub(crate) kind: &'static str,
+    headers: Vec<(&'static str, Cow<'static, str>)>,
+    pub(crate) body: Body,
+}
+
+/// What follows the head.
+pub(crate) enum Body {
+    Whole {
+        text: Bytes,
+        unsent: Option<Unsent>,
+    },
+    /// One text after the other, until the sender is gone.
+    Stream(mpsc::Receiver<Bytes>),
+}
+
+impl Response {
+    pub(crate) fn new(status: u16, kind: &'static str, text: impl Into<Bytes>) -> Self {
+        let body = Body::Whole { text: text.into(), unsent: None };
+        Response { status, kind, headers: Vec::new(), body }
+    }
+
+    pub(crate) fn json(status: u16, value: &Value) -> Self {
+        Response::new(status, JSON, value.to_string())
+    }
+
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Its own headers, and those that every response has.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        const ALWAYS: [(&str, &str); 3] = [
+            ("x-content-type-options", "nosniff"),
+            ("referrer-policy", "no-referrer"),
+            ("cache-control", "no-store"),
+        ];
+        ALWAYS.into_iter().chain(self.headers.iter().map(|(name, value)| (*name, &**value)))
+    }
+}
+
+const JSON: &str = "application/json";
 
 /// A request that is not done, and why.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) status: u16,
     pub(crate) text: String,
+    /// The methods that there are, where it is for the method.
+    allow: Option<String>,
 }
 
 impl Refused {
     pub(crate) fn new(status: u16, text: impl Into<String>) -> Self {
-        Refused { status, text: text.into() }
+        Refused { status, text: text.into(), allow: None }
+    }
+
+    pub(crate) fn method(allow: &str) -> Self {
+        let refused = Refused::new(405, "this path does not take that method");
+        Refused { allow: Some(allow.into()), ..refused }
+    }
+
+    pub(crate) fn too_long() -> Self {
+        Refused::new(413, "the body is longer than 16 KiB")
+    }
+
+    pub(crate) fn too_slow() -> Self {
+        Refused::new(408, "the body took too long")
     }
 }
 
@@ -39,9 +98,10 @@ impl From<Trouble> for Refused {
     }
 }
 
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        json_response(self.status, &json!({ "error": self.text }))
+impl From<Refused> for Response {
+    fn from(refused: Refused) -> Self {
+        let response = Response::json(refused.status, &json!({ "error": refused.text }));
+        refused.allow.into_iter().fold(response, |response, allow| response.with("allow", allow))
     }
 }
 
@@ -49,31 +109,47 @@ impl IntoResponse for Refused {
 pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
     match answer {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
-            json_response(200, &pool(id, info))
+            Response::json(200, &pool(id, info))
         }
-        Answer::Deleted => json_response(200, &json!({ "deleted": true })),
-        Answer::Nothing => Refused::new(409, "no resource available").into_response(),
-        Answer::Returned(returned) => json_response(200, &json!({ "returned": returned })),
-        Answer::Renewed { lease, slot, ttl_ms } => json_response(200, &lent(&lease, slot, ttl_ms)),
-        Answer::Over => Refused::new(409, "the lease is no longer live").into_response(),
+        Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
+        Answer::Nothing => Refused::new(409, "no resource available").into(),
+        Answer::Returned(true) => {
+            Response::new(200, JSON, Bytes::from_static(b"{\"returned\":true}"))
+        }
+        Answer::Returned(false) => {
+            Response::new(200, JSON, Bytes::from_static(b"{\"returned\":false}"))
+        }
+        Answer::Renewed { lease, slot, ttl_ms } => {
+            Response::new(200, JSON, lent(&lease, slot, ttl_ms))
+        }
+        Answer::Over => Refused::new(409, "the lease is no longer live").into(),
         Answer::Lent(grant) => {
             let borrowed = grant.borrowed;
-            let text = lent(&borrowed.lease, borrowed.slot, grant.ttl_ms);
+            let text = lent(&borrowed.lease, borrowed.slot, grant.ttl_ms).into();
             let unsent = (!grant.has_key).then(|| Unsent {
                 jobs: jobs.clone(),
                 id: id.clone(),
                 lease: Some(borrowed.lease),
             });
-            with_type(200, Body::new(GrantBody { data: Some(text.to_string().into()), unsent }))
+            let mut response = Response::new(200, JSON, Bytes::new());
+            response.body = Body::Whole { text, unsent };
+            response
         }
     }
 }
 
-/// A grant whose answer nobody has begun to send. If nobody does, it is given back.
+/// A grant whose answer was not sent. If it never is, it is given back.
 pub(crate) struct Unsent {
     pub(crate) jobs: Jobs,
     pub(crate) id: Id,
     pub(crate) lease: Option<String>,
+}
+
+impl Unsent {
+    /// It is the client's now.
+    pub(crate) fn sent(mut self) {
+        self.lease = None;
+    }
 }
 
 impl Drop for Unsent {
@@ -82,35 +158,6 @@ impl Drop for Unsent {
             // Where the writer is gone, the lease ends by itself.
             let _ = self.jobs.send(Job::GiveBack { id: self.id.clone(), lease });
         }
-    }
-}
-
-/// The body of a grant, which knows whether it was sent.
-struct GrantBody {
-    data: Option<Bytes>,
-    unsent: Option<Unsent>,
-}
-
-impl HttpBody for GrantBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Some(unsent) = &mut self.unsent {
-            unsent.lease = None;
-        }
-        Poll::Ready(self.data.take().map(|data| Ok(Frame::data(data))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.data.is_none()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.data.as_ref().map_or(0, |data| data.len() as u64))
     }
 }
 
@@ -134,31 +181,18 @@ pub(crate) fn state(state: &State) -> Value {
     })
 }
 
-pub(crate) fn json_response(status: u16, value: &Value) -> Response {
-    with_type(status, Body::from(value.to_string()))
-}
-
-fn with_type(status: u16, body: Body) -> Response {
-    let mut response = Response::new(body);
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
-    response
-}
-
 fn pool(id: &Id, info: PoolInfo) -> Value {
     let (count, in_use, available) = (info.count, info.in_use, info.available());
     json!({ "id": &**id, "count": count, "in_use": in_use, "available": available })
 }
 
-fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Value {
-    json!({
-        "lease": lease,
-        "position": slot.position,
-        "expires_at_unix": slot.expires_at_ms.div_euclid(1000),
-        "expires_in": seconds(ttl_ms),
-        "token": slot.token,
-    })
+/// Written by hand: it is what most requests are answered.
+fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> String {
+    let (unix, ttl) = (slot.expires_at_ms.div_euclid(1000), seconds(ttl_ms));
+    let (lease, position, token) = (Value::from(lease), slot.position, slot.token);
+    format!(
+        r#"{{"expires_at_unix":{unix},"expires_in":{ttl},"lease":{lease},"position":{position},"token":{token}}}"#
+    )
 }
 
 /// Milliseconds as seconds, without a fraction where there is none.

@@ -1,11 +1,5 @@
-//! Bodies of requests, read within limits and checked against the fields of their call.
+//! Bodies of requests, checked against the fields of their call.
 
-use std::time::Duration;
-
-use axum::body::Body;
-use axum::http::{HeaderMap, header};
-use http_body::Body as _;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 
 use crate::answer::Refused;
@@ -22,41 +16,6 @@ pub(crate) struct Fields {
     pub(crate) wait: f64,
     pub(crate) note: Option<String>,
     pub(crate) lease: String,
-}
-
-/// Reads a body and checks it.
-pub(crate) async fn read(
-    headers: &HeaderMap,
-    body: Body,
-    wanted: &[Field],
-    patience: Duration,
-) -> Result<Fields, Refused> {
-    if !is_json(headers) {
-        return Err(Refused::new(
-            415,
-            "the body must be JSON: send Content-Type: application/json",
-        ));
-    }
-    let too_long = || Refused::new(413, "the body is longer than 16 KiB");
-    if body.size_hint().lower() > LONGEST as u64 {
-        return Err(too_long());
-    }
-    let collected = tokio::time::timeout(patience, Limited::new(body, LONGEST).collect());
-    let bytes = match collected.await {
-        Err(_) => return Err(Refused::new(408, "the body took too long")),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Err(too_long()),
-        Ok(Err(_)) => return Err(Refused::new(400, "the body ended before it was complete")),
-        Ok(Ok(collected)) => collected.to_bytes(),
-    };
-    check(&bytes, wanted)
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
-    let (Some(value), None) = (values.next(), values.next()) else { return false };
-    let text = value.to_str().unwrap_or_default();
-    let kind = text.split(';').next().unwrap_or_default().trim();
-    kind.eq_ignore_ascii_case("application/json")
 }
 
 /// Checks the fields of a JSON object against those that are wanted.

@@ -3,14 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, mpsc};
-use tokio_stream::wrappers::ReceiverStream;
 
-use crate::answer::{self, Refused};
+use crate::answer::{self, Body, Refused, Response};
 use crate::http::App;
 use crate::job::{Answer, Id, State, Trouble};
 use crate::writer::Changed;
@@ -21,18 +18,17 @@ const BREATH: Duration = Duration::from_millis(50);
 /// A comment keeps the connection from being taken for dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-type Sent = Result<Bytes, std::convert::Infallible>;
-
 /// Answers with a stream, if there is such a pool.
 pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, Refused> {
     let changes = app.changes.subscribe();
     let Answer::State(state) = app.look(&id).await? else {
         return Err(Trouble::Database.into());
     };
-    let (sender, receiver) = mpsc::channel::<Sent>(4);
+    let (sender, receiver) = mpsc::channel(4);
     tokio::spawn(tell(Arc::clone(app), id, state, changes, sender));
-    let kind = [(header::CONTENT_TYPE, "text/event-stream")];
-    Ok((kind, Body::from_stream(ReceiverStream::new(receiver))).into_response())
+    let mut response = Response::new(200, "text/event-stream", "");
+    response.body = Body::Stream(receiver);
+    Ok(response)
 }
 
 async fn tell(
@@ -40,12 +36,12 @@ async fn tell(
     id: Id,
     mut state: State,
     mut changes: broadcast::Receiver<Changed>,
-    sender: mpsc::Sender<Sent>,
+    sender: mpsc::Sender<Bytes>,
 ) {
     let mut stop = app.stop.clone();
     loop {
         let text = format!("data: {}\n\n", answer::state(&state));
-        if sender.send(Ok(text.into())).await.is_err() {
+        if sender.send(text.into()).await.is_err() {
             return;
         }
         loop {
@@ -53,7 +49,7 @@ async fn tell(
                 is_ours = next(&mut changes, &id) => !is_ours,
                 () = tokio::time::sleep(until_expiry(&state)) => false,
                 () = tokio::time::sleep(HEARTBEAT) => {
-                    if sender.send(Ok(": \n\n".into())).await.is_err() {
+                    if sender.send(": \n\n".into()).await.is_err() {
                         return;
                     }
                     continue;
@@ -72,7 +68,7 @@ async fn tell(
                     break;
                 }
                 Err(Trouble::NoSuchPool) => {
-                    let _ = sender.send(Ok("event: gone\ndata: {}\n\n".into())).await;
+                    let _ = sender.send("event: gone\ndata: {}\n\n".into()).await;
                     return;
                 }
                 // The client connects again by itself.

@@ -2,35 +2,33 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use axum::http::{HeaderMap, Uri, header};
-
 use crate::answer::Refused;
+use crate::request::{Head, text};
 
 /// Checks Host and Origin of a request.
-pub(crate) fn check(uri: &Uri, headers: &HeaderMap, known: &[String]) -> Result<(), Refused> {
+pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), Refused> {
     let wrong = || Refused::new(421, "this server is not known by that host name");
-    let mut hosts = headers.get_all(header::HOST).iter();
-    // HTTP/2 has it in the address.
-    let host = match (uri.authority(), hosts.next(), hosts.next()) {
+    let mut hosts = head.all("host");
+    let host = match (head.authority, hosts.next(), hosts.next()) {
         (_, _, Some(_)) => return Err(Refused::new(400, "there is more than one Host header")),
-        (Some(authority), None, _) => authority.as_str(),
-        (_, Some(host), _) => host.to_str().map_err(|_| wrong())?,
+        (Some(authority), None, _) => authority,
+        // What is in the address comes first, and a header beside it must be no other.
+        (Some(authority), Some(host), _) if authority.as_bytes() != host => return Err(wrong()),
+        (_, Some(host), _) => text(host).ok_or_else(wrong)?,
         (None, None, _) => return Err(Refused::new(400, "the Host header is missing")),
     };
     if !is_known(host, known) {
         return Err(wrong());
     }
-    let foreign = || Refused::new(403, "a page of another origin may not use this server");
-    for origin in headers.get_all(header::ORIGIN) {
-        let origin = origin.to_str().map_err(|_| foreign())?;
+    let is_own = |origin: &[u8]| {
+        let origin = text(origin).unwrap_or_default();
         let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        if !of.is_some_and(|of| of.eq_ignore_ascii_case(host)) {
-            return Err(foreign());
-        }
-    }
-    match headers.get("sec-fetch-site") {
-        Some(site) if site == "cross-site" => Err(foreign()),
-        _ => Ok(()),
+        of.is_some_and(|of| of.eq_ignore_ascii_case(host))
+    };
+    let is_foreign = head.all("sec-fetch-site").any(|site| site == b"cross-site");
+    match head.all("origin").all(is_own) && !is_foreign {
+        true => Ok(()),
+        false => Err(Refused::new(403, "a page of another origin may not use this server")),
     }
 }
 

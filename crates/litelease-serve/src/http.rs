@@ -4,15 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::extract::{Request, State as Shared};
-use axum::http::{HeaderMap, HeaderValue, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, get, on};
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{Refused, respond};
+use crate::answer::{Refused, Response, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, openapi};
 use crate::events;
@@ -21,6 +15,7 @@ use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
+use crate::request::Head;
 use crate::ticket::Ticket;
 use crate::writer::Changed;
 
@@ -32,183 +27,161 @@ pub(crate) struct App {
     pub(crate) changes: broadcast::Sender<Changed>,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) places: AtomicU64,
+    /// The number of this process, which the ids of requests begin with.
+    pub(crate) process: u32,
 }
 
-/// What a response was about, for logs and metrics.
-#[derive(Clone, Copy)]
-struct About(&'static str);
+/// What is to be done for a request, as its head tells.
+pub(crate) struct Plan {
+    started: Instant,
+    /// What it is called in logs and metrics.
+    about: &'static str,
+    what: Result<What, Refused>,
+}
 
-/// Every path of the server.
-pub(crate) fn router(app: Arc<App>) -> Router {
-    let mut router = Router::new()
-        .route("/healthz", get(|| async { about("healthz", "ok\n") }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .route("/openapi.json", get(description));
-    for file in page::FILES {
-        router = router.route(file.path, get(move || async move { about("page", file) }));
+enum What {
+    Page(&'static page::File),
+    Healthy,
+    Ready,
+    Metrics,
+    Description,
+    Call { call: &'static Call, id: Id, key: Option<String> },
+}
+
+impl Plan {
+    /// That of a request which is not done.
+    pub(crate) fn refuse(refused: Refused) -> Self {
+        Plan { started: Instant::now(), about: "other", what: Err(refused) }
     }
-    for call in CALLS {
-        let method = match call.method {
-            "put" => MethodFilter::PUT,
-            "post" => MethodFilter::POST,
-            "delete" => MethodFilter::DELETE,
-            _ => MethodFilter::GET,
-        };
-        let handler = async move |Shared(app): Shared<Arc<App>>, request: Request| {
-            let done = perform(&app, call, request).await;
-            about(call.name, done)
-        };
-        router = router.route(call.path, on(method, handler));
+
+    pub(crate) fn is_refused(&self) -> bool {
+        self.what.is_err()
     }
-    let wrong_method = || async { Refused::new(405, "this path does not take that method") };
-    router
-        .method_not_allowed_fallback(wrong_method)
-        .fallback(|| async { Refused::new(404, "there is nothing at this path") })
-        .layer(middleware::from_fn_with_state(Arc::clone(&app), around))
-        .with_state(app)
-}
-
-fn about(name: &'static str, response: impl IntoResponse) -> Response {
-    let mut response = response.into_response();
-    response.extensions_mut().insert(About(name));
-    response
-}
-
-/// What is done for every request: who asks, an id, a line in the log.
-async fn around(Shared(app): Shared<Arc<App>>, request: Request, next: Next) -> Response {
-    let started = Instant::now();
-    let number = app.places.fetch_add(1, Ordering::Relaxed);
-    let request_id = format!("{:08x}-{number}", std::process::id());
-    let mut response = match hosts::check(request.uri(), request.headers(), &app.options.hosts) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused.into_response(),
-    };
-    let status = response.status().as_u16();
-    let About(call) = response.extensions().get().copied().unwrap_or(About("other"));
-    app.metrics.answered(call, status);
-    let ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
-    match status {
-        // At a shutdown there may be thousands of them.
-        503 => tracing::debug!(request_id, call, status, ms, "request"),
-        _ => tracing::info!(request_id, call, status, ms, "request"),
-    }
-    let headers = response.headers_mut();
-    for (name, value) in [
-        ("x-content-type-options", "nosniff"),
-        ("referrer-policy", "no-referrer"),
-        ("cache-control", "no-store"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    if let Ok(value) = HeaderValue::from_str(&request_id) {
-        headers.insert("x-request-id", value);
-    }
-    response
-}
-
-async fn perform(
-    app: &Arc<App>,
-    call: &'static Call,
-    request: Request,
-) -> Result<Response, Refused> {
-    let (head, body) = request.into_parts();
-    let id = pool_id(head.uri.path())?;
-    let fields = match call.fields {
-        [] => Fields::default(),
-        wanted => body::read(&head.headers, body, wanted, app.options.patience).await?,
-    };
-    let answer = match call.name {
-        "register" => {
-            let (count, most) = (fields.count, app.options.max_count);
-            if count > most {
-                return Err(Refused::new(400, format!("count must be at most {most}")));
-            }
-            app.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
-        }
-        "delete" => app.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
-        "borrow" => {
-            let key = key(&head.headers)?;
-            borrow(app, &id, fields, key).await
-        }
-        "return" => {
-            let lease = fields.lease;
-            app.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
-        }
-        "renew" => {
-            let (lease, ttl_ms) = (fields.lease, app.ttl_ms(fields.ttl));
-            app.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
-        }
-        "events" => return events::stream(app, id).await,
-        _ => app.look(&id).await,
-    };
-    Ok(respond(answer?, &id, &app.jobs))
-}
-
-async fn borrow(
-    app: &App,
-    id: &Id,
-    fields: Fields,
-    key: Option<String>,
-) -> Result<Answer, Trouble> {
-    let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
-    let wait = Some(wait.min(app.options.max_wait)).filter(|wait| !wait.is_zero());
-    let place = app.places.fetch_add(1, Ordering::Relaxed);
-    let (reply, answer) = oneshot::channel();
-    let ticket = Ticket::new(answer, app.jobs.clone(), id.clone(), place);
-    let (ttl_ms, note, waits) = (app.ttl_ms(fields.ttl), fields.note, wait.is_some());
-    let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
-    app.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
-    ticket.wait(wait).await
-}
-
-/// The id in a path: a UUID with its hyphens, in either case.
-fn pool_id(path: &str) -> Result<Id, Refused> {
-    let text = path.split('/').nth(2).unwrap_or_default();
-    match uuid::Uuid::try_parse(text) {
-        Ok(id) if text.len() == 36 => Ok(id.to_string().into()),
-        _ => Err(Refused::new(400, "the id of a pool must be a UUID")),
-    }
-}
-
-fn key(headers: &HeaderMap) -> Result<Option<String>, Refused> {
-    let wrong =
-        || Refused::new(400, "Idempotency-Key must be one text of 1 to 200 visible characters");
-    let mut keys = headers.get_all("idempotency-key").iter();
-    match (keys.next(), keys.next()) {
-        (None, _) => Ok(None),
-        (Some(key), None) => match key.to_str() {
-            Ok(key) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
-            _ => Err(wrong()),
-        },
-        _ => Err(wrong()),
-    }
-}
-
-async fn ready(Shared(app): Shared<Arc<App>>) -> Response {
-    // No pool has this id, so the answer is that there is none.
-    let nobody: Id = "".into();
-    let looked = tokio::time::timeout(Duration::from_secs(2), app.look(&nobody)).await;
-    let answer = match looked {
-        _ if *app.stop.borrow() => Err(Refused::from(Trouble::Stopping)),
-        Ok(Ok(_) | Err(Trouble::NoSuchPool)) => Ok("ready\n"),
-        _ => Err(Refused::new(503, "the database does not answer")),
-    };
-    about("readyz", answer)
-}
-
-async fn description(Shared(app): Shared<Arc<App>>) -> Response {
-    about("openapi", axum::response::Json(openapi(app.options.max_count)))
-}
-
-async fn metrics(Shared(app): Shared<Arc<App>>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    about("metrics", (kind, app.metrics.text()))
 }
 
 impl App {
+    /// Decides by its head what to do for a request.
+    pub(crate) fn plan(&self, head: &Head<'_>) -> Plan {
+        match hosts::check(head, &self.options.hosts) {
+            Ok(()) => route(head),
+            Err(refused) => Plan::refuse(refused),
+        }
+    }
+
+    /// Does it, and leaves a line in the log. A head that is refused needs no body.
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        plan: Plan,
+        body: Result<Vec<u8>, Refused>,
+    ) -> Response {
+        let done = match (plan.what, body) {
+            (Ok(what), Ok(body)) => self.perform(what, &body).await,
+            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+        };
+        let response = done.unwrap_or_else(Response::from);
+        let (call, status) = (plan.about, response.status);
+        self.metrics.answered(call, status);
+        let number = self.places.fetch_add(1, Ordering::Relaxed);
+        let request_id = format!("{:08x}-{number}", self.process);
+        let ms = u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match status {
+            // At a shutdown there may be thousands of them.
+            503 => tracing::debug!(request_id, call, status, ms, "request"),
+            _ => tracing::info!(request_id, call, status, ms, "request"),
+        }
+        response.with("x-request-id", request_id)
+    }
+
+    async fn perform(self: &Arc<Self>, what: What, body: &[u8]) -> Result<Response, Refused> {
+        const TEXT: &str = "text/plain; charset=utf-8";
+        match what {
+            What::Page(file) => Ok(file.response()),
+            What::Healthy => Ok(Response::new(200, TEXT, "ok\n")),
+            What::Ready => self.ready().await.map(|()| Response::new(200, TEXT, "ready\n")),
+            What::Metrics => {
+                Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
+            }
+            What::Description => Ok(Response::json(200, &openapi(self.options.max_count))),
+            What::Call { call, id, key } => self.call(call, id, key, body).await,
+        }
+    }
+
+    async fn call(
+        self: &Arc<Self>,
+        call: &'static Call,
+        id: Id,
+        key: Option<String>,
+        body: &[u8],
+    ) -> Result<Response, Refused> {
+        let fields = match call.fields {
+            [] => Fields::default(),
+            wanted => body::check(body, wanted)?,
+        };
+        let answer = match call.name {
+            "register" => {
+                let (count, most) = (fields.count, self.options.max_count);
+                if count > most {
+                    return Err(Refused::new(400, format!("count must be at most {most}")));
+                }
+                self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
+            }
+            "delete" => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
+            "borrow" => self.borrow(&id, fields, key).await,
+            "return" => {
+                let lease = fields.lease;
+                self.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
+            }
+            "renew" => {
+                let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
+                self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
+            }
+            "events" => return events::stream(self, id).await,
+            _ => self.look(&id).await,
+        };
+        Ok(respond(answer?, &id, &self.jobs))
+    }
+
+    async fn borrow(
+        &self,
+        id: &Id,
+        fields: Fields,
+        key: Option<String>,
+    ) -> Result<Answer, Trouble> {
+        let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
+        let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
+        let place = self.places.fetch_add(1, Ordering::Relaxed);
+        let (reply, answer) = oneshot::channel();
+        let ticket = Ticket::new(answer, self.jobs.clone(), id.clone(), place);
+        let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
+        let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
+        self.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
+        ticket.wait(wait).await
+    }
+
+    async fn ready(&self) -> Result<(), Refused> {
+        // No pool has this id, so the answer is that there is none.
+        let nobody: Id = "".into();
+        let looked = tokio::time::timeout(Duration::from_secs(2), self.look(&nobody)).await;
+        match looked {
+            _ if self.is_stopping() => Err(Trouble::Stopping.into()),
+            Ok(Ok(_) | Err(Trouble::NoSuchPool)) => Ok(()),
+            _ => Err(Refused::new(503, "the database does not answer")),
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Waits until the server is to stop.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        // Nobody who could say so any more is a stop as well.
+        let _ = stop.wait_for(|stops| *stops).await;
+    }
+
     /// Leaves a job and waits for its answer.
-    pub(crate) async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, Trouble> {
+    async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, Trouble> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(job(reply)).map_err(|_| Trouble::Stopping)?;
         answer.await.unwrap_or(Err(Trouble::Stopping))
@@ -223,5 +196,90 @@ impl App {
         let most = i64::try_from(self.options.max_ttl.as_millis()).unwrap_or(i64::MAX);
         // A cast of a float saturates.
         ((seconds * 1000.0).ceil() as i64).clamp(1, most)
+    }
+}
+
+/// What is at a path.
+fn route(head: &Head<'_>) -> Plan {
+    let started = Instant::now();
+    // What can be got can be looked at.
+    let method = if head.method == "HEAD" { "GET" } else { head.method };
+    let plan = |about, what| Plan { started, about, what };
+    let fixed = match head.path {
+        "/healthz" => Some(("healthz", What::Healthy)),
+        "/readyz" => Some(("readyz", What::Ready)),
+        "/metrics" => Some(("metrics", What::Metrics)),
+        "/openapi.json" => Some(("openapi", What::Description)),
+        path => {
+            page::FILES.iter().find(|file| file.path == path).map(|file| ("page", What::Page(file)))
+        }
+    };
+    if let Some((about, what)) = fixed {
+        return match method {
+            "GET" => plan(about, Ok(what)),
+            _ => plan("other", Err(Refused::method("GET"))),
+        };
+    }
+    let there = || CALLS.iter().filter_map(|call| Some((call, id_in(call.path, head.path)?)));
+    match there().find(|(call, _)| call.method.eq_ignore_ascii_case(method)) {
+        Some((call, id)) => plan(call.name, called(call, id, head)),
+        None => {
+            let methods: Vec<String> =
+                there().map(|(call, _)| call.method.to_uppercase()).collect();
+            let refused = match methods.is_empty() {
+                true => Refused::new(404, "there is nothing at this path"),
+                false => Refused::method(&methods.join(", ")),
+            };
+            plan("other", Err(refused))
+        }
+    }
+}
+
+/// What stands for the id in a path of this form, if it has that form.
+fn id_in<'p>(form: &str, path: &'p str) -> Option<&'p str> {
+    let (before, after) = form.split_once("{id}")?;
+    let id = path.strip_prefix(before)?.strip_suffix(after)?;
+    (!id.contains('/')).then_some(id)
+}
+
+fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refused> {
+    let id = pool_id(id)?;
+    if !call.fields.is_empty() && !is_json(head) {
+        return Err(Refused::new(
+            415,
+            "the body must be JSON: send Content-Type: application/json",
+        ));
+    }
+    let key = match call.name {
+        "borrow" => key(head)?,
+        _ => None,
+    };
+    Ok(What::Call { call, id, key })
+}
+
+/// A UUID with its hyphens, in either case.
+fn pool_id(text: &str) -> Result<Id, Refused> {
+    match uuid::Uuid::try_parse(text) {
+        Ok(id) if text.len() == 36 => {
+            Ok(Id::from(&*id.as_hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer())))
+        }
+        _ => Err(Refused::new(400, "the id of a pool must be a UUID")),
+    }
+}
+
+fn is_json(head: &Head<'_>) -> bool {
+    let kind = head.one("content-type").ok().flatten().unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
+    match head.one("idempotency-key") {
+        Ok(None) => Ok(None),
+        Ok(Some(key)) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
+        _ => Err(Refused::new(
+            400,
+            "Idempotency-Key must be one text of 1 to 200 visible characters",
+        )),
     }
 }

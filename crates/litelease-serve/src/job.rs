@@ -12,7 +12,15 @@ pub(crate) type Id = Arc<str>;
 /// Where requests leave their jobs.
 pub(crate) type Jobs = mpsc::Sender<Job>;
 
+/// Where one request waits for its answer.
 pub(crate) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
+
+/// An answer on its way to its request.
+pub(crate) struct Answered {
+    pub(crate) id: Id,
+    pub(crate) reply: Reply,
+    pub(crate) answer: Result<Answer, Trouble>,
+}
 
 /// One thing to do.
 pub(crate) enum Job {

@@ -47,7 +47,8 @@ fn main() -> ExitCode {
         }
     };
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).init();
-    let served = tokio::runtime::Builder::new_multi_thread()
+    // One thread has all connections and another one writes: more would only wake each other.
+    let served = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| error.to_string())

@@ -1,7 +1,8 @@
 //! The files of the web page, which are part of the program.
 
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+
+use crate::answer::Response;
 
 /// A file that is served as it is.
 pub(crate) struct File {
@@ -33,10 +34,9 @@ const SCRIPT: &str = "text/javascript; charset=utf-8";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-impl IntoResponse for &'static File {
-    fn into_response(self) -> Response {
-        let headers =
-            [(header::CONTENT_TYPE, self.kind), (header::CONTENT_SECURITY_POLICY, POLICY)];
-        (headers, self.text).into_response()
+impl File {
+    pub(crate) fn response(&self) -> Response {
+        let text = Bytes::from_static(self.text.as_bytes());
+        Response::new(200, self.kind, text).with("content-security-policy", POLICY)
     }
 }

@@ -8,20 +8,21 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::service::TowerToHyperService;
 use litelease::Litelease;
-use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::file;
 use crate::high_water::HighWater;
-use crate::http::{App, router};
+use crate::http::App;
+use crate::http1;
+use crate::http2;
 use crate::job::Job;
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::ticket::deliver_all;
 use crate::writer::Writer;
 
 /// How long a shutdown waits for answers that are being sent.
@@ -105,19 +106,23 @@ pub async fn run(
     let (changes, _) = broadcast::channel(1024);
     let (stopping, stop) = watch::channel(false);
     let (jobs, todo) = mpsc::channel();
-    let writer = Writer::new(db, mark, &options, changes.clone(), Arc::clone(&metrics));
+    let (answers, answered) = unbounded_channel();
+    let writer = Writer::new(db, mark, &options, answers, changes.clone(), Arc::clone(&metrics));
     let writer = thread::Builder::new().name("writer".into()).spawn(move || writer.work(&todo))?;
-    let places = AtomicU64::new(1);
-    let (max_connections, patience) = (options.max_connections, options.patience);
-    let app =
-        App { jobs: jobs.clone(), options, metrics: Arc::clone(&metrics), changes, stop, places };
-    let router = router(Arc::new(app));
+    let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
+    let permits = Arc::new(Semaphore::new(options.max_connections));
+    let (places, process) = (AtomicU64::new(1), std::process::id());
+    let app = App {
+        jobs: jobs.clone(),
+        options,
+        metrics: Arc::clone(&metrics),
+        changes,
+        stop,
+        places,
+        process,
+    };
+    let app = Arc::new(app);
 
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(1_000);
-    let builder = Arc::new(builder);
-    let permits = Arc::new(Semaphore::new(max_connections));
     let mut connections = JoinSet::new();
     tokio::pin!(shutdown);
     loop {
@@ -138,19 +143,9 @@ pub async fn run(
                 continue;
             }
         };
-        let (builder, service) = (Arc::clone(&builder), TowerToHyperService::new(router.clone()));
-        let mut stopped = stopping.subscribe();
+        let app = Arc::clone(&app);
         connections.spawn(async move {
-            let connection = builder.serve_connection(TokioIo::new(stream), service);
-            tokio::pin!(connection);
-            // A client that hangs up or talks nonsense is no news.
-            let _ = tokio::select! {
-                done = &mut connection => done,
-                _ = stopped.changed() => {
-                    connection.as_mut().graceful_shutdown();
-                    connection.await
-                }
-            };
+            serve(stream, app).await;
             drop(permit);
         });
         metrics.connected(connections.len());
@@ -164,17 +159,29 @@ pub async fn run(
     if tokio::time::timeout(LAST_CALL, all).await.is_err() {
         connections.shutdown().await;
     }
-    drop((router, jobs));
-    match tokio::task::spawn_blocking(move || writer.join()).await {
-        Ok(Ok(())) => Ok(()),
+    drop((app, jobs));
+    // The writer has said its last with the stop; what nobody took is given back before it ends.
+    let delivered = delivery.await;
+    match (delivered, tokio::task::spawn_blocking(move || writer.join()).await) {
+        (Ok(()), Ok(Ok(()))) => Ok(()),
         _ => Err(io::Error::other("the writer ended in an unexpected way")),
+    }
+}
+
+/// Serves one connection in the version of HTTP that its client speaks.
+async fn serve(stream: TcpStream, app: Arc<App>) {
+    match http2::is_spoken(&stream, app.options.patience).await {
+        Ok(true) => http2::serve(stream, app).await,
+        Ok(false) => http1::serve(stream, app).await,
+        // A client that hangs up is no news.
+        Err(_) => {}
     }
 }
 
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;

@@ -1,11 +1,14 @@
 //! The request's side of a borrow: it waits for its answer, and whatever happens to it, no slot is lost.
+//!
+//! The writer hands over the answers of a commit together: one message, and one wake-up of the thread that has all
+//! connections.
 
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::Unsent;
-use crate::job::{Answer, Id, Job, Jobs, Trouble};
+use crate::job::{Answer, Answered, Id, Job, Jobs, Trouble};
 
 /// A borrow under way.
 ///
@@ -70,6 +73,27 @@ impl Drop for Ticket {
         {
             let (jobs, id) = (self.jobs.clone(), self.id.clone());
             drop(Unsent { jobs, id, lease: Some(lent.borrowed.lease) });
+        }
+    }
+}
+
+/// Delivers answers until the writer sends no more.
+pub(crate) async fn deliver_all(mut answers: mpsc::UnboundedReceiver<Vec<Answered>>, jobs: Jobs) {
+    while let Some(answers) = answers.recv().await {
+        deliver(answers, |id, lease| {
+            // Where the writer is gone, the lease ends by itself.
+            let _ = jobs.send(Job::GiveBack { id, lease });
+        });
+    }
+}
+
+/// Hands answers to their requests. A grant whose client is gone is to be given back, unless a key keeps it.
+pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, String)) {
+    for Answered { id, reply, answer } in answers {
+        if let Err(Ok(Answer::Lent(lent))) = reply.send(answer)
+            && !lent.has_key
+        {
+            give_back(id, lent.borrowed.lease);
         }
     }
 }

@@ -8,14 +8,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, mpsc};
 
 use crate::file;
 use crate::high_water::HighWater;
-use crate::job::{Answer, Borrow, Id, Job, Lent, Reply, State, Trouble};
+use crate::job::{Answer, Answered, Borrow, Id, Job, Lent, Reply, State, Trouble};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::queue::Queue;
+use crate::ticket::deliver;
 
 /// How often to look whether another process has changed the file, while somebody waits or watches.
 const GLANCE: Duration = Duration::from_millis(20);
@@ -36,6 +37,8 @@ pub(crate) struct Writer {
     stopping: bool,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
+    /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
+    answers: Option<mpsc::UnboundedSender<Vec<Answered>>>,
     changes: broadcast::Sender<Changed>,
     metrics: Arc<Metrics>,
     /// SQLite's count of commits by others, as last seen.
@@ -48,8 +51,14 @@ pub(crate) struct Writer {
 /// Answers of one commit, to be sent once it has succeeded.
 struct Batch {
     now_ms: i64,
-    answers: Vec<(Id, Reply, Result<Answer, Trouble>)>,
+    answers: Vec<Answered>,
     changed: Vec<Id>,
+}
+
+impl Batch {
+    fn answer(&mut self, id: Id, reply: Reply, answer: Result<Answer, Trouble>) {
+        self.answers.push(Answered { id, reply, answer });
+    }
 }
 
 impl Writer {
@@ -57,6 +66,7 @@ impl Writer {
         db: Litelease,
         mark: HighWater,
         options: &Options,
+        answers: mpsc::UnboundedSender<Vec<Answered>>,
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -69,6 +79,7 @@ impl Writer {
             max_batch: options.max_batch.max(1),
             stopping: false,
             unclaimed: Vec::new(),
+            answers: Some(answers),
             changes,
             metrics,
             version: 0,
@@ -165,9 +176,10 @@ impl Writer {
                 Err(error) => self.fail(batch, unclaimed, &error),
             }
         }
-        for (id, reply) in looks {
-            // Whoever asked may be gone.
-            let _ = reply.send(self.look(&id));
+        if !looks.is_empty() {
+            let look = |(id, reply): (Id, Reply)| Answered { answer: self.look(&id), id, reply };
+            let answers = looks.into_iter().map(look).collect();
+            self.hand_over(answers);
         }
         self.metrics.waiters(self.waiters);
     }
@@ -228,7 +240,7 @@ impl Writer {
             let _ = self.db.rollback_batch();
             for job in todo {
                 if let Some((id, reply)) = job.into_reply() {
-                    batch.answers.push((id, reply, Err(Trouble::Database)));
+                    batch.answer(id, reply, Err(Trouble::Database));
                 }
             }
         }
@@ -241,7 +253,7 @@ impl Writer {
         let pools = self.db.pools();
         if self.stopping {
             if let Some((id, reply)) = job.into_reply() {
-                batch.answers.push((id, reply, Err(Trouble::Stopping)));
+                batch.answer(id, reply, Err(Trouble::Stopping));
             }
             return Ok(());
         }
@@ -276,9 +288,9 @@ impl Writer {
         };
         let answered = as_answer(answered);
         match answered {
-            Ok(answer) => batch.answers.push((Arc::clone(&id), reply, answer)),
+            Ok(answer) => batch.answer(Arc::clone(&id), reply, answer),
             Err(error) => {
-                batch.answers.push((id, reply, Err(Trouble::Database)));
+                batch.answer(id, reply, Err(Trouble::Database));
                 return Err(error);
             }
         }
@@ -292,7 +304,7 @@ impl Writer {
         let lent = lend(&self.db.pools(), &borrow, batch.now_ms);
         match as_answer(lent) {
             Ok(Ok(Answer::Nothing)) if borrow.waits && self.waiters >= self.max_waiters => {
-                batch.answers.push((borrow.id, borrow.reply, Err(Trouble::TooManyWaiters)));
+                batch.answer(borrow.id, borrow.reply, Err(Trouble::TooManyWaiters));
             }
             Ok(Ok(Answer::Nothing)) if borrow.waits => {
                 self.waiters += 1;
@@ -303,10 +315,10 @@ impl Writer {
                 if matches!(answer, Ok(Answer::Lent(_))) {
                     batch.changed.push(Arc::clone(&borrow.id));
                 }
-                batch.answers.push((borrow.id, borrow.reply, answer));
+                batch.answer(borrow.id, borrow.reply, answer);
             }
             Err(error) => {
-                batch.answers.push((borrow.id, borrow.reply, Err(Trouble::Database)));
+                batch.answer(borrow.id, borrow.reply, Err(Trouble::Database));
                 return Err(error);
             }
         }
@@ -338,7 +350,7 @@ impl Writer {
             let waiter = queue.pop();
             for (_, reply) in waiter.into_iter().flat_map(|waiter| waiter.replies) {
                 self.waiters = self.waiters.saturating_sub(1);
-                batch.answers.push((Arc::clone(id), reply, answer.clone()));
+                batch.answer(Arc::clone(id), reply, answer.clone());
             }
             batch.changed.push(Arc::clone(id));
             if let Some(error) = error {
@@ -352,33 +364,24 @@ impl Writer {
     }
 
     /// Sends the answers of a commit. A grant whose client is gone is given back with the next one.
-    fn send(&mut self, batch: Batch) {
-        let tokens = batch.answers.iter().filter_map(|(_, _, answer)| match answer {
-            Ok(Answer::Lent(lent)) => Some(lent.borrowed.slot.token),
-            _ => None,
-        });
-        if let Err(error) = self.mark.rise(tokens.max().unwrap_or(0)) {
+    fn send(&mut self, mut batch: Batch) {
+        let mut newest = 0;
+        let now_ms = litelease::now_ms();
+        for Answered { answer, .. } in &mut batch.answers {
+            if let Ok(Answer::Lent(lent)) = answer {
+                newest = newest.max(lent.borrowed.slot.token);
+                match lent.borrowed.slot.is_live(now_ms) {
+                    true => self.metrics.lent(),
+                    // Committing takes time too.
+                    false => *answer = Err(Trouble::TooShort),
+                }
+            }
+        }
+        if let Err(error) = self.mark.rise(newest) {
             // The grants are stored; what is missing is the means to notice a restored backup.
             tracing::warn!(error = %error, "the high-water mark cannot be written");
         }
-        let now_ms = litelease::now_ms();
-        for (id, reply, answer) in batch.answers {
-            let answer = match answer {
-                // Committing takes time too.
-                Ok(Answer::Lent(lent)) if !lent.borrowed.slot.is_live(now_ms) => {
-                    Err(Trouble::TooShort)
-                }
-                answer => answer,
-            };
-            if let Ok(Answer::Lent(_)) = &answer {
-                self.metrics.lent();
-            }
-            if let Err(Ok(Answer::Lent(lent))) = reply.send(answer)
-                && !lent.has_key
-            {
-                self.unclaimed.push((id, lent.borrowed.lease));
-            }
-        }
+        self.hand_over(batch.answers);
         let mut changed = batch.changed;
         changed.sort_unstable();
         changed.dedup();
@@ -389,21 +392,34 @@ impl Writer {
         }
     }
 
+    /// Answers all of them with one message.
+    fn hand_over(&mut self, answers: Vec<Answered>) {
+        let answers = match &self.answers {
+            Some(sender) => match sender.send(answers) {
+                Ok(()) => return,
+                Err(unsent) => unsent.0,
+            },
+            None => answers,
+        };
+        deliver(answers, |id, lease| self.unclaimed.push((id, lease)));
+    }
+
     /// A commit that failed: nobody has got anything. Where it is not known whether it was stored, what was
     /// granted in it is given back as soon as the database works again.
-    fn fail(&mut self, batch: Batch, unclaimed: Vec<(Id, String)>, error: &Error) {
+    fn fail(&mut self, mut batch: Batch, unclaimed: Vec<(Id, String)>, error: &Error) {
         self.metrics.failed();
         // The text of the error has the path of the file, and no id.
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         self.unclaimed = unclaimed;
         // Whoever still waits is looked after when it works again.
         self.due_ms = litelease::now_ms().saturating_add(1_000);
-        for (id, reply, answer) in batch.answers {
+        for Answered { id, answer, .. } in &mut batch.answers {
             if let Ok(Answer::Lent(lent)) = answer {
-                self.unclaimed.push((id, lent.borrowed.lease));
+                self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease)));
             }
-            let _ = reply.send(Err(Trouble::Database));
+            *answer = Err(Trouble::Database);
         }
+        self.hand_over(batch.answers);
         if !self.unclaimed.is_empty() {
             // Not in a tight loop, while the cause lasts.
             std::thread::sleep(GLANCE);
@@ -446,9 +462,12 @@ impl Writer {
     fn stop(&mut self) {
         self.stopping = true;
         self.waiters = 0;
+        // What was handed over before is delivered, and then the end of this channel is seen.
+        self.answers = None;
         for (_, mut queue) in self.queues.drain() {
             while let Some(waiter) = queue.pop() {
                 for (_, reply) in waiter.replies {
+                    // Whoever waited may be gone.
                     let _ = reply.send(Err(Trouble::Stopping));
                 }
             }

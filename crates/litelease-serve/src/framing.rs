@@ -1,0 +1,324 @@
+//! Where a request of HTTP/1 begins and ends: pure functions on what was received.
+//!
+//! What two readers could understand in two ways is refused: that is how requests are smuggled.
+
+use httparse::{EMPTY_HEADER, Error, Status};
+
+use crate::answer::Refused;
+use crate::body::LONGEST;
+use crate::request::{Head, text};
+
+/// The longest head.
+pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
+
+/// The most headers.
+const MOST_HEADERS: usize = 64;
+
+/// How the body comes, and what happens after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Framing {
+    pub(crate) length: Length,
+    /// The client wants to be told before it sends the body.
+    pub(crate) expects: bool,
+    /// The answer has no body.
+    pub(crate) is_head: bool,
+    /// The connection stays open.
+    pub(crate) stays: bool,
+    /// HTTP/1.0, which knows no chunks.
+    pub(crate) is_old: bool,
+}
+
+/// How long a body is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Length {
+    Known(usize),
+    Chunked,
+}
+
+/// Reads the head at the start of what was received. None if it has not come as a whole yet; otherwise what `take` makes of
+/// it, how its body comes, and how long it was.
+pub(crate) fn head<T>(
+    received: &[u8],
+    take: impl FnOnce(&Head<'_>) -> T,
+) -> Result<Option<(T, Framing, usize)>, Refused> {
+    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let used = match request.parse(received) {
+        Ok(Status::Complete(used)) if used <= LONGEST_HEAD => used,
+        Ok(Status::Partial) if received.len() < LONGEST_HEAD => return Ok(None),
+        Ok(_) => return Err(Refused::new(431, "the head of the request is longer than 16 KiB")),
+        Err(Error::TooManyHeaders) => return Err(Refused::new(431, "there are too many headers")),
+        Err(_) => return Err(Refused::new(400, "the head of the request is not HTTP/1.1")),
+    };
+    let target = request.path.unwrap_or_default();
+    let (authority, path) = split(target)
+        .ok_or_else(|| Refused::new(400, "the target of the request must begin with a slash"))?;
+    let method = request.method.unwrap_or_default();
+    let head = Head { method, path, authority, headers: request.headers };
+    let framing = framing(&head, request.version == Some(0))?;
+    Ok(Some((take(&head), framing, used)))
+}
+
+/// Host and path of a target, which is a path or, as proxies are sent it, an address.
+fn split(target: &str) -> Option<(Option<&str>, &str)> {
+    let (authority, path) = match target.strip_prefix("http://") {
+        Some(rest) => match rest.find(['/', '?']) {
+            Some(at) => rest.split_at_checked(at).map(|(host, path)| (Some(host), path))?,
+            None => (Some(rest), ""),
+        },
+        None if target.starts_with('/') => (None, target),
+        None => return None,
+    };
+    match path.split('?').next()? {
+        "" => Some((authority, "/")),
+        path => Some((authority, path)),
+    }
+}
+
+fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, Refused> {
+    let refuse = |text: &str| Err(Refused::new(400, text));
+    let length = match (head.one("content-length"), head.one("transfer-encoding")) {
+        (Ok(None), Ok(None)) => Length::Known(0),
+        (Ok(Some(digits)), Ok(None)) => match digits.parse() {
+            // A sign is no digit, though parsing would take it.
+            Ok(length) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Length::Known(length),
+            _ => return refuse("Content-Length must be one whole number"),
+        },
+        (Ok(None), Ok(Some(coding))) if coding.eq_ignore_ascii_case("chunked") && !is_old => {
+            Length::Chunked
+        }
+        (Ok(None), Ok(_)) => return refuse("Transfer-Encoding must be chunked"),
+        _ => return refuse("the length of the body must be given once"),
+    };
+    let wants = |word: &str| {
+        let lists = head.all("connection").filter_map(text);
+        lists.flat_map(|list| list.split(',')).any(|one| one.trim().eq_ignore_ascii_case(word))
+    };
+    let expects = head.one("expect").ok().flatten();
+    Ok(Framing {
+        length,
+        expects: !is_old && expects.is_some_and(|text| text.eq_ignore_ascii_case("100-continue")),
+        is_head: head.method == "HEAD",
+        stays: !is_old && !wants("close"),
+        is_old,
+    })
+}
+
+/// A body that comes in chunks, as far as it has come.
+#[derive(Default)]
+pub(crate) struct Chunks {
+    body: Vec<u8>,
+    /// The last chunk was there, and only its trailers are missing.
+    is_last: bool,
+}
+
+impl Chunks {
+    /// Takes what is whole off the start of what was received. True once that is all.
+    pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, Refused> {
+        let wrong = || Refused::new(400, "the chunks of the body are not as they must be");
+        while !self.is_last {
+            let (start, size) = match httparse::parse_chunk_size(received) {
+                Ok(Status::Complete(found)) => found,
+                // A size with its extensions is short.
+                Ok(Status::Partial) if received.len() < 1024 => return Ok(false),
+                _ => return Err(wrong()),
+            };
+            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            if size.saturating_add(self.body.len()) > LONGEST {
+                return Err(Refused::too_long());
+            }
+            self.is_last = size == 0;
+            if self.is_last {
+                received.drain(..start);
+                break;
+            }
+            let end = start + size;
+            match received.get(end..end + 2) {
+                Some(b"\r\n") => {}
+                Some(_) => return Err(wrong()),
+                None => return Ok(false),
+            }
+            self.body.extend(received.get(start..end).unwrap_or_default());
+            received.drain(..end + 2);
+        }
+        let end = match received.get(..2) {
+            Some(b"\r\n") => Some(2),
+            _ => received.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4),
+        };
+        match end {
+            Some(end) => received.drain(..end),
+            None if received.len() < 1024 => return Ok(false),
+            None => return Err(wrong()),
+        };
+        Ok(true)
+    }
+
+    pub(crate) fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(text: &str) -> Result<Option<(String, Framing, usize)>, u16> {
+        head(text.as_bytes(), |head| format!("{} {:?} {}", head.method, head.authority, head.path))
+            .map_err(|refused| refused.status)
+    }
+
+    #[test]
+    fn a_head_tells_where_its_body_ends_and_what_could_be_read_in_two_ways_is_refused() {
+        use Length::{Chunked, Known};
+        for (headers, expected) in [
+            ("", Ok((Known(0), true))),
+            ("Content-Length: 5\r\n", Ok((Known(5), true))),
+            ("content-LENGTH:  5 \r\n", Ok((Known(5), true))),
+            ("Content-Length: 99999999999999999999999\r\n", Err(400)),
+            ("Content-Length: +5\r\n", Err(400)),
+            ("Content-Length: -5\r\n", Err(400)),
+            ("Content-Length: 5, 5\r\n", Err(400)),
+            ("Content-Length: 5\r\nContent-Length: 5\r\n", Err(400)),
+            ("Content-Length: \r\n", Err(400)),
+            ("Content-Length: 0x5\r\n", Err(400)),
+            ("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", Err(400)),
+            ("Transfer-Encoding: Chunked\r\n", Ok((Chunked, true))),
+            ("Transfer-Encoding: gzip, chunked\r\n", Err(400)),
+            ("Transfer-Encoding: identity\r\n", Err(400)),
+            ("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", Err(400)),
+            ("Transfer-Encoding : chunked\r\n", Err(400)),
+            ("Transfer-Encoding: \x0bchunked\r\n", Err(400)),
+            ("Connection: close\r\n", Ok((Known(0), false))),
+            ("Connection: Upgrade, CLOSE\r\n", Ok((Known(0), false))),
+            ("Connection: keep-alive\r\n", Ok((Known(0), true))),
+            ("X: a\r\n b\r\n", Err(400)),
+            (" X: a\r\n", Err(400)),
+            ("X\0: a\r\n", Err(400)),
+            ("X: a\0b\r\n", Err(400)),
+            (": a\r\n", Err(400)),
+            ("X\r\n", Err(400)),
+        ] {
+            let text = format!("POST /x HTTP/1.1\r\n{headers}\r\n");
+            let read = framed(&text).map(|read| read.map(|(_, framing, used)| (framing, used)));
+            let expected = expected.map(|(length, stays)| Some((length, stays, text.len())));
+            let read =
+                read.map(|read| read.map(|(framing, used)| (framing.length, framing.stays, used)));
+            assert_eq!(read, expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_is_a_method_a_target_and_a_version_that_is_known() {
+        for (line, expected) in [
+            ("GET / HTTP/1.1", Ok("GET None /")),
+            ("GET /l/x?y#z HTTP/1.1", Ok("GET None /l/x")),
+            ("HEAD //a HTTP/1.0", Ok("HEAD None //a")),
+            ("GET http://h:1/p?q HTTP/1.1", Ok("GET Some(\"h:1\") /p")),
+            ("GET http://h HTTP/1.1", Ok("GET Some(\"h\") /")),
+            ("GET http://h?q HTTP/1.1", Ok("GET Some(\"h\") /")),
+            ("OPTIONS * HTTP/1.1", Err(400)),
+            ("CONNECT h:1 HTTP/1.1", Err(400)),
+            ("GET https://h/ HTTP/1.1", Err(400)),
+            ("GET / HTTP/1.2", Err(400)),
+            ("GET / HTTP/2.0", Err(400)),
+            ("GET /", Err(400)),
+            ("GET  / HTTP/1.1", Err(400)),
+            ("G\0T / HTTP/1.1", Err(400)),
+            ("GET /\0 HTTP/1.1", Err(400)),
+            ("", Ok("")),
+        ] {
+            let read = framed(&format!("{line}\r\n\r\n"));
+            let read = read.map(|read| read.map(|(text, ..)| text).unwrap_or_default());
+            assert_eq!(read.as_deref(), expected.as_deref(), "{line:?}");
+        }
+        assert_eq!(framed("GET / HTTP/1.1\r\nHost: x\r\n"), Ok(None));
+        assert_eq!(framed(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(LONGEST_HEAD))), Err(431));
+        let many = "X: y\r\n".repeat(MOST_HEADERS + 1);
+        assert_eq!(framed(&format!("GET / HTTP/1.1\r\n{many}\r\n")), Err(431));
+        let old = framed("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").ok().flatten();
+        assert!(old.is_some_and(|(_, framing, _)| framing.is_old && !framing.stays));
+        assert_eq!(framed("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(400));
+    }
+
+    /// Feeds a body to the reader, so many bytes at a time, and answers it with what is left.
+    fn chunked(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, Vec<u8>)>, u16> {
+        let (mut chunks, mut received) = (Chunks::default(), Vec::new());
+        let mut parts = text.chunks(step);
+        while let Some(part) = parts.next() {
+            received.extend(part);
+            if chunks.take(&mut received).map_err(|refused| refused.status)? {
+                parts.for_each(|part| received.extend(part));
+                return Ok(Some((chunks.into_body(), received)));
+            }
+        }
+        Ok(None)
+    }
+
+    #[test]
+    fn chunks_are_put_together_however_they_come() {
+        let long = format!("4001\r\n{}", "x".repeat(100));
+        let endless = format!("1;{}", "x".repeat(2000));
+        for (text, expected) in [
+            ("0\r\n\r\n", Ok(Some(("", "")))),
+            ("5\r\nhello\r\n0\r\n\r\nNEXT", Ok(Some(("hello", "NEXT")))),
+            ("2;a=b\r\nhe\r\n003\r\nllo\r\n0\r\nX: y\r\n\r\nNEXT", Ok(Some(("hello", "NEXT")))),
+            ("A\r\n0123456789\r\n0\r\n\r\n", Ok(Some(("0123456789", "")))),
+            ("5\r\nhel", Ok(None)),
+            ("5\r\nhello", Ok(None)),
+            ("0\r\n", Ok(None)),
+            ("5\r\nhelloXX0\r\n\r\n", Err(400)),
+            ("-1\r\n\r\n", Err(400)),
+            ("x\r\n\r\n", Err(400)),
+            ("ffffffffffffffff\r\n", Err(413)),
+            ("fffffffffffffffff\r\n", Err(400)),
+            (&long, Err(413)),
+            (&endless, Err(400)),
+        ] {
+            for step in [1, 2, 3, text.len()] {
+                let read = chunked(text.as_bytes(), step);
+                let expected = expected.map(|whole| {
+                    whole.map(|(body, rest)| (body.as_bytes().to_vec(), rest.as_bytes().to_vec()))
+                });
+                assert_eq!(read, expected, "{text:.40?} by {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_are_refused_and_nothing_else_happens() {
+        let seeds: [&[u8]; 4] = [
+            b"POST /l/x/borrow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n{}   ",
+            b"GET http://localhost/ HTTP/1.0\r\nConnection: close, x\r\nExpect: 100-continue\r\n\r\n",
+            b"5;x=y\r\nhello\r\n0\r\nTrailer: z\r\n\r\n",
+            b"\r\n\r\n \t:0123456789abcdef",
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut dice = move |sides: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % sides as u64) as usize
+        };
+        for _ in 0..200_000 {
+            let mut bytes = seeds[dice(seeds.len())].to_vec();
+            for _ in 0..dice(6) {
+                let at = dice(bytes.len().max(1)).min(bytes.len());
+                match dice(4) {
+                    0 => bytes.insert(at, dice(256) as u8),
+                    1 if at < bytes.len() => bytes[at] = dice(256) as u8,
+                    2 if at < bytes.len() => _ = bytes.remove(at),
+                    _ => bytes.truncate(at),
+                }
+            }
+            if let Ok(Some((_, framing, used))) = head(&bytes, |head| head.path.len()) {
+                assert!(used <= bytes.len(), "{bytes:?}");
+                assert!(!(framing.is_old && framing.length == Length::Chunked), "{bytes:?}");
+            }
+            let mut received = bytes.clone();
+            let mut chunks = Chunks::default();
+            if chunks.take(&mut received).is_ok() {
+                assert!(chunks.into_body().len() + received.len() <= bytes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Connections that speak HTTP/1: one request after the other, each within its limits.
+//!
+//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::answer::{Body, Refused, Response};
+use crate::body::LONGEST;
+use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
+use crate::http::{App, Plan};
+
+/// How much room there is for what comes next.
+const ROOM: usize = 1024;
+
+/// How long, and for how many bytes, a client that is refused may go on sending before it is cut off: it would not see
+/// its answer otherwise.
+const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+    let is_idle = AtomicBool::new(true);
+    let connection = Connection { stream, received: Vec::new(), app: Arc::clone(&app) };
+    let serving = connection.serve(&is_idle);
+    tokio::pin!(serving);
+    tokio::select! {
+        () = &mut serving => return,
+        () = app.stopped() => {}
+    }
+    // Whoever has asked for something is answered.
+    if !is_idle.load(Relaxed) {
+        serving.await;
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+    /// What has come and was not used yet.
+    received: Vec<u8>,
+    app: Arc<App>,
+}
+
+/// A request, as far as its head tells.
+struct Asked {
+    plan: Plan,
+    framing: Framing,
+}
+
+impl Connection {
+    async fn serve(mut self, is_idle: &AtomicBool) {
+        // A client that hangs up or talks nonsense is no news.
+        while let Ok(true) = self.turn(is_idle).await {}
+    }
+
+    /// One request and its answer. False if it was the last one.
+    async fn turn(&mut self, is_idle: &AtomicBool) -> io::Result<bool> {
+        let asked = match self.head(is_idle).await? {
+            Ok(asked) => asked,
+            Err(refused) => return self.refuse(refused).await,
+        };
+        let Asked { plan, framing } = asked;
+        let (body, is_read) = match self.body(framing, plan.is_refused()).await? {
+            Ok(body) => (Ok(body), true),
+            Err(refused) => (Err(refused), false),
+        };
+        let Some(response) = self.answer(plan, body).await else { return Ok(false) };
+        let stays = framing.stays && is_read && !self.app.is_stopping();
+        self.respond(response, framing, stays).await?;
+        if !is_read {
+            self.linger().await;
+        }
+        is_idle.store(true, Relaxed);
+        Ok(stays)
+    }
+
+    /// Reads a head.
+    async fn head(&mut self, is_idle: &AtomicBool) -> io::Result<Result<Asked, Refused>> {
+        let deadline = Instant::now() + self.app.options.patience;
+        loop {
+            if !self.received.is_empty() {
+                is_idle.store(false, Relaxed);
+                match framing::head(&self.received, |head| self.app.plan(head)) {
+                    Ok(Some((plan, framing, used))) => {
+                        self.received.drain(..used);
+                        return Ok(Ok(Asked { plan, framing }));
+                    }
+                    Ok(None) => {}
+                    Err(refused) => return Ok(Err(refused)),
+                }
+            }
+            match timeout_at(deadline, self.fill()).await {
+                Ok(filled) => filled?,
+                Err(_) if self.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {
+                    let refused = Refused::new(408, "the head of the request took too long");
+                    return Ok(Err(refused));
+                }
+            }
+        }
+    }
+
+    /// Reads a body. `Err` if it stays where it is. Whoever is refused anyway need not begin to send it.
+    async fn body(
+        &mut self,
+        framing: Framing,
+        is_refused: bool,
+    ) -> io::Result<Result<Vec<u8>, Refused>> {
+        match framing.length {
+            Length::Known(length) if length > LONGEST => return Ok(Err(Refused::too_long())),
+            Length::Known(length) if length <= self.received.len() => {
+                return Ok(Ok(self.take(length)));
+            }
+            _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
+            _ if framing.expects => self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
+            _ => {}
+        }
+        let patience = self.app.options.patience;
+        let read = async {
+            match framing.length {
+                Length::Known(length) => {
+                    while self.received.len() < length {
+                        self.fill().await?;
+                    }
+                    Ok(Ok(self.take(length)))
+                }
+                Length::Chunked => {
+                    let mut chunks = Chunks::default();
+                    loop {
+                        match chunks.take(&mut self.received) {
+                            Ok(true) => return Ok(Ok(chunks.into_body())),
+                            Ok(false) => self.fill().await?,
+                            Err(refused) => return Ok(Err(refused)),
+                        }
+                    }
+                }
+            }
+        };
+        timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
+    }
+
+    /// Waits for the answer, and for the client to hang up: None if it does.
+    async fn answer(&mut self, plan: Plan, body: Result<Vec<u8>, Refused>) -> Option<Response> {
+        if self.received.is_empty() {
+            self.received = Vec::new();
+        }
+        let app = Arc::clone(&self.app);
+        let answer = app.answer(plan, body);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                // What it asks next may come already, within limits.
+                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
+                    if matches!(read, Ok(0) | Err(_)) {
+                        return None;
+                    }
+                }
+                response = &mut answer => return Some(response),
+            }
+        }
+    }
+
+    async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
+        let framing = Framing {
+            length: Length::Known(0),
+            expects: false,
+            is_head: false,
+            stays: false,
+            is_old: false,
+        };
+        let response = self.app.answer(Plan::refuse(refused), Ok(Vec::new())).await;
+        self.respond(response, framing, false).await?;
+        self.linger().await;
+        Ok(false)
+    }
+
+    async fn respond(
+        &mut self,
+        response: Response,
+        framing: Framing,
+        stays: bool,
+    ) -> io::Result<()> {
+        let mut out = Vec::with_capacity(512);
+        match response.body {
+            Body::Whole { ref text, .. } => {
+                write_head(&mut out, &response, stays);
+                // Writing to a vector cannot fail.
+                let _ = write!(out, "content-length: {}\r\n\r\n", text.len());
+                if !framing.is_head {
+                    out.extend_from_slice(text);
+                }
+                self.send(&out).await?;
+            }
+            Body::Stream(_) => {
+                write_head(&mut out, &response, stays);
+                let chunked: &[u8] = match framing.is_old {
+                    true => b"\r\n",
+                    false => b"transfer-encoding: chunked\r\n\r\n",
+                };
+                out.extend_from_slice(chunked);
+                self.send(&out).await?;
+            }
+        }
+        match response.body {
+            Body::Whole { unsent: Some(unsent), .. } => unsent.sent(),
+            Body::Stream(texts) if !framing.is_head => {
+                self.stream_out(texts, framing.is_old).await?
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Sends one text after the other, until there are no more or the client hangs up.
+    async fn stream_out(
+        &mut self,
+        mut texts: mpsc::Receiver<Bytes>,
+        is_old: bool,
+    ) -> io::Result<()> {
+        loop {
+            let text = tokio::select! {
+                text = texts.recv() => text,
+                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
+                    match read? {
+                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                        _ => continue,
+                    }
+                }
+            };
+            match (text, is_old) {
+                (Some(text), true) => self.send(&text).await?,
+                (Some(text), false) => {
+                    let mut chunk = format!("{:x}\r\n", text.len()).into_bytes();
+                    chunk.extend_from_slice(&text);
+                    chunk.extend_from_slice(b"\r\n");
+                    self.send(&chunk).await?;
+                }
+                (None, true) => return Ok(()),
+                (None, false) => return self.send(b"0\r\n\r\n").await,
+            }
+        }
+    }
+
+    /// Reads what has come. An error if nothing comes any more.
+    async fn fill(&mut self) -> io::Result<()> {
+        self.received.reserve(ROOM);
+        match self.stream.read_buf(&mut self.received).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    fn take(&mut self, length: usize) -> Vec<u8> {
+        let rest = self.received.split_off(length);
+        std::mem::replace(&mut self.received, rest)
+    }
+
+    /// Sends all of it, to a client that takes it in time.
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let sent = match self.stream.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            sent => sent?,
+        };
+        match bytes.get(sent..) {
+            None | Some([]) => Ok(()),
+            Some(rest) => timeout(self.app.options.patience, self.stream.write_all(rest)).await?,
+        }
+    }
+
+    /// Lets the client see its answer before the connection is cut: it may still be sending.
+    async fn linger(&mut self) {
+        let (time, most) = LINGER;
+        let drain = async {
+            let (mut read, mut scrap) = (0, [0; 4096]);
+            self.stream.shutdown().await?;
+            while read < most {
+                match self.stream.read(&mut scrap).await? {
+                    0 => break,
+                    more => read += more,
+                }
+            }
+            io::Result::Ok(())
+        };
+        // It is over in any case.
+        let _ = timeout(time, drain).await;
+    }
+}
+
+/// The first line and all headers but the length, which comes last.
+fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
+    let status = response.status;
+    let reason = hyper::StatusCode::from_u16(status).ok();
+    let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or("Unknown");
+    // Writing to a vector cannot fail.
+    let _ = write!(out, "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\n", response.kind);
+    for (name, value) in response.headers() {
+        let _ = write!(out, "{name}: {value}\r\n");
+    }
+    with_date(|date| _ = write!(out, "date: {date}\r\n"));
+    if !stays {
+        out.extend_from_slice(b"connection: close\r\n");
+    }
+}
+
+/// The date as HTTP has it, which is made once a second.
+fn with_date(use_it: impl FnOnce(&str)) {
+    thread_local! {
+        static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+    }
+    let now = SystemTime::now();
+    let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    DATE.with_borrow_mut(|(of, text)| {
+        if *of != second || text.is_empty() {
+            (*of, *text) = (second, httpdate::fmt_http_date(now));
+        }
+        use_it(text);
+    });
+}

@@ -1,0 +1,143 @@
+//! Connections that speak HTTP/2, by prior knowledge: hyper does the protocol.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
+
+use crate::answer::{Body, Refused, Unsent};
+use crate::body::LONGEST;
+use crate::http::App;
+use crate::request::Head;
+
+/// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Waits for the first bytes, and tells by them whether the client speaks it.
+pub(crate) async fn is_spoken(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
+    let look = async {
+        loop {
+            let mut first = [0; 3];
+            let seen = stream.peek(&mut first).await?;
+            match first.get(..seen) {
+                None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Some(start) if !PREFACE.starts_with(start) => return Ok(false),
+                Some([_, _, _]) => return Ok(true),
+                // What was only looked at is still there, so there is no sign that more has come.
+                Some(_) => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    timeout(patience, look).await?
+}
+
+/// Serves a connection until it ends.
+pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+    let stopped = {
+        let app = Arc::clone(&app);
+        async move { app.stopped().await }
+    };
+    let service = service_fn(move |request| {
+        let app = Arc::clone(&app);
+        async move { Ok::<_, Infallible>(answer(&app, request).await) }
+    });
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.timer(TokioTimer::new()).max_concurrent_streams(1_000);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    // A client that hangs up or talks nonsense is no news.
+    let _ = tokio::select! {
+        done = &mut connection => done,
+        () = stopped => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+}
+
+async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
+    let (parts, body) = request.into_parts();
+    let plan = {
+        let headers = parts.headers.iter();
+        let headers: Vec<_> = headers
+            .map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() })
+            .collect();
+        let authority = parts.uri.authority().map(|authority| authority.as_str());
+        let (method, path) = (parts.method.as_str(), parts.uri.path());
+        app.plan(&Head { method, path, authority, headers: &headers })
+    };
+    let body = match plan.is_refused() {
+        true => Ok(Vec::new()),
+        false => read(body, app.options.patience).await,
+    };
+    let response = app.answer(plan, body).await;
+    let mut head = hyper::Response::builder().status(response.status);
+    head = head.header("content-type", response.kind);
+    for (name, value) in response.headers() {
+        head = head.header(name, value);
+    }
+    // Names and values are ours, so there is nothing that could be wrong with them.
+    head.body(response.body).unwrap_or_default()
+}
+
+async fn read(body: Incoming, patience: Duration) -> Result<Vec<u8>, Refused> {
+    if body.size_hint().lower() > LONGEST as u64 {
+        return Err(Refused::too_long());
+    }
+    match timeout(patience, Limited::new(body, LONGEST).collect()).await {
+        Err(_) => Err(Refused::too_slow()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refused::too_long()),
+        Ok(Err(_)) => Err(Refused::new(400, "the body ended before it was complete")),
+        Ok(Ok(collected)) => Ok(collected.to_bytes().into()),
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::Whole { text: Bytes::new(), unsent: None }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Body::Whole { text, .. } if text.is_empty() => Poll::Ready(None),
+            Body::Whole { text, unsent } => {
+                // Whether it arrives is known to nobody here.
+                unsent.take().into_iter().for_each(Unsent::sent);
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(text)))))
+            }
+            Body::Stream(texts) => {
+                texts.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(text))))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Body::Whole { text, .. } if text.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Body::Whole { text, .. } => SizeHint::with_exact(text.len() as u64),
+            Body::Stream(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The head of a request, as both versions of HTTP have it.
+
+use httparse::Header;
+
+/// What a request says before its body.
+pub(crate) struct Head<'a> {
+    pub(crate) method: &'a str,
+    /// Without its query.
+    pub(crate) path: &'a str,
+    /// The host where the address itself has it: in HTTP/2, and in what a proxy is sent.
+    pub(crate) authority: Option<&'a str>,
+    pub(crate) headers: &'a [Header<'a>],
+}
+
+impl<'a> Head<'a> {
+    /// The values of a header, as many as there are.
+    pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let named = move |header: &&Header<'a>| header.name.eq_ignore_ascii_case(name);
+        self.headers.iter().filter(named).map(|header| header.value.trim_ascii())
+    }
+
+    /// The value of a header that may be there once, as text. `Err` if it is there twice or is no text.
+    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&'a str>, ()> {
+        let mut values = self.all(name);
+        match (values.next(), values.next()) {
+            (None, _) => Ok(None),
+            (Some(value), None) => text(value).map(Some).ok_or(()),
+            _ => Err(()),
+        }
+    }
+}
+
+/// A value of visible characters.
+pub(crate) fn text(value: &[u8]) -> Option<&str> {
+    let is_visible = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
+    std::str::from_utf8(value).ok().filter(|_| value.iter().all(is_visible))
+}
