@@ -63,12 +63,12 @@ pub(crate) fn jobs() -> Vec<Job> {
             Ok(Outcome { figures: hold::waiting()?, ..Outcome::default() })
         }),
         job("B11 B12", "the service next to others", 85.0, |bench| {
-            let figures = serve::figures(5, 2.0)?;
+            let figures = serve::figures(bench.scratch.folder()?.path(), 5, 2.0)?;
             let notes = vec![peers::etcd(bench.scratch.folder()?.path())?];
             Ok(Outcome { figures, notes, absent: serve::absent(), ..Outcome::default() })
         }),
-        job("B14", "borrowers that wait", 25.0, |_| {
-            let (figure, series) = serve::waiters()?;
+        job("B14", "borrowers that wait", 25.0, |bench| {
+            let (figure, series) = serve::waiters(bench.scratch.folder()?.path())?;
             Ok(Outcome { figures: vec![figure], series, ..Outcome::default() })
         }),
         job("B15", "from Python", 10.0, |bench| python::outcome(bench.scratch.folder()?.path())),

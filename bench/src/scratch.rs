@@ -3,6 +3,7 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -21,7 +22,11 @@ impl Scratch {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         thread::spawn(move || {
             if signals.forever().next().is_some() {
-                let _ = std::fs::remove_dir_all(&path);
+                // What still runs may be making files in it.
+                for _ in 0..20 {
+                    let _ = std::fs::remove_dir_all(&path);
+                    thread::sleep(Duration::from_millis(5));
+                }
                 eprintln!("\nlitelease-bench: interrupted");
                 std::process::exit(130);
             }

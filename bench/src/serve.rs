@@ -111,8 +111,8 @@ pub(crate) fn absent() -> Vec<(&'static str, &'static str)> {
 }
 
 /// Measures all, each peer once per round.
-pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
-    let place = Place::new()?;
+pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
+    let place = Place::new(folder)?;
     let peers: Vec<&Peer> =
         PEERS.iter().filter(|peer| is_there(peer.what, peer.is_there)).collect();
     let mut ours = Vec::new();
@@ -154,8 +154,8 @@ pub(crate) fn figures(rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
 }
 
 /// B14: what waiting takes, over both versions of HTTP, and how that grows.
-pub(crate) fn waiters() -> Result<(Figure, Vec<Series>)> {
-    let place = Place::new()?;
+pub(crate) fn waiters(folder: &Path) -> Result<(Figure, Vec<Series>)> {
+    let place = Place::new(folder)?;
     let server = || place.litelease(&["--max-waiters", "20000"]);
     let plain = memory::each(&server()?, memory::Http1::default(), &WAITERS)?;
     let shared = memory::each(&server()?, memory::Http2::new()?, &WAITERS)?;
@@ -204,10 +204,8 @@ struct Place {
 }
 
 impl Place {
-    fn new() -> Result<Self> {
-        let shm = Path::new("/dev/shm");
-        let folder = if shm.is_dir() { tempfile::tempdir_in(shm)? } else { tempfile::tempdir()? };
-        Ok(Place { folder, shim: build_shim()? })
+    fn new(folder: &Path) -> Result<Self> {
+        Ok(Place { folder: tempfile::tempdir_in(folder)?, shim: build_shim()? })
     }
 
     /// The service on a new file.

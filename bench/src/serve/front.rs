@@ -10,7 +10,7 @@ use super::redis::{Redis, Scripts};
 use crate::Result;
 
 /// Serves until it is killed, and says where.
-pub(crate) fn run(redis: SocketAddr, slots: usize) -> Result<bool> {
+pub(crate) fn run(redis: SocketAddr, slots: usize) -> Result<()> {
     let scripts = Scripts::load(redis, slots)?;
     let keeper = Pipeline { redis: Redis::open(redis)?, scripts, leases: 0 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -18,7 +18,7 @@ pub(crate) fn run(redis: SocketAddr, slots: usize) -> Result<bool> {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("listening at http://{}", listener.local_addr()?);
         seam::run(listener, Options::default(), keeper, std::future::pending()).await?;
-        Ok(true)
+        Ok(())
     })
 }
 
