@@ -142,7 +142,7 @@ fn links_in_the_documents_lead_somewhere() {
 fn dependencies_point_inward() {
     for (krate, may_know) in [
         ("litelease-core", &[][..]),
-        ("litelease-store", &["litelease-core"]),
+        ("litelease-store", &["libc", "litelease-core"]),
         ("litelease-sql", &["litelease-core", "litelease-store"]),
         ("litelease-extension", &["litelease-core", "litelease-sql", "litelease-store"]),
         ("litelease-keeper", &["libc"]),
@@ -161,9 +161,10 @@ fn dependencies_point_inward() {
         (
             "litelease-serve",
             &[
-                "axum",
-                "http-body",
+                "bytes",
                 "http-body-util",
+                "httparse",
+                "httpdate",
                 "hyper",
                 "hyper-util",
                 "litelease",
@@ -171,7 +172,6 @@ fn dependencies_point_inward() {
                 "serde_json",
                 "socket2",
                 "tokio",
-                "tokio-stream",
                 "tracing",
                 "uuid",
             ],
