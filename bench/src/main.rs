@@ -62,6 +62,7 @@ fn work(words: &[&str]) -> Result<()> {
         ["wait", work, file] => hold::worker(work, Path::new(file)),
         // Its clients alone, for a service under a profiler.
         ["drive", address, seconds] => serve::drive(address, seconds),
+        ["front", redis] => serve::front(redis),
         ["write", method, file] => writers::write(method, Path::new(file)),
         _ => Err(USAGE.into()),
     }

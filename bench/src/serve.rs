@@ -4,6 +4,7 @@
 //! Each peer gets a turn in every round, so that the machine's mood is everybody's.
 
 mod drive;
+mod front;
 mod http;
 mod memory;
 mod postgres;
@@ -48,6 +49,11 @@ pub(crate) fn drive(address: &str, seconds: &str) -> Result<()> {
     Ok(())
 }
 
+/// The HTTP of the service before a Redis that is there already.
+pub(crate) fn front(redis: &str) -> Result<()> {
+    front::run(redis.parse()?, SLOTS)
+}
+
 /// One who is measured: what it is called, what ours are to be of it, and its calls per second in each round.
 struct Peer {
     id: &'static str,
@@ -64,6 +70,18 @@ const PEERS: &[Peer] = &[
         reach: 18.0,
         rate: |place, seconds| http_rate(place.litelease(&["--max-batch", "1"])?.address, seconds),
         is_there: || true,
+    },
+    Peer {
+        id: "B11",
+        what: "calls/s of the service ÷ Redis always, behind the same HTTP",
+        reach: 1.4,
+        rate: |place, seconds| {
+            let redis = place.redis()?;
+            let mut front = Command::new(std::env::current_exe()?);
+            front.args(["front", &redis.address.to_string()]);
+            http_rate(listening(front)?.address, seconds)
+        },
+        is_there: redis::is_there,
     },
     Peer {
         id: "B11",

@@ -85,8 +85,9 @@ impl App {
         let request_id = format!("{:08x}-{number}", self.process);
         let ms = u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match status {
-            // At a shutdown there may be thousands of them.
-            503 => tracing::debug!(request_id, call, status, ms, "request"),
+            // What went well is counted, and a line for each would cost a third of what the answer does. At a
+            // shutdown there may be thousands of the other ones.
+            200 | 503 => tracing::debug!(request_id, call, status, ms, "request"),
             _ => tracing::info!(request_id, call, status, ms, "request"),
         }
         response.with("x-request-id", request_id)

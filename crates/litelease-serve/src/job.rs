@@ -1,19 +1,31 @@
 //! What requests ask of the writer, and what it answers.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+// Tests run the exchange under schedules of their own.
+#[cfg(test)]
+use shuttle::sync::mpsc;
+#[cfg(not(test))]
 use std::sync::mpsc;
 
 use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 /// The id of a pool, as it is stored: a UUID in lower case.
 pub(crate) type Id = Arc<str>;
+
+pub(crate) use mpsc::{Receiver, RecvTimeoutError, channel};
 
 /// Where requests leave their jobs.
 pub(crate) type Jobs = mpsc::Sender<Job>;
 
 /// Where one request waits for its answer.
 pub(crate) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
+
+/// Where answers are handed over, all of a commit together.
+pub(crate) type Answers = UnboundedSender<Vec<Answered>>;
 
 /// An answer on its way to its request.
 pub(crate) struct Answered {
@@ -124,4 +136,20 @@ pub(crate) enum Trouble {
     Exhausted,
     Database,
     Stopping,
+}
+
+/// Waits for a job.
+#[cfg(not(test))]
+pub(crate) fn receive(jobs: &Receiver<Job>, patience: Duration) -> Result<Job, RecvTimeoutError> {
+    jobs.recv_timeout(patience)
+}
+
+/// The same, where time is up whenever nothing is there.
+#[cfg(test)]
+pub(crate) fn receive(jobs: &Receiver<Job>, _: Duration) -> Result<Job, RecvTimeoutError> {
+    shuttle::thread::yield_now();
+    jobs.try_recv().map_err(|error| match error {
+        mpsc::TryRecvError::Empty => RecvTimeoutError::Timeout,
+        mpsc::TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+    })
 }

@@ -20,6 +20,8 @@ mod options;
 mod page;
 mod queue;
 mod request;
+#[doc(hidden)]
+pub mod seam;
 mod server;
 mod ticket;
 mod writer;

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::high_water::HighWater;
 use crate::http::App;
 use crate::http1;
 use crate::http2;
-use crate::job::Job;
+use crate::job::{Answers, Job, Receiver, channel};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::ticket::deliver_all;
-use crate::writer::Writer;
+use crate::writer::{Changed, Writer};
 
 /// How long a shutdown waits for answers that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);
@@ -102,13 +102,28 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Service { db, mark, options } = service;
+    let limits = options.clone();
+    run_before(listener, options, shutdown, move |todo, answers, changes, metrics| {
+        Writer::new(db, mark, &limits, answers, changes, metrics).work(&todo);
+    })
+    .await
+}
+
+/// Serves before whatever works on the jobs, in a thread of its own, until nobody can leave one any more.
+pub(crate) async fn run_before(
+    listener: TcpListener,
+    options: Options,
+    shutdown: impl Future<Output = ()>,
+    work: impl FnOnce(Receiver<Job>, Answers, broadcast::Sender<Changed>, Arc<Metrics>) + Send + 'static,
+) -> io::Result<()> {
     let metrics = Arc::new(Metrics::default());
     let (changes, _) = broadcast::channel(1024);
     let (stopping, stop) = watch::channel(false);
-    let (jobs, todo) = mpsc::channel();
+    let (jobs, todo) = channel();
     let (answers, answered) = unbounded_channel();
-    let writer = Writer::new(db, mark, &options, answers, changes.clone(), Arc::clone(&metrics));
-    let writer = thread::Builder::new().name("writer".into()).spawn(move || writer.work(&todo))?;
+    let (told, counted) = (changes.clone(), Arc::clone(&metrics));
+    let work = move || work(todo, answers, told, counted);
+    let writer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
     let (places, process) = (AtomicU64::new(1), std::process::id());

@@ -97,3 +97,189 @@ pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, Stri
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! The real writer and the real requests, under random schedules: clients come, hang up, run out of time and give
+    //! back, at any moment of the other side's work.
+
+    use std::collections::HashMap;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use litelease::Litelease;
+    use litelease::rusqlite::Connection;
+    use shuttle::rand::{Rng, thread_rng};
+    use shuttle::scheduler::RandomScheduler;
+    use tokio::sync::broadcast;
+
+    use super::*;
+    use crate::Options;
+    use crate::answer::respond;
+    use crate::high_water::HighWater;
+    use crate::job::{Borrow, Lent, Receiver, channel};
+    use crate::metrics::Metrics;
+    use crate::writer::Writer;
+
+    const SLOTS: i64 = 2;
+
+    /// One thread's side: clients that borrow, and what they hold.
+    struct Clients {
+        id: Id,
+        jobs: Jobs,
+        answers: mpsc::UnboundedReceiver<Vec<Answered>>,
+        waiting: Vec<Waiting>,
+        /// Leases by their positions.
+        held: HashMap<i64, String>,
+        places: u64,
+    }
+
+    /// A borrow that waits for its answer, or one whose time will be up.
+    enum Waiting {
+        Asking(Pin<Box<dyn Future<Output = Result<Answer, Trouble>>>>),
+        Timed(Ticket),
+    }
+
+    impl Clients {
+        /// Does one thing, whichever.
+        fn step(&mut self) {
+            match thread_rng().gen_range(0..8) {
+                0..=2 => self.borrow(),
+                3 => self.deliver(),
+                4 => self.give_back(),
+                _ if self.waiting.is_empty() => {}
+                // A client hangs up.
+                5 => drop(self.any()),
+                _ => self.look(),
+            }
+        }
+
+        fn any(&mut self) -> Waiting {
+            let at = thread_rng().gen_range(0..self.waiting.len());
+            self.waiting.swap_remove(at)
+        }
+
+        fn borrow(&mut self) {
+            self.places += 1;
+            let (reply, answer) = oneshot::channel();
+            let (id, place) = (self.id.clone(), self.places);
+            let ticket = Ticket::new(answer, self.jobs.clone(), id.clone(), place);
+            let waits = thread_rng().gen_range(0..4) > 0;
+            let borrow =
+                Borrow { id, ttl_ms: 3_600_000, note: None, key: None, waits, place, reply };
+            assert!(self.jobs.send(Job::Borrow(borrow)).is_ok());
+            self.waiting.push(match thread_rng().gen_range(0..2) {
+                0 => Waiting::Asking(Box::pin(ticket.wait(None))),
+                _ => Waiting::Timed(ticket),
+            });
+        }
+
+        fn deliver(&mut self) {
+            while let Ok(answers) = self.answers.try_recv() {
+                deliver(answers, |id, lease| {
+                    assert!(self.jobs.send(Job::GiveBack { id, lease }).is_ok());
+                });
+            }
+        }
+
+        /// One who waits looks whether there is an answer, or has waited long enough.
+        fn look(&mut self) {
+            let answer = match self.any() {
+                Waiting::Timed(mut ticket) => ticket.close(),
+                Waiting::Asking(mut asking) => {
+                    match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                        Poll::Ready(answer) => Some(answer),
+                        Poll::Pending => {
+                            self.waiting.push(Waiting::Asking(asking));
+                            None
+                        }
+                    }
+                }
+            };
+            match answer {
+                Some(Ok(Answer::Lent(lent))) => self.hold(lent),
+                Some(Ok(Answer::Nothing)) | None => {}
+                answer => panic!("{answer:?}"),
+            }
+        }
+
+        fn hold(&mut self, lent: Lent) {
+            let (position, lease) = (lent.borrowed.slot.position, lent.borrowed.lease.clone());
+            let response = respond(Answer::Lent(lent), &self.id, &self.jobs);
+            if thread_rng().gen_range(0..4) == 0 {
+                // The connection breaks before the answer is sent.
+                return drop(response);
+            }
+            if let crate::answer::Body::Whole { unsent: Some(unsent), .. } = response.body {
+                unsent.sent();
+            }
+            let twice = self.held.insert(position, lease);
+            assert_eq!(twice, None, "slot {position} is lent out twice");
+        }
+
+        fn give_back(&mut self) {
+            let Some(position) = self.held.keys().next().copied() else { return };
+            let lease = self.held.remove(&position).unwrap_or_default();
+            let (reply, _) = oneshot::channel();
+            let job = Job::Return { id: self.id.clone(), lease, reply };
+            assert!(self.jobs.send(job).is_ok());
+        }
+
+        /// Waits until as many slots are in use as are held.
+        fn settle(&mut self) {
+            for _ in 0..1_000 {
+                let (reply, mut looked) = oneshot::channel();
+                assert!(self.jobs.send(Job::Look { id: self.id.clone(), reply }).is_ok());
+                let state = loop {
+                    self.deliver();
+                    match looked.try_recv() {
+                        Ok(Ok(Answer::State(state))) => break state,
+                        Ok(answer) => panic!("{answer:?}"),
+                        Err(_) => shuttle::thread::yield_now(),
+                    }
+                };
+                if (state.info.in_use, state.waiters) == (self.held.len() as i64, 0) {
+                    return;
+                }
+            }
+            panic!("a slot is in use that nobody has");
+        }
+    }
+
+    fn play() {
+        let folder = tempfile::tempdir().unwrap();
+        let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
+        db.bootstrap().unwrap();
+        db.pools().register("p", SLOTS).unwrap();
+        let mark = HighWater::beside(&folder.path().join("p")).unwrap();
+        let (jobs, todo): (Jobs, Receiver<Job>) = channel();
+        let (handed, answers) = mpsc::unbounded_channel();
+        let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
+        let writer = Writer::new(db, mark, &Options::default(), handed, changes, metrics);
+        let writer = shuttle::thread::spawn(move || writer.work(&todo));
+        let (waiting, held) = (Vec::new(), HashMap::new());
+        let mut clients = Clients { id: "p".into(), jobs, answers, waiting, held, places: 0 };
+        for _ in 0..40 {
+            clients.step();
+            shuttle::thread::yield_now();
+        }
+        // All hang up or give back, and everything is free again.
+        clients.waiting.clear();
+        clients.settle();
+        while !clients.held.is_empty() {
+            clients.give_back();
+        }
+        clients.settle();
+        drop(clients);
+        writer.join().unwrap();
+    }
+
+    #[test]
+    fn no_slot_is_lost_or_lent_twice_whatever_happens_when() {
+        let mut config = shuttle::Config::new();
+        // SQLite needs more than the default.
+        config.stack_size = 1024 * 1024;
+        shuttle::Runner::new(RandomScheduler::new(300), config).run(play);
+    }
+}

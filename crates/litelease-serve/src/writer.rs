@@ -2,17 +2,19 @@
 //!
 //! It also knows who waits, and hands a slot that comes free to the head of the queue in the same commit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::broadcast;
 
 use crate::file;
 use crate::high_water::HighWater;
-use crate::job::{Answer, Answered, Borrow, Id, Job, Lent, Reply, State, Trouble};
+use crate::job::{
+    Answer, Answered, Answers, Borrow, Id, Job, Lent, Receiver, RecvTimeoutError, Reply, State,
+    Trouble, receive,
+};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::queue::Queue;
@@ -20,6 +22,9 @@ use crate::ticket::deliver;
 
 /// How often to look whether another process has changed the file, while somebody waits or watches.
 const GLANCE: Duration = Duration::from_millis(20);
+
+/// How long to wait for the next of those who are about to ask.
+const LINGER: Duration = Duration::from_micros(50);
 
 /// What nobody needs to be told of at once.
 const IDLE: Duration = Duration::from_secs(60);
@@ -35,10 +40,16 @@ pub(crate) struct Writer {
     max_waiters: usize,
     max_batch: usize,
     stopping: bool,
+    /// Jobs that are to be done in the next commit, and those who want to look after it.
+    todo: VecDeque<Job>,
+    looks: Vec<(Id, Reply)>,
+    /// How many jobs the last commit had, and how long it took to commit them.
+    last_batch: usize,
+    last_took: Duration,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
     /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
-    answers: Option<mpsc::UnboundedSender<Vec<Answered>>>,
+    answers: Option<Answers>,
     changes: broadcast::Sender<Changed>,
     metrics: Arc<Metrics>,
     /// SQLite's count of commits by others, as last seen.
@@ -49,6 +60,7 @@ pub(crate) struct Writer {
 }
 
 /// Answers of one commit, to be sent once it has succeeded.
+#[derive(Default)]
 struct Batch {
     now_ms: i64,
     answers: Vec<Answered>,
@@ -66,7 +78,7 @@ impl Writer {
         db: Litelease,
         mark: HighWater,
         options: &Options,
-        answers: mpsc::UnboundedSender<Vec<Answered>>,
+        answers: Answers,
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -78,6 +90,10 @@ impl Writer {
             max_waiters: options.max_waiters,
             max_batch: options.max_batch.max(1),
             stopping: false,
+            todo: VecDeque::new(),
+            looks: Vec::new(),
+            last_batch: 0,
+            last_took: Duration::ZERO,
             unclaimed: Vec::new(),
             answers: Some(answers),
             changes,
@@ -92,23 +108,54 @@ impl Writer {
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
         loop {
             let first = match self.unclaimed.is_empty() {
-                true => jobs.recv_timeout(self.patience()),
+                true => receive(jobs, self.patience()),
                 false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
             };
-            let mut batch = match first {
-                Ok(job) => vec![job],
-                Err(RecvTimeoutError::Timeout) => Vec::new(),
+            match first {
+                Ok(job) => self.take(job),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
-            };
-            let more = self.max_batch - batch.len();
-            batch.extend(jobs.try_iter().take(more));
+            }
             self.glance();
-            self.commit(batch);
+            self.commit(jobs);
         }
         // Whoever left last may have left a grant behind.
         if !self.unclaimed.is_empty() {
-            self.commit(Vec::new());
+            self.commit(jobs);
         }
+    }
+
+    /// Takes a job in. What needs no commit is done at once.
+    fn take(&mut self, job: Job) {
+        match job {
+            Job::Look { id, reply } => self.looks.push((id, reply)),
+            Job::Leave { id, place } => self.leave(&id, place),
+            Job::Stop => self.stop(),
+            Job::GiveBack { id, lease } => self.unclaimed.push((id, lease)),
+            job => self.todo.push_back(job),
+        }
+    }
+
+    /// The next job of a commit in which so many were done, while there are any.
+    ///
+    /// Those who were answered together ask again together, one after the other. A commit that begins with the first of
+    /// them would leave the others to wait for the next one, so it waits for as many, a moment for each, and in all no
+    /// longer than a commit takes.
+    fn next(&mut self, jobs: &Receiver<Job>, done: usize, since: Instant) -> Option<Job> {
+        if done >= self.max_batch {
+            return None;
+        }
+        while self.todo.is_empty() {
+            let job = match jobs.try_recv() {
+                Ok(job) => job,
+                Err(_) if done >= self.last_batch || since.elapsed() > self.last_took => {
+                    return None;
+                }
+                Err(_) => receive(jobs, LINGER).ok()?,
+            };
+            self.take(job);
+        }
+        self.todo.pop_front()
     }
 
     /// How long there is nothing to do unless somebody comes.
@@ -150,32 +197,17 @@ impl Writer {
     }
 
     /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
-    fn commit(&mut self, jobs: Vec<Job>) {
-        let mut looks = Vec::new();
-        let mut batch = Batch { now_ms: 0, answers: Vec::new(), changed: Vec::new() };
-        let mut todo = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            match job {
-                Job::Look { id, reply } => looks.push((id, reply)),
-                Job::Leave { id, place } => self.leave(&id, place),
-                Job::Stop => self.stop(),
-                Job::GiveBack { id, lease } => self.unclaimed.push((id, lease)),
-                job => todo.push(job),
-            }
-        }
+    fn commit(&mut self, jobs: &Receiver<Job>) {
         let serves_all = self.has_something_to_serve();
-        if !todo.is_empty() || !self.unclaimed.is_empty() || serves_all {
+        if !self.todo.is_empty() || !self.unclaimed.is_empty() || serves_all {
             let unclaimed = std::mem::take(&mut self.unclaimed);
-            let count = todo.len();
-            let started = Instant::now();
-            match self.write(todo, &unclaimed, serves_all, &mut batch) {
-                Ok(()) => {
-                    self.metrics.committed(count, started.elapsed());
-                    self.send(batch);
-                }
+            let mut batch = Batch::default();
+            match self.write(jobs, &unclaimed, serves_all, &mut batch) {
+                Ok(()) => self.send(batch),
                 Err(error) => self.fail(batch, unclaimed, &error),
             }
         }
+        let looks = std::mem::take(&mut self.looks);
         if !looks.is_empty() {
             let look = |(id, reply): (Id, Reply)| Answered { answer: self.look(&id), id, reply };
             let answers = looks.into_iter().map(look).collect();
@@ -203,17 +235,17 @@ impl Writer {
 
     fn write(
         &mut self,
-        todo: Vec<Job>,
+        jobs: &Receiver<Job>,
         unclaimed: &[(Id, String)],
         serves_all: bool,
         batch: &mut Batch,
     ) -> Result<(), Error> {
-        // Every job is answered, also those that are not reached because one before them fails.
-        let mut todo = todo.into_iter();
+        let started = Instant::now();
         let begun = match file::check_place(&self.db) {
             Ok(()) => self.db.begin_batch(),
             Err(error) => Err(error),
         };
+        let mut count = 0;
         let done = begun.and_then(|()| {
             // The clock is read under the write lock: waiting for the lock takes time too.
             batch.now_ms = litelease::now_ms();
@@ -224,7 +256,8 @@ impl Writer {
                     Err(error) => return Err(error),
                 }
             }
-            for job in todo.by_ref() {
+            while let Some(job) = self.next(jobs, count, started) {
+                count += 1;
                 self.perform(job, batch)?;
             }
             if serves_all {
@@ -234,12 +267,18 @@ impl Writer {
             }
             Ok(())
         });
+        let ending = Instant::now();
         let done = done.and_then(|()| self.db.commit_batch());
-        if done.is_err() {
-            // What cannot be rolled back now is before the next one begins.
-            let _ = self.db.rollback_batch();
-            for job in todo {
-                if let Some((id, reply)) = job.into_reply() {
+        match done {
+            Ok(()) => {
+                self.metrics.committed(count, started.elapsed());
+                (self.last_batch, self.last_took) = (count, ending.elapsed());
+            }
+            Err(_) => {
+                // What cannot be rolled back now is before the next one begins.
+                let _ = self.db.rollback_batch();
+                // Every job is answered, also those that were not reached because one before them failed.
+                for (id, reply) in self.todo.drain(..).filter_map(Job::into_reply) {
                     batch.answer(id, reply, Err(Trouble::Database));
                 }
             }
@@ -394,6 +433,8 @@ impl Writer {
 
     /// Answers all of them with one message.
     fn hand_over(&mut self, answers: Vec<Answered>) {
+        // Whoever is answered and looks at the metrics then must not be counted as waiting.
+        self.metrics.waiters(self.waiters);
         let answers = match &self.answers {
             Some(sender) => match sender.send(answers) {
                 Ok(()) => return,
@@ -410,7 +451,7 @@ impl Writer {
         self.metrics.failed();
         // The text of the error has the path of the file, and no id.
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
-        self.unclaimed = unclaimed;
+        self.unclaimed.extend(unclaimed);
         // Whoever still waits is looked after when it works again.
         self.due_ms = litelease::now_ms().saturating_add(1_000);
         for Answered { id, answer, .. } in &mut batch.answers {
