@@ -168,7 +168,7 @@ fn peers(results: &Results) -> String {
         across: "ours ÷ theirs, and what has to be reached; 64 clients, every sync 1 ms; right of 1 ours are more",
         scale: Scale::up_to(values.chain([0.5, 30.0])),
         from: 1.0,
-        left: 230.0,
+        left: 270.0,
         bars: &bars,
     };
     plot.draw()

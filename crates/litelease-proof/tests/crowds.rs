@@ -49,10 +49,10 @@ fn a_client_that_does_not_get_on_is_hung_up_on() {
     );
     for (what, first, more, answer) in [
         ("silent", "", "", ""),
-        ("a letter", "G", "", ""),
+        ("a letter", "G", "", " 408 "),
         ("part of what HTTP/2 begins with", "PRI * HT", "", ""),
-        ("half a head", head, "", ""),
-        ("a head that comes in drops", head, "X: y\r\n", ""),
+        ("half a head", head, "", " 408 "),
+        ("a head that comes in drops", head, "X: y\r\n", " 408 "),
         ("half a body", &*format!("{body}{{"), "", " 408 "),
         ("a body that comes in drops", &body, " ", " 408 "),
         ("silent after its answer", &format!("{head}\r\n"), "", " 200 "),
