@@ -69,7 +69,7 @@ bench-writers: ## eight processes compete for one file: who gets how much, by th
 	cargo build -q --release -p litelease-bench
 	target/release/litelease-bench writers
 
-bench-serve: ## the service next to a transaction per request and to Redis, all durable
+bench-serve: ## the service next to a transaction per request, Redis and PostgreSQL, all durable
 	@scripts/setup cc redis-server initdb
 	cargo build -q --release -p litelease-bench -p litelease-serve
 	target/release/litelease-bench serve
