@@ -240,8 +240,11 @@ mod tests {
         assert_eq!(framed("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(400));
     }
 
+    /// A body, and what follows it.
+    type Split = (Vec<u8>, Vec<u8>);
+
     /// Feeds a body to the reader, so many bytes at a time, and answers it with what is left.
-    fn chunked(text: &[u8], step: usize) -> Result<Option<(Vec<u8>, Vec<u8>)>, u16> {
+    fn chunked(text: &[u8], step: usize) -> Result<Option<Split>, u16> {
         let (mut chunks, mut received) = (Chunks::default(), Vec::new());
         let mut parts = text.chunks(step);
         while let Some(part) = parts.next() {

@@ -84,10 +84,12 @@ impl App {
         let number = self.places.fetch_add(1, Ordering::Relaxed);
         let request_id = format!("{:08x}-{number}", self.process);
         let ms = u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match status {
-            // What went well is counted, and a line for each would cost a third of what the answer does. At a
-            // shutdown there may be thousands of the other ones.
-            200 | 503 => tracing::debug!(request_id, call, status, ms, "request"),
+        match (call, status) {
+            // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
+            // a shutdown there may be as many of the last.
+            ("borrow" | "return" | "renew", 200) | (_, 503) => {
+                tracing::debug!(request_id, call, status, ms, "request");
+            }
             _ => tracing::info!(request_id, call, status, ms, "request"),
         }
         response.with("x-request-id", request_id)

@@ -103,6 +103,8 @@ mod tests {
     //! The real writer and the real requests, under random schedules: clients come, hang up, run out of time and give
     //! back, at any moment of the other side's work.
 
+    #![allow(clippy::unwrap_used, clippy::panic)]
+
     use std::collections::HashMap;
     use std::pin::Pin;
     use std::sync::Arc;

@@ -71,12 +71,19 @@ WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY position LIMIT 1),
 /// The newest token of any slot.
 pub(crate) const NEWEST_SLOT: &str = "SELECT max(token) FROM main.litelease_pool_slots";
 
-/// Lends a slot, if it is free.
-const LEND: &str = "INSERT INTO main.litelease_pool_slots
-(pool, position, token, lease, expires_at_ms, key, note) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
-ON CONFLICT (pool, position) DO UPDATE SET token = excluded.token, lease = excluded.lease,
-expires_at_ms = excluded.expires_at_ms, key = excluded.key, note = excluded.note
-WHERE litelease_pool_slots.lease IS NULL";
+/// Lends a slot that was lent out before, if it is free. One that is free has no key, and so the index of keys is left alone.
+const LEND: &str = "UPDATE main.litelease_pool_slots
+SET token = ?3, lease = ?4, expires_at_ms = ?5, note = ?6
+WHERE pool = +?1 AND position = ?2 AND lease IS NULL";
+
+/// The same with a key.
+const LEND_BY_KEY: &str = "UPDATE main.litelease_pool_slots
+SET token = ?3, lease = ?4, expires_at_ms = ?5, note = ?6, key = ?7
+WHERE pool = +?1 AND position = ?2 AND lease IS NULL";
+
+/// Lends a slot for the first time.
+const LEND_FIRST: &str = "INSERT INTO main.litelease_pool_slots
+(pool, position, token, lease, expires_at_ms, note, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// SQLite's own random numbers, which it gets from the system.
 const RANDOM: &str = "SELECT hex(randomblob(16))";
@@ -87,8 +94,13 @@ FROM main.litelease_pool_slots WHERE lease = ?2 AND pool = +?1";
 const BY_KEY: &str = "SELECT position, token, expires_at_ms, lease
 FROM main.litelease_pool_slots WHERE pool = +?1 AND key = ?2";
 
+/// Frees a slot that was borrowed without a key, as most are: the index of keys is left alone.
 const GIVE_BACK: &str = "UPDATE main.litelease_pool_slots
-SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL WHERE pool = +?1 AND position = ?2";
+SET lease = NULL, expires_at_ms = NULL, note = NULL WHERE pool = +?1 AND position = ?2 AND key IS NULL";
+
+/// Frees a slot.
+const GIVE_BACK_BY_KEY: &str = "UPDATE main.litelease_pool_slots
+SET lease = NULL, expires_at_ms = NULL, note = NULL, key = NULL WHERE pool = +?1 AND position = ?2";
 
 const PROLONG: &str =
     "UPDATE main.litelease_pool_slots SET expires_at_ms = ?3 WHERE pool = +?1 AND position = ?2";
@@ -119,10 +131,12 @@ pub(crate) struct PoolStatements {
     lowest_free: Held,
     newest: Held,
     lend: Held,
+    lend_by_key: Held,
     random: Held,
     by_lease: Held,
     by_key: Held,
     give_back: Held,
+    give_back_by_key: Held,
     prolong: Held,
     next_expiry: Held,
 }
@@ -136,10 +150,12 @@ impl PoolStatements {
             lowest_free: Held::new(LOWEST_FREE),
             newest: Held::new(NEWEST_SLOT),
             lend: Held::new(LEND),
+            lend_by_key: Held::new(LEND_BY_KEY),
             random: Held::new(RANDOM),
             by_lease: Held::new(BY_LEASE),
             by_key: Held::new(BY_KEY),
             give_back: Held::new(GIVE_BACK),
+            give_back_by_key: Held::new(GIVE_BACK_BY_KEY),
             prolong: Held::new(PROLONG),
             next_expiry: Held::new(NEXT_EXPIRY),
         }
@@ -311,10 +327,17 @@ impl Store {
             Value::Integer(slot.token),
             Value::Text(&lease),
             Value::Integer(slot.expires_at_ms),
-            text(wishes.key),
             text(wishes.note),
+            text(wishes.key),
         ];
-        self.statements.pools.lend.execute_with(self.connection, &values)?;
+        let statements = &self.statements.pools;
+        match (wishes.key, &values) {
+            (Some(_), values) => statements.lend_by_key.execute_with(self.connection, values)?,
+            (None, [values @ .., _]) => statements.lend.execute_with(self.connection, values)?,
+        }
+        if self.connection.changes() == 0 {
+            execute_once(self.connection, LEND_FIRST, &values)?;
+        }
         self.changed(1, "a slot")?;
         self.count_used(pool, 1)?;
         Ok(Borrowed { lease, slot })
@@ -330,7 +353,11 @@ impl Store {
 
     pub(crate) fn give_back(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
         let values = [pool.number, slot.position].map(Value::Integer);
-        self.statements.pools.give_back.execute_with(self.connection, &values)?;
+        let statements = &self.statements.pools;
+        statements.give_back.execute_with(self.connection, &values)?;
+        if self.connection.changes() == 0 {
+            statements.give_back_by_key.execute_with(self.connection, &values)?;
+        }
         self.changed(1, "a slot")?;
         self.count_used(pool, -1)
     }
@@ -414,17 +441,18 @@ impl Store {
 
 /// 32 hexadecimal digits as a UUID of version 4.
 fn uuid(hex: &str) -> Option<String> {
-    let hex = hex.to_ascii_lowercase();
-    let variant = match hex.get(16..17)? {
-        "0" | "4" | "8" | "c" => '8',
-        "1" | "5" | "9" | "d" => '9',
-        "2" | "6" | "a" | "e" => 'a',
-        _ => 'b',
-    };
-    let part = |from: usize, to: usize| hex.get(from..to);
-    let (first, second, third) = (part(0, 8)?, part(8, 12)?, part(13, 16)?);
-    let (fourth, fifth) = (part(17, 20)?, part(20, 32)?);
-    Some(format!("{first}-{second}-4{third}-{variant}{fourth}-{fifth}"))
+    let mut text = String::with_capacity(36);
+    for (at, digit) in hex.chars().enumerate() {
+        if matches!(at, 8 | 12 | 16 | 20) {
+            text.push('-');
+        }
+        text.push(match at {
+            12 => '4',
+            16 => ['8', '9', 'a', 'b'][digit.to_digit(16)? as usize % 4],
+            _ => digit.to_ascii_lowercase(),
+        });
+    }
+    (text.len() == 36).then_some(text)
 }
 
 fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {

@@ -17,8 +17,8 @@ use crate::output::answer;
 
 /// Serve pools of numbered slots over HTTP, with a page to watch them
 ///
-/// Prints where it listens, and serves until SIGINT or SIGTERM. The log is on standard error, a line of JSON for
-/// each request that was refused or failed; no id, lease, key or note is in it.
+/// Prints where it listens, and serves until SIGINT or SIGTERM. The log is on standard error, a line of JSON
+/// a request, but for borrows, returns and renewals that went well; no id, lease, key or note is in it.
 ///
 /// There is no TLS and there are no accounts: whoever knows the UUID of a pool may use it. Beyond this machine, put it
 /// behind a proxy that has both, and name that with --host.
@@ -66,7 +66,7 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     max_batch: u32,
-    /// How much to log: off, error, warn, info (requests that were refused or failed), debug (every request)
+    /// How much to log: off, error, warn, info (requests, but for borrows, returns and renewals that went well), debug (all of them)
     #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
     #[arg(default_value = "info", value_parser = level)]
     log: LevelFilter,
