@@ -79,6 +79,7 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
             token,
             lease_expires_at_ms,
         }),
+        "batch" => batches(db, rounds),
         "insert" => inserts(db, rounds, None),
         "insert-by-connection" => inserts(db, rounds, Some(&Guard::by_connection())),
         "insert-by-column" => inserts(db, rounds, Some(&Guard::by_column("lease_token"))),
@@ -95,6 +96,25 @@ fn selects<T>(db: &Litelease, rounds: u32, keep: fn(&str, i64, i64) -> T) -> Res
         )?;
         (0..rounds).try_for_each(|_| select.select(keep).map(|kept| drop(black_box(kept))))
     })
+}
+
+/// What the service does for 64 clients that borrow, and then return: two commits.
+fn batches(db: &Litelease, rounds: u32) -> Result<()> {
+    let pools = db.pools();
+    pools.register_at("p", 64, 100)?;
+    for round in 0..rounds {
+        let now_ms = 100 + i64::from(round);
+        db.begin_batch()?;
+        let lend = |_| Ok(pools.borrow_at("p", TTL, now_ms)?.ok_or("the pool is full")?.lease);
+        let leases = (0..64).map(lend).collect::<Result<Vec<_>>>()?;
+        db.commit_batch()?;
+        db.begin_batch()?;
+        for lease in leases {
+            pools.return_slot_at("p", &lease, now_ms)?;
+        }
+        db.commit_batch()?;
+    }
+    Ok(())
 }
 
 /// Writes to a table that may be guarded, by the holder.

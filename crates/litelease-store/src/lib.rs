@@ -4,6 +4,7 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod batch;
 #[doc(hidden)]
 pub mod boot;
 mod callbacks;

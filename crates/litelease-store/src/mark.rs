@@ -64,6 +64,10 @@ impl Store {
         if !self.keeps_mark.get() {
             return Ok(Mark::default());
         }
+        self.mark_in_batch(|| self.stored_mark())
+    }
+
+    fn stored_mark(&self) -> Result<Mark, Error> {
         self.statements.mark.with(self.connection, |statement| {
             let mut run = statement.run(&[])?;
             run.step()?;
@@ -145,6 +149,7 @@ impl Store {
             let values = [FORMAT, mark.floor, mark.boot].map(Value::Integer);
             execute_once(self.connection, KEEP_MARK, &values)
         })?;
+        self.forget_mark();
         Boot::present().remember(mark.floor, self.connection.filename());
         Ok(())
     }
@@ -165,7 +170,7 @@ impl Store {
     /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
     /// the pragmas. That is little next to the sync that such a grant waits for.
     pub(crate) fn here(&self, boundary: Boundary) -> Result<Here, Error> {
-        if let Some(here) = self.batch.get() {
+        if let Some(here) = self.here_in_batch() {
             // Nobody can change the pragmas in a transaction.
             return Ok(here);
         }

@@ -278,7 +278,7 @@ impl Store {
         self.within(boundary, || match boundary {
             // What fails is rolled back as a whole.
             Boundary::Own => work(),
-            Boundary::Joined(_) if self.batch.get().is_some() => work(),
+            Boundary::Joined(_) if self.here_in_batch().is_some() => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),
         })
     }

@@ -243,6 +243,17 @@ impl Store {
 
     /// The pool called `id`, if there is one.
     pub(crate) fn find_pool(&self, id: &str, now_ms: i64) -> Result<Option<PoolRow>, Error> {
+        if let Some(known) = self.known_pool(id, now_ms) {
+            return Ok(Some(known));
+        }
+        let found = self.stored_pool(id, now_ms)?;
+        if let Some(row) = found {
+            self.know_pool(id, now_ms, row)?;
+        }
+        Ok(found)
+    }
+
+    fn stored_pool(&self, id: &str, now_ms: i64) -> Result<Option<PoolRow>, Error> {
         let found = self.statements.pools.find.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(id), Value::Integer(now_ms)])?;
             let there = run.step()?;
@@ -279,6 +290,7 @@ impl Store {
     }
 
     pub(crate) fn resize(&self, pool: PoolRow, count: i64, now_ms: i64) -> Result<(), Error> {
+        self.store_counts()?;
         let values = [pool.number, count, now_ms].map(Value::Integer);
         execute_once(self.connection, RESIZE, &values)?;
         self.changed(1, "a pool")
@@ -292,9 +304,8 @@ impl Store {
         let values = [pool.number, now_ms].map(Value::Integer);
         self.statements.pools.sweep.execute_with(self.connection, &values)?;
         self.changed(pool.over, "the slots whose time is up")?;
-        self.count_used(pool, -pool.over)?;
-        pool.over = 0;
-        Ok(())
+        let swept = std::mem::take(&mut pool.over);
+        self.count_used(pool, -swept)
     }
 
     /// What the rule needs to know of a pool that was swept.
@@ -309,7 +320,10 @@ impl Store {
 
     /// The newest token of any slot; 0 if there is none.
     pub(crate) fn newest_slot_token(&self) -> Result<i64, Error> {
-        self.statements.pools.newest.with(self.connection, |statement| first_number(statement, &[]))
+        self.newest_in_batch(|| {
+            let newest = &self.statements.pools.newest;
+            newest.with(self.connection, |statement| first_number(statement, &[]))
+        })
     }
 
     /// Stores a lease on a slot, and answers its UUID.
@@ -339,6 +353,7 @@ impl Store {
             execute_once(self.connection, LEND_FIRST, &values)?;
         }
         self.changed(1, "a slot")?;
+        self.know_newest(Some(slot.token));
         self.count_used(pool, 1)?;
         Ok(Borrowed { lease, slot })
     }
@@ -396,6 +411,8 @@ impl Store {
     }
 
     pub(crate) fn delete_rows(&self, pool: &PoolRow) -> Result<(), Error> {
+        self.store_counts()?;
+        self.know_newest(None);
         let number = [Value::Integer(pool.number)];
         execute_once(self.connection, DELETE_SLOTS, &number)?;
         execute_once(self.connection, DELETE_POOL, &number)?;
@@ -415,9 +432,14 @@ impl Store {
     }
 
     fn count_used(&self, pool: &mut PoolRow, more: i64) -> Result<(), Error> {
+        pool.used += more;
+        if self.count_in_batch(*pool, more) { Ok(()) } else { self.store_count(*pool, more) }
+    }
+
+    /// Counts in the row of a pool.
+    pub(crate) fn store_count(&self, pool: PoolRow, more: i64) -> Result<(), Error> {
         let values = [pool.number, more].map(Value::Integer);
         self.statements.pools.count_used.execute_with(self.connection, &values)?;
-        pool.used += more;
         self.changed(1, "a pool")
     }
 

@@ -3,10 +3,11 @@
 use std::cell::{Cell, RefCell};
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Here, LeaseInfo, Refusal, ReleaseResult,
+    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
     RenewResult, Row, Term, TransferResult,
 };
 
+use crate::batch::Batch;
 use crate::change::Change;
 use crate::mark::Unconfirmed;
 use crate::sqlite::{Connection, Value, code};
@@ -35,8 +36,8 @@ pub struct Store {
     pub(crate) owes_synchronous: Cell<Option<i64>>,
     /// Whether the last transaction of ours got so far as to be marked as such.
     pub(crate) is_marked: Cell<bool>,
-    /// What is at risk in the batch that is open, if one is.
-    pub(crate) batch: Cell<Option<Here>>,
+    /// The batch that is open, if one is.
+    pub(crate) batch: RefCell<Option<Batch>>,
     /// How many savepoints of ours are open.
     pub(crate) savepoints: Cell<u32>,
     /// The name that was released last, in a transaction of its own, and not claimed since.
@@ -66,7 +67,7 @@ impl Store {
             owes_rollback: Cell::new(false),
             owes_synchronous: Cell::new(None),
             is_marked: Cell::new(false),
-            batch: Cell::new(None),
+            batch: RefCell::new(None),
             savepoints: Cell::new(0),
             freed: RefCell::default(),
         }

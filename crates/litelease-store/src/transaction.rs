@@ -31,38 +31,29 @@ impl Store {
         Ok(())
     }
 
-    /// Opens a transaction for many changes, of which either all or none will do: whoever opens it rolls back if
-    /// anything in it fails. So a change that fails half way need not be undone by itself.
-    pub fn begin_batch(&self) -> Result<(), Error> {
-        self.begin()?;
-        match self.boundary().and_then(|boundary| self.here(boundary)) {
-            Ok(here) => self.batch.set(Some(here)),
-            Err(error) => {
-                let _ = self.rollback();
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
     /// Commits. Whatever happens, no transaction is open afterwards.
     ///
     /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
     /// means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
         self.naming("commit", None, || {
-            let boundary = self.boundary();
+            let ready = self.boundary().and_then(|_| self.store_counts());
             self.in_transaction.set(false);
-            self.batch.set(None);
-            boundary?;
-            self.end()
+            self.batch.take();
+            match ready {
+                Ok(()) => self.end(),
+                Err(error) => {
+                    let _ = self.rollback();
+                    Err(error)
+                }
+            }
         })
     }
 
     /// Rolls the open transaction back. That SQLite has already done so by itself is fine.
     pub fn rollback(&self) -> Result<(), Error> {
         self.in_transaction.set(false);
-        self.batch.set(None);
+        self.batch.take();
         self.owes_rollback.set(!self.connection.is_autocommit());
         if !self.owes_rollback.get() {
             return Ok(());

@@ -1,0 +1,130 @@
+//! A transaction for many changes of pools, of which either all or none will do.
+//!
+//! Nobody else writes while it is open, so what was read once in it is remembered, and what is counted is stored once,
+//! before the commit.
+
+use litelease_core::{Here, Mark};
+
+use crate::shelf::PoolRow;
+use crate::{Error, Store};
+
+/// What the open batch knows.
+pub(crate) struct Batch {
+    /// What is at risk in it.
+    here: Here,
+    /// The pool that was used last.
+    pool: Option<Known>,
+    /// The newest token of any slot.
+    newest: Option<i64>,
+    mark: Option<Mark>,
+}
+
+/// A pool as it is at one time.
+struct Known {
+    id: String,
+    now_ms: i64,
+    row: PoolRow,
+    /// What is not counted yet in the row that is stored.
+    uncounted: i64,
+}
+
+impl Store {
+    /// Opens a transaction for many changes, of which either all or none will do: whoever opens it rolls back if
+    /// anything in it fails. So a change that fails half way need not be undone by itself.
+    pub fn begin_batch(&self) -> Result<(), Error> {
+        self.begin()?;
+        match self.boundary().and_then(|boundary| self.here(boundary)) {
+            Ok(here) => {
+                let batch = Batch { here, pool: None, newest: None, mark: None };
+                *self.batch.borrow_mut() = Some(batch);
+                Ok(())
+            }
+            Err(error) => {
+                let _ = self.rollback();
+                Err(error)
+            }
+        }
+    }
+
+    /// What is at risk in the open batch, if there is one.
+    pub(crate) fn here_in_batch(&self) -> Option<Here> {
+        self.batch.borrow().as_ref().map(|batch| batch.here)
+    }
+
+    /// The pool called `id` at this time, if the open batch knows it.
+    pub(crate) fn known_pool(&self, id: &str, now_ms: i64) -> Option<PoolRow> {
+        let batch = self.batch.borrow();
+        let known = batch.as_ref()?.pool.as_ref()?;
+        (known.now_ms == now_ms && known.id == id).then_some(known.row)
+    }
+
+    /// Takes note of a pool that was read, and stores what was counted in the one before.
+    pub(crate) fn know_pool(&self, id: &str, now_ms: i64, row: PoolRow) -> Result<(), Error> {
+        self.store_counts()?;
+        if let Some(batch) = &mut *self.batch.borrow_mut() {
+            batch.pool = Some(Known { id: id.into(), now_ms, row, uncounted: 0 });
+        }
+        Ok(())
+    }
+
+    /// Counts slots that were lent out or given back. False if there is no batch to do so: then it is to be stored.
+    pub(crate) fn count_in_batch(&self, row: PoolRow, more: i64) -> bool {
+        let mut batch = self.batch.borrow_mut();
+        let known = batch.as_mut().and_then(|batch| batch.pool.as_mut());
+        match known.filter(|known| known.row.number == row.number) {
+            Some(known) => {
+                known.row = row;
+                known.uncounted += more;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or the batch to end.
+    pub(crate) fn store_counts(&self) -> Result<(), Error> {
+        let known = self.batch.borrow_mut().as_mut().and_then(|batch| batch.pool.take());
+        match known {
+            Some(known) if known.uncounted != 0 => self.store_count(known.row, known.uncounted),
+            _ => Ok(()),
+        }
+    }
+
+    /// What the batch knows of the newest token of any slot; otherwise what `read` finds.
+    pub(crate) fn newest_in_batch(
+        &self,
+        read: impl FnOnce() -> Result<i64, Error>,
+    ) -> Result<i64, Error> {
+        let known = self.batch.borrow().as_ref().and_then(|batch| batch.newest);
+        let newest = known.map_or_else(read, Ok)?;
+        self.know_newest(Some(newest));
+        Ok(newest)
+    }
+
+    /// Takes note of the newest token, or that it may be another one now.
+    pub(crate) fn know_newest(&self, newest: Option<i64>) {
+        if let Some(batch) = &mut *self.batch.borrow_mut() {
+            batch.newest = newest;
+        }
+    }
+
+    /// What the batch knows of the mark; otherwise what `read` finds.
+    pub(crate) fn mark_in_batch(
+        &self,
+        read: impl FnOnce() -> Result<Mark, Error>,
+    ) -> Result<Mark, Error> {
+        let known = self.batch.borrow().as_ref().and_then(|batch| batch.mark);
+        let mark = known.map_or_else(read, Ok)?;
+        if let Some(batch) = &mut *self.batch.borrow_mut() {
+            batch.mark = Some(mark);
+        }
+        Ok(mark)
+    }
+
+    /// The mark is another one now.
+    pub(crate) fn forget_mark(&self) {
+        if let Some(batch) = &mut *self.batch.borrow_mut() {
+            batch.mark = None;
+        }
+    }
+}
