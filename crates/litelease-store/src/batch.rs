@@ -17,7 +17,12 @@ pub(crate) struct Batch {
     /// The newest token of any slot.
     newest: Option<i64>,
     mark: Option<Mark>,
+    /// Random digits for the leases to come.
+    digits: String,
 }
+
+/// How many leases a batch has random digits for at a time.
+const LEASES: i64 = 64;
 
 /// A pool as it is at one time.
 struct Known {
@@ -35,7 +40,8 @@ impl Store {
         self.begin()?;
         match self.boundary().and_then(|boundary| self.here(boundary)) {
             Ok(here) => {
-                let batch = Batch { here, pool: None, newest: None, mark: None };
+                let batch =
+                    Batch { here, pool: None, newest: None, mark: None, digits: String::new() };
                 *self.batch.borrow_mut() = Some(batch);
                 Ok(())
             }
@@ -88,6 +94,19 @@ impl Store {
             Some(known) if known.uncounted != 0 => self.store_count(known.row, known.uncounted),
             _ => Ok(()),
         }
+    }
+
+    /// 32 random digits, which `read` reads for so many leases at once.
+    pub(crate) fn digits_in_batch(
+        &self,
+        read: impl FnOnce(i64) -> Result<String, Error>,
+    ) -> Result<String, Error> {
+        let mut batch = self.batch.borrow_mut();
+        let Some(Batch { digits, .. }) = &mut *batch else { return read(1) };
+        if digits.is_empty() {
+            *digits = read(LEASES)?;
+        }
+        Ok(digits.split_off(digits.len().saturating_sub(32)))
     }
 
     /// What the batch knows of the newest token of any slot; otherwise what `read` finds.

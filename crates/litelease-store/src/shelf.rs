@@ -86,7 +86,7 @@ const LEND_FIRST: &str = "INSERT INTO main.litelease_pool_slots
 (pool, position, token, lease, expires_at_ms, note, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
 
 /// SQLite's own random numbers, which it gets from the system.
-const RANDOM: &str = "SELECT hex(randomblob(16))";
+const RANDOM: &str = "SELECT hex(randomblob(16 * ?1))";
 
 const BY_LEASE: &str = "SELECT position, token, expires_at_ms, lease
 FROM main.litelease_pool_slots WHERE lease = ?2 AND pool = +?1";
@@ -452,29 +452,28 @@ impl Store {
 
     /// A random UUID (version 4).
     fn random_uuid(&self) -> Result<String, Error> {
-        self.statements.pools.random.with(self.connection, |statement| {
-            let mut run = statement.run(&[])?;
-            run.step()?;
-            let hex = run.column(0).and_then(Value::text).unwrap_or_default();
-            uuid(hex).ok_or_else(damaged_slot)
-        })
+        let digits = self.digits_in_batch(|leases| {
+            self.statements.pools.random.with(self.connection, |statement| {
+                let mut run = statement.run(&[Value::Integer(leases)])?;
+                run.step()?;
+                Ok(run.column(0).and_then(Value::text).unwrap_or_default().to_owned())
+            })
+        })?;
+        uuid(&digits).ok_or_else(damaged_slot)
     }
 }
 
 /// 32 hexadecimal digits as a UUID of version 4.
 fn uuid(hex: &str) -> Option<String> {
-    let mut text = String::with_capacity(36);
-    for (at, digit) in hex.chars().enumerate() {
-        if matches!(at, 8 | 12 | 16 | 20) {
-            text.push('-');
-        }
-        text.push(match at {
-            12 => '4',
-            16 => ['8', '9', 'a', 'b'][digit.to_digit(16)? as usize % 4],
-            _ => digit.to_ascii_lowercase(),
-        });
+    if !hex.is_ascii() {
+        return None;
     }
-    (text.len() == 36).then_some(text)
+    let mut digits: [u8; 32] = hex.to_ascii_lowercase().into_bytes().try_into().ok()?;
+    digits[12] = b'4';
+    digits[16] = b"89ab"[char::from(digits[16]).to_digit(16)? as usize % 4];
+    let digits = std::str::from_utf8(&digits).ok()?;
+    let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
+    Some(parts.join("-"))
 }
 
 fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {
