@@ -209,8 +209,8 @@ impl Store {
             return Ok(());
         }
         // What is pending would be committed when the other statement ends, whatever was answered before.
-        execute_once(self.connection, "BEGIN", &[])?;
-        self.rollback()?;
+        let undone = execute_once(self.connection, "BEGIN", &[]).and_then(|()| self.rollback());
+        undone.map_err(Error::into_unknown)?;
         let message = "cannot commit, because another statement of this connection is running";
         Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }))
     }

@@ -212,6 +212,14 @@ impl Error {
         Error::UnexpectedChange { what, expected: 1, changed }
     }
 
+    /// The same where it leaves open what was stored.
+    pub(crate) fn into_unknown(self) -> Self {
+        match self {
+            Error::Sqlite(failure) => Error::CommitUnknown(failure),
+            error => error,
+        }
+    }
+
     /// Adds to an error of SQLite what was tried, on what and where.
     pub(crate) fn naming(self, verb: &str, name: Option<&str>, file: String) -> Self {
         self.map_sqlite(|Failure { code, message }| {
