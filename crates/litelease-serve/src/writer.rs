@@ -153,7 +153,11 @@ impl Writer {
                 Err(_) if done >= self.last_batch || since.elapsed() > self.last_took => {
                     return None;
                 }
-                Err(_) => receive(jobs, LINGER).ok()?,
+                Err(_) => {
+                    // Asleep, and not waiting: whoever comes meanwhile need not wake us, one after the other.
+                    std::thread::sleep(LINGER);
+                    jobs.try_recv().ok()?
+                }
             };
             self.take(job);
         }
