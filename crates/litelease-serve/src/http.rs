@@ -45,7 +45,7 @@ enum What {
     Ready,
     Metrics,
     Description,
-    Call { call: &'static Call, id: Id, key: Option<String> },
+    Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
 }
 
 impl Plan {
@@ -56,6 +56,23 @@ impl Plan {
 
     pub(crate) fn is_refused(&self) -> bool {
         self.what.is_err()
+    }
+
+    /// With its body, which a head that is refused does not need.
+    pub(crate) fn with(mut self, body: Result<Vec<u8>, Refused>) -> Self {
+        self.what = match (self.what, body) {
+            (Ok(What::Call { call, id, key, .. }), Ok(body)) if !call.fields.is_empty() => {
+                body::check(&body, call.fields).map(|fields| What::Call { call, id, key, fields })
+            }
+            (Ok(what), Ok(_)) => Ok(what),
+            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+        };
+        self
+    }
+
+    /// Whether it is a borrow that waits until a slot is free.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(&self.what, Ok(What::Call { fields, .. }) if fields.wait > 0.0)
     }
 }
 
@@ -68,15 +85,11 @@ impl App {
         }
     }
 
-    /// Does it, and leaves a line in the log. A head that is refused needs no body.
-    pub(crate) async fn answer(
-        self: &Arc<Self>,
-        plan: Plan,
-        body: Result<Vec<u8>, Refused>,
-    ) -> Response {
-        let done = match (plan.what, body) {
-            (Ok(what), Ok(body)) => self.perform(what, &body).await,
-            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+    /// Does it, and leaves a line in the log.
+    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan) -> Response {
+        let done = match plan.what {
+            Ok(what) => self.perform(what).await,
+            Err(refused) => Err(refused),
         };
         let response = done.unwrap_or_else(Response::from);
         let (call, status) = (plan.about, response.status);
@@ -95,7 +108,7 @@ impl App {
         response.with("x-request-id", request_id)
     }
 
-    async fn perform(self: &Arc<Self>, what: What, body: &[u8]) -> Result<Response, Refused> {
+    async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {
         const TEXT: &str = "text/plain; charset=utf-8";
         match what {
             What::Page(file) => Ok(file.response()),
@@ -105,7 +118,7 @@ impl App {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             What::Description => Ok(Response::json(200, &openapi(self.options.max_count))),
-            What::Call { call, id, key } => self.call(call, id, key, body).await,
+            What::Call { call, id, key, fields } => self.call(call, id, key, fields).await,
         }
     }
 
@@ -114,12 +127,8 @@ impl App {
         call: &'static Call,
         id: Id,
         key: Option<String>,
-        body: &[u8],
+        fields: Fields,
     ) -> Result<Response, Refused> {
-        let fields = match call.fields {
-            [] => Fields::default(),
-            wanted => body::check(body, wanted)?,
-        };
         let answer = match call.name {
             "register" => {
                 let (count, most) = (fields.count, self.options.max_count);
@@ -257,7 +266,7 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refuse
         "borrow" => key(head)?,
         _ => None,
     };
-    Ok(What::Call { call, id, key })
+    Ok(What::Call { call, id, key, fields: Fields::default() })
 }
 
 /// A UUID with its hyphens, in either case.

@@ -1,6 +1,7 @@
 //! Connections that speak HTTP/1: one request after the other, each within its limits.
 //!
-//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed.
+//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed. One that only has nothing more to
+//! say looks the same: so it is answered, unless it waits for a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -29,7 +30,8 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 /// Serves a connection until it ends.
 pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let connection = Connection { stream, received: Vec::new(), app: Arc::clone(&app) };
+    let connection =
+        Connection { stream, received: Vec::new(), is_over: false, app: Arc::clone(&app) };
     let serving = connection.serve(&is_idle);
     tokio::pin!(serving);
     tokio::select! {
@@ -46,6 +48,8 @@ struct Connection {
     stream: TcpStream,
     /// What has come and was not used yet.
     received: Vec<u8>,
+    /// Nothing more will come.
+    is_over: bool,
     app: Arc<App>,
 }
 
@@ -72,7 +76,7 @@ impl Connection {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
-        let Some(response) = self.answer(plan, body).await else { return Ok(false) };
+        let Some(response) = self.answer(plan.with(body)).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
         if !is_read {
@@ -147,26 +151,38 @@ impl Connection {
         timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
-    /// Waits for the answer, and for the client to hang up: None if it does.
-    async fn answer(&mut self, plan: Plan, body: Result<Vec<u8>, Refused>) -> Option<Response> {
+    /// Waits for the answer. None if the client of a borrow that waits hangs up meanwhile, or sends so much that it could
+    /// not be seen to.
+    async fn answer(&mut self, plan: Plan) -> Option<Response> {
         if self.received.is_empty() {
             self.received = Vec::new();
         }
+        let waits = plan.waits();
         let app = Arc::clone(&self.app);
-        let answer = app.answer(plan, body);
+        let answer = app.answer(plan);
         tokio::pin!(answer);
         loop {
+            if waits && !self.listens() {
+                return None;
+            }
             tokio::select! {
                 biased;
-                // What it asks next may come already, within limits.
-                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
-                    if matches!(read, Ok(0) | Err(_)) {
-                        return None;
-                    }
-                }
+                // What it asks next may come already.
+                heard = self.hear(), if self.listens() => heard.ok()?,
                 response = &mut answer => return Some(response),
             }
         }
+    }
+
+    /// Whether it would be seen that the client hangs up: there is room for what it sends, and it has not.
+    fn listens(&self) -> bool {
+        !self.is_over && self.received.len() < LONGEST_HEAD
+    }
+
+    /// Reads what comes while a request is under way.
+    async fn hear(&mut self) -> io::Result<()> {
+        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
+        Ok(())
     }
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
@@ -177,7 +193,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Plan::refuse(refused), Ok(Vec::new())).await;
+        let response = self.app.answer(Plan::refuse(refused)).await;
         self.respond(response, framing, false).await?;
         self.linger().await;
         Ok(false)
@@ -220,22 +236,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one text after the other, until there are no more or the client hangs up.
+    /// Sends one text after the other, until there are no more or the client hangs up. One that has nothing more to say
+    /// gets the first.
     async fn stream_out(
         &mut self,
         mut texts: mpsc::Receiver<Bytes>,
         is_old: bool,
     ) -> io::Result<()> {
+        let mut is_first = true;
         loop {
             let text = tokio::select! {
-                text = texts.recv() => text,
-                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
-                    match read? {
-                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        _ => continue,
-                    }
+                text = texts.recv(), if is_first || self.listens() => text,
+                heard = self.hear(), if self.listens() => {
+                    heard?;
+                    continue;
                 }
+                else => None,
             };
+            is_first = false;
             match (text, is_old) {
                 (Some(text), true) => self.send(&text).await?,
                 (Some(text), false) => {

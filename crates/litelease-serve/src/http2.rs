@@ -84,7 +84,7 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
         true => Ok(Vec::new()),
         false => read(body, app.options.patience).await,
     };
-    let response = app.answer(plan, body).await;
+    let response = app.answer(plan.with(body)).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in response.headers() {

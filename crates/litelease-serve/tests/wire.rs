@@ -1,9 +1,9 @@
-//! What is said on a connection of HTTP/1, byte by byte.
+//! What is said on a connection, byte by byte.
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +43,14 @@ fn say(address: SocketAddr, parts: &[&str]) -> String {
         thread::sleep(Duration::from_millis(20));
     }
     let mut told = Vec::new();
-    let _ = stream.read_to_end(&mut told);
+    // It may have had something left to read when it was closed, but closed it must be.
+    let ended = stream
+        .read_to_end(&mut told)
+        .map_or_else(|error| error.kind(), |_| ErrorKind::UnexpectedEof);
+    assert!(
+        !matches!(ended, ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        "not closed: {parts:.200?}"
+    );
     String::from_utf8(told).unwrap()
 }
 
@@ -131,5 +138,95 @@ fn a_head_is_answered_without_a_body_and_a_wrong_method_with_those_that_there_ar
             format!("PATCH {POOL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let told = say(address, &[&patch]);
         assert!(told.contains("allow: PUT, GET, DELETE\r\n"), "{told}");
+    });
+}
+
+/// A request with a body of JSON.
+fn asks(method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "{method} {POOL}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// One request, and the body of its answer.
+fn told(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    let asked = asks(method, path, body).replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    say(address, &[&asked]).split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// Borrows the slot of a pool that has one, and answers its lease as a body to give it back with.
+fn borrowed(address: SocketAddr) -> String {
+    told(address, "PUT", "", "{\"count\":1}");
+    let lent = told(address, "POST", "/borrow", "{\"ttl\":600}");
+    let lease = lent.split("\"lease\":\"").nth(1).and_then(|rest| rest.get(..36));
+    format!("{{\"lease\":\"{}\"}}", lease.unwrap())
+}
+
+#[track_caller]
+fn is_free_again(address: SocketAddr) {
+    let free = |_: &u32| {
+        thread::sleep(Duration::from_millis(20));
+        told(address, "GET", "", "").contains("\"in_use\":0")
+    };
+    assert!((0..500).any(|at| free(&at)), "a slot is in use that nobody has");
+}
+
+#[test]
+fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot() {
+    // It would not be read from any more, so nobody would see it hang up, and its grant would be lost.
+    served(|address| {
+        let lease = borrowed(address);
+        let healthy =
+            format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(900));
+        let waits = asks("POST", "/borrow", "{\"ttl\":600,\"wait\":300}");
+        for sent in
+            [vec![&*waits, &healthy.repeat(20)], vec![&format!("{waits}{}", healthy.repeat(40))]]
+        {
+            assert_eq!(say(address, &sent), "", "it was answered");
+        }
+        assert_eq!(told(address, "POST", "/return", &lease), "{\"returned\":true}");
+        is_free_again(address);
+        // Behind anything else as much may come as a client likes.
+        let last = healthy.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+        let said = say(address, &[&format!("{}{last}", healthy.repeat(99))]);
+        assert_eq!(statuses(&said), vec!["200"; 100]);
+    });
+}
+
+#[test]
+fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_borrow_that_waits_is_not() {
+    let half_closed = |address, text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        told
+    };
+    served(|address| {
+        let lease = borrowed(address);
+        let healthy = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let full = asks("POST", "/borrow", "{\"ttl\":600}");
+        for (text, expected) in [
+            (healthy.to_owned(), vec!["200"]),
+            (healthy.repeat(50), vec!["200"; 50]),
+            (asks("PUT", "", "{\"count\":1}"), vec!["200"]),
+            (full.clone(), vec!["409"]),
+            (format!("{full}{full}"), vec!["409"; 2]),
+            (asks("POST", "/borrow", "{\"ttl\":600,\"wait\":300}"), vec![]),
+            (format!("{healthy}{}", &full[..40]), vec!["200"]),
+        ] {
+            for _ in 0..5 {
+                let told = half_closed(address, &text);
+                assert_eq!(statuses(&told), expected, "{text:.200}: {told}");
+            }
+        }
+        // A stream tells how it is now, and ends.
+        let told = half_closed(address, &asks("GET", "/events", ""));
+        assert!(told.contains("\"in_use\":1") && told.ends_with("\r\n0\r\n\r\n"), "{told}");
+        self::told(address, "POST", "/return", &lease);
+        is_free_again(address);
     });
 }
