@@ -4,10 +4,10 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http2;
@@ -112,25 +112,48 @@ impl Default for Body {
     }
 }
 
+/// A text on its way. A grant in it is sent when its last byte has gone out, for which the client must have made room;
+/// until then it is given back with the text.
+pub(crate) struct Outgoing {
+    text: Bytes,
+    unsent: Option<Unsent>,
+}
+
+impl Buf for Outgoing {
+    fn remaining(&self) -> usize {
+        self.text.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.text
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.text.advance(count);
+        if self.text.is_empty() {
+            self.unsent.take().into_iter().for_each(Unsent::sent);
+        }
+    }
+}
+
 impl HttpBody for Body {
-    type Data = Bytes;
+    type Data = Outgoing;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Body::Whole { text, .. } if text.is_empty() => Poll::Ready(None),
+    ) -> Poll<Option<Result<Frame<Outgoing>, Infallible>>> {
+        let outgoing = match &mut *self {
+            Body::Whole { text, .. } if text.is_empty() => None,
             Body::Whole { text, unsent } => {
-                // Whether it arrives is known to nobody here.
-                unsent.take().into_iter().for_each(Unsent::sent);
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(text)))))
+                Some(Outgoing { text: std::mem::take(text), unsent: unsent.take() })
             }
             Body::Stream(texts) => {
-                texts.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(text))))
+                ready!(texts.poll_recv(context)).map(|text| Outgoing { text, unsent: None })
             }
-        }
+        };
+        Poll::Ready(outgoing.map(|outgoing| Ok(Frame::data(outgoing))))
     }
 
     fn is_end_stream(&self) -> bool {

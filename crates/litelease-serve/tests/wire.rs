@@ -230,3 +230,68 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_borrow_that_waits_is_
         is_free_again(address);
     });
 }
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// Reads frames until there is one of this kind on the first stream.
+fn until(stream: &mut TcpStream, kind: u8) {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+        stream.read_exact(&mut vec![0; length]).unwrap();
+        if (head[3], head[8]) == (kind, 1) {
+            return;
+        }
+    }
+}
+
+/// Asks for a slot over HTTP/2 without room for the answer, and waits until its head is there.
+fn borrows_without_room(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let path = format!("{POOL}/borrow");
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "localhost"),
+        (":path", &path),
+        ("content-type", "application/json"),
+    ];
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let headers = headers.map(|(name, value)| [vec![0], literal(name), literal(value)].concat());
+    let no_window = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let (head, body) = (frame(1, 4, 1, &headers.concat()), frame(0, 1, 1, b"{\"ttl\":600}"));
+    // In pieces, as it may come.
+    for part in [&b"P"[..], b"RI * HTTP/2.0\r\n\r\nSM\r\n", b"\r\n", &no_window, &head, &body] {
+        stream.write_all(part).unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
+    until(&mut stream, 1);
+    stream
+}
+
+#[test]
+fn a_grant_that_http2_has_no_room_to_send_is_given_back_when_its_client_goes() {
+    served(|address| {
+        told(address, "PUT", "", "{\"count\":1}");
+        drop(borrows_without_room(address));
+        is_free_again(address);
+        let mut cancels = borrows_without_room(address);
+        cancels.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
+        is_free_again(address);
+        // With room it arrives, also in parts, and is its client's.
+        let mut takes = borrows_without_room(address);
+        for _ in 0..2 {
+            takes.write_all(&frame(8, 0, 1, &[0, 0, 0, 100])).unwrap();
+            until(&mut takes, 0);
+        }
+        drop(takes);
+        thread::sleep(Duration::from_millis(300));
+        assert!(told(address, "GET", "", "").contains("\"in_use\":1"));
+    });
+}
