@@ -82,6 +82,41 @@ fn a_client_that_does_not_get_on_is_hung_up_on() {
     assert_eq!(client.receive().unwrap().status, 200);
 }
 
+#[test]
+fn a_stop_waits_for_nobody_who_has_not_asked_for_anything() {
+    let (_place, server) = served(&[]);
+    server.client().register(1);
+    let put = format!(
+        "PUT /l/{POOL} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{{"
+    );
+    let events = format!("GET /l/{POOL}/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let ok = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut firsts = vec!["", "P", "GET /healthz HTTP/1.1\r\nHo", &put, ok];
+    // In which order they hear of the stop is left to chance.
+    firsts.extend([&*events; 20]);
+    let mut streams: Vec<_> = firsts
+        .iter()
+        .map(|first| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.write_all(first.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // Those that are answered have been, so the others have been read as well.
+    for stream in &mut streams[4..] {
+        assert_eq!(stream.read(&mut [0; 4096]).unwrap().min(1), 1);
+    }
+    let log = server.log.clone();
+    assert!(server.stop());
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("shutting down") && !log.contains("cut off"), "{log}");
+    // The stream has come to its end as it should.
+    let mut rest = String::new();
+    streams[5].read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+}
+
 /// How many connections the server has, with the one that asks.
 fn connections(server: &Server) -> usize {
     let text = server.client().ask("GET", "/metrics", &Value::Null, "").unwrap().body;

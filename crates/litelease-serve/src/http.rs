@@ -26,9 +26,9 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: broadcast::Sender<Changed>,
     pub(crate) stop: watch::Receiver<bool>,
-    pub(crate) places: AtomicU64,
+    places: AtomicU64,
     /// The number of this process, which the ids of requests begin with.
-    pub(crate) process: u32,
+    process: u32,
 }
 
 /// What is to be done for a request, as its head tells.
@@ -77,6 +77,17 @@ impl Plan {
 }
 
 impl App {
+    pub(crate) fn new(
+        jobs: Jobs,
+        options: Options,
+        metrics: Arc<Metrics>,
+        changes: broadcast::Sender<Changed>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let (places, process) = (AtomicU64::new(1), std::process::id());
+        App { jobs, options, metrics, changes, stop, places, process }
+    }
+
     /// Decides by its head what to do for a request.
     pub(crate) fn plan(&self, head: &Head<'_>) -> Plan {
         match hosts::check(head, &self.options.hosts) {
@@ -293,5 +304,31 @@ fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
             400,
             "Idempotency-Key must be one text of 1 to 200 visible characters",
         )),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::job::{Receiver, channel};
+
+    /// What requests share, before nobody: what is left for the writer stays there.
+    pub(crate) fn app(options: Options) -> (Arc<App>, Receiver<Job>) {
+        let (jobs, todo) = channel();
+        let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
+        (Arc::new(App::new(jobs, options, Arc::default(), changes, stop)), todo)
+    }
+
+    /// Runs it where jobs can be left.
+    pub(crate) fn play<F: Future<Output = ()>>(work: impl Fn() -> F + Send + Sync + 'static) {
+        let mut config = shuttle::Config::new();
+        config.stack_size = 1024 * 1024;
+        let runner = shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(1), config);
+        runner.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(work());
+        });
     }
 }

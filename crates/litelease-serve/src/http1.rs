@@ -35,10 +35,12 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     let serving = connection.serve(&is_idle);
     tokio::pin!(serving);
     tokio::select! {
+        biased;
+        // What has come already is looked at first.
         () = &mut serving => return,
         () = app.stopped() => {}
     }
-    // Whoever has asked for something is answered.
+    // Whoever has asked for something, as a whole, is answered.
     if !is_idle.load(Relaxed) {
         serving.await;
     }
@@ -67,7 +69,7 @@ impl Connection {
 
     /// One request and its answer. False if it was the last one.
     async fn turn(&mut self, is_idle: &AtomicBool) -> io::Result<bool> {
-        let asked = match self.head(is_idle).await? {
+        let asked = match self.head().await? {
             Ok(asked) => asked,
             Err(refused) => return self.refuse(refused).await,
         };
@@ -76,22 +78,23 @@ impl Connection {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
+        is_idle.store(false, Relaxed);
         let Some(response) = self.answer(plan.with(body)).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
+        is_idle.store(true, Relaxed);
         if !is_read {
             self.linger().await;
         }
-        is_idle.store(true, Relaxed);
-        Ok(stays)
+        // A stream may have ended because of the stop.
+        Ok(stays && !self.app.is_stopping())
     }
 
     /// Reads a head.
-    async fn head(&mut self, is_idle: &AtomicBool) -> io::Result<Result<Asked, Refused>> {
+    async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
         let deadline = Instant::now() + self.app.options.patience;
         loop {
             if !self.received.is_empty() {
-                is_idle.store(false, Relaxed);
                 match framing::head(&self.received, |head| self.app.plan(head)) {
                     Ok(Some((plan, framing, used))) => {
                         self.received.drain(..used);
@@ -124,7 +127,7 @@ impl Connection {
                 return Ok(Ok(self.take(length)));
             }
             _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
-            _ if framing.expects => self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
+            _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
         let patience = self.app.options.patience;
@@ -342,4 +345,60 @@ fn with_date(use_it: impl FnOnce(&str)) {
         }
         use_it(text);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::answer::Unsent;
+    use crate::http;
+    use crate::job::{Job, Receiver};
+    use crate::options::Options;
+
+    /// A connection without room for anything more, its client, which takes nothing, and what is left for the writer.
+    async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        // The system finds more room for a while.
+        while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
+            let _ = stream.try_write(&[0; 64 * 1024]);
+        }
+        let options = Options { patience: Duration::from_millis(50), ..Options::default() };
+        let (app, todo) = http::tests::app(options);
+        (Connection { stream, received: Vec::new(), is_over: false, app }, client, todo)
+    }
+
+    #[track_caller]
+    fn is_given_up<T>(done: Result<io::Result<T>, tokio::time::error::Elapsed>) {
+        assert!(matches!(done, Ok(Err(_))), "a client that takes nothing is waited for");
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_given_up_and_so_is_its_grant() {
+        const LONG: Duration = Duration::from_secs(20);
+        http::tests::play(|| async {
+            let (mut connection, _client, todo) = stuck().await;
+            is_given_up(timeout(LONG, connection.send(b"x")).await);
+            let framing = Framing {
+                length: Length::Known(2),
+                expects: true,
+                is_head: false,
+                stays: true,
+                is_old: false,
+            };
+            // To go on, even that is too much for it.
+            is_given_up(timeout(LONG, connection.body(framing, false)).await);
+            let jobs = connection.app.jobs.clone();
+            let unsent = Unsent { jobs, id: "p".into(), lease: Some("lease".into()) };
+            let mut response = Response::new(200, "text/plain", "");
+            response.body = Body::Whole { text: "lent".into(), unsent: Some(unsent) };
+            is_given_up(timeout(LONG, connection.respond(response, framing, true)).await);
+            assert!(matches!(todo.try_recv(), Ok(Job::GiveBack { lease, .. }) if lease == "lease"));
+        });
+    }
 }

@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use crate::answer::{Body, Refused, Unsent};
 use crate::body::LONGEST;
 use crate::http::App;
+use crate::job::Trouble;
 use crate::request::Head;
 
 /// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
@@ -82,7 +83,12 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     };
     let body = match plan.is_refused() {
         true => Ok(Vec::new()),
-        false => read(body, app.options.patience).await,
+        false => tokio::select! {
+            biased;
+            body = read(body, app.options.patience) => body,
+            // Who has not sent all of it by then is owed nothing.
+            () = app.stopped() => Err(Trouble::Stopping.into()),
+        },
     };
     let response = app.answer(plan.with(body)).await;
     let mut head = hyper::Response::builder().status(response.status);
