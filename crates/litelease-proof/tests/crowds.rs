@@ -149,6 +149,31 @@ fn may_open(files: u64) -> bool {
     }
 }
 
+/// How long a process has run on a CPU, in hundredths of a second.
+fn cpu(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    rest.split(' ').skip(12).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn clients_that_could_begin_either_version_cost_nothing_while_they_say_no_more() {
+    let (_place, server) = served(&["--max-patience", "600"]);
+    let silent: Vec<_> = (0..800)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.write_all(b"P").unwrap();
+            stream
+        })
+        .collect();
+    eventually("all are there", || (connections(&server) > silent.len()).then_some(()));
+    thread::sleep(Duration::from_millis(200));
+    let before = cpu(server.pid());
+    thread::sleep(Duration::from_secs(2));
+    let used = cpu(server.pid()) - before;
+    assert!(used < 20, "{used} hundredths of a second in two seconds");
+}
+
 #[test]
 fn ten_thousand_idle_connections_are_kept_and_cost_little() {
     const MANY: usize = 10_000;

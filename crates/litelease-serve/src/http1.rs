@@ -27,11 +27,10 @@ const ROOM: usize = 1024;
 /// its answer otherwise.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
-/// Serves a connection until it ends.
-pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+/// Serves a connection, of which something has been read, until it ends.
+pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let connection =
-        Connection { stream, received: Vec::new(), is_over: false, app: Arc::clone(&app) };
+    let connection = Connection { stream, received, is_over: false, app: Arc::clone(&app) };
     let serving = connection.serve(&is_idle);
     tokio::pin!(serving);
     tokio::select! {

@@ -176,15 +176,15 @@ pub(crate) async fn run_before(
 }
 
 /// Serves one connection in the version of HTTP that its client speaks.
-async fn serve(stream: TcpStream, app: Arc<App>) {
-    let is_spoken = tokio::select! {
-        is_spoken = http2::is_spoken(&stream, app.options.patience) => is_spoken,
+async fn serve(mut stream: TcpStream, app: Arc<App>) {
+    let first = tokio::select! {
+        first = http2::first(&mut stream, app.options.patience) => first,
         // Who has not said anything yet is owed nothing.
         () = app.stopped() => return,
     };
-    match is_spoken {
-        Ok(true) => http2::serve(stream, app).await,
-        Ok(false) => http1::serve(stream, app).await,
+    match first {
+        Ok(first) if http2::is_spoken(&first) => http2::serve(stream, app).await,
+        Ok(first) => http1::serve(stream, first, app).await,
         // A client that hangs up is no news.
         Err(_) => {}
     }
