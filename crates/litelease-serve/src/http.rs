@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{Refused, Response, respond};
+use crate::answer::{JSON, Refused, Response, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, openapi};
 use crate::events;
@@ -29,6 +30,8 @@ pub(crate) struct App {
     places: AtomicU64,
     /// The number of this process, which the ids of requests begin with.
     process: u32,
+    /// The OpenAPI document.
+    description: Bytes,
 }
 
 /// What is to be done for a request, as its head tells.
@@ -85,7 +88,8 @@ impl App {
         stop: watch::Receiver<bool>,
     ) -> Self {
         let (places, process) = (AtomicU64::new(1), std::process::id());
-        App { jobs, options, metrics, changes, stop, places, process }
+        let description = openapi(options.max_count).to_string().into();
+        App { jobs, options, metrics, changes, stop, places, process, description }
     }
 
     /// Decides by its head what to do for a request.
@@ -128,7 +132,7 @@ impl App {
             What::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
-            What::Description => Ok(Response::json(200, &openapi(self.options.max_count))),
+            What::Description => Ok(Response::new(200, JSON, self.description.clone())),
             What::Call { call, id, key, fields } => self.call(call, id, key, fields).await,
         }
     }
@@ -312,6 +316,7 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::answer::Body;
     use crate::job::{Receiver, channel};
 
     /// What requests share, before nobody: what is left for the writer stays there.
@@ -319,6 +324,21 @@ pub(crate) mod tests {
         let (jobs, todo) = channel();
         let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
         (Arc::new(App::new(jobs, options, Arc::default(), changes, stop)), todo)
+    }
+
+    #[test]
+    fn the_description_is_made_once() {
+        play(|| async {
+            let (app, _todo) = app(Options::default());
+            let mut places = Vec::new();
+            for _ in 0..2 {
+                let described = app.perform(What::Description).await.map(|response| response.body);
+                let Ok(Body::Whole { text, .. }) = described else { continue };
+                assert!(text.starts_with(b"{"));
+                places.push(text.as_ptr());
+            }
+            assert!(matches!(places[..], [first, second] if first == second), "{places:?}");
+        });
     }
 
     /// Runs it where jobs can be left.
