@@ -63,6 +63,9 @@ pub(crate) fn head<T>(
         .ok_or_else(|| Refused::new(400, "the target of the request must begin with a slash"))?;
     let method = request.method.unwrap_or_default();
     let head = Head { method, path, authority, headers: request.headers };
+    if authority.is_some() && head.all("host").next().is_none() {
+        return Err(Refused::new(400, "the Host header is missing"));
+    }
     let framing = framing(&head, request.version == Some(0))?;
     Ok(Some((take(&head), framing, used)))
 }
@@ -252,9 +255,10 @@ mod tests {
             ("GET / HTTP/1.1", Ok("GET None /")),
             ("GET /l/x?y#z HTTP/1.1", Ok("GET None /l/x")),
             ("HEAD //a HTTP/1.0", Ok("HEAD None //a")),
-            ("GET http://h:1/p?q HTTP/1.1", Ok("GET Some(\"h:1\") /p")),
-            ("GET http://h HTTP/1.1", Ok("GET Some(\"h\") /")),
-            ("GET http://h?q HTTP/1.1", Ok("GET Some(\"h\") /")),
+            ("GET http://h:1/p?q HTTP/1.1\r\nHost: h", Ok("GET Some(\"h:1\") /p")),
+            ("GET http://h HTTP/1.1\r\nHost: h", Ok("GET Some(\"h\") /")),
+            ("GET http://h?q HTTP/1.1\r\nHost: h", Ok("GET Some(\"h\") /")),
+            ("GET http://h HTTP/1.1", Err(400)),
             ("OPTIONS * HTTP/1.1", Err(400)),
             ("CONNECT h:1 HTTP/1.1", Err(400)),
             ("GET https://h/ HTTP/1.1", Err(400)),
