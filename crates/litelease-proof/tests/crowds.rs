@@ -82,6 +82,41 @@ fn a_client_that_does_not_get_on_is_hung_up_on() {
     assert_eq!(client.receive().unwrap().status, 200);
 }
 
+#[test]
+fn a_stop_waits_for_nobody_who_has_not_asked_for_anything() {
+    let (_place, server) = served(&[]);
+    server.client().register(1);
+    let put = format!(
+        "PUT /l/{POOL} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{{"
+    );
+    let events = format!("GET /l/{POOL}/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let ok = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut firsts = vec!["", "P", "GET /healthz HTTP/1.1\r\nHo", &put, ok];
+    // In which order they hear of the stop is left to chance.
+    firsts.extend([&*events; 20]);
+    let mut streams: Vec<_> = firsts
+        .iter()
+        .map(|first| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            stream.write_all(first.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // Those that are answered have been, so the others have been read as well.
+    for stream in &mut streams[4..] {
+        assert_eq!(stream.read(&mut [0; 4096]).unwrap().min(1), 1);
+    }
+    let log = server.log.clone();
+    assert!(server.stop());
+    let log = std::fs::read_to_string(log).unwrap();
+    assert!(log.contains("shutting down") && !log.contains("cut off"), "{log}");
+    // The stream has come to its end as it should.
+    let mut rest = String::new();
+    streams[5].read_to_string(&mut rest).unwrap();
+    assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+}
+
 /// How many connections the server has, with the one that asks.
 fn connections(server: &Server) -> usize {
     let text = server.client().ask("GET", "/metrics", &Value::Null, "").unwrap().body;
@@ -112,6 +147,31 @@ fn may_open(files: u64) -> bool {
         let wanted = libc::rlimit { rlim_cur: files, rlim_max: limit.rlim_max.max(files) };
         limit.rlim_cur >= files || libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) == 0
     }
+}
+
+/// How long a process has run on a CPU, in hundredths of a second.
+fn cpu(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    rest.split(' ').skip(12).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn clients_that_could_begin_either_version_cost_nothing_while_they_say_no_more() {
+    let (_place, server) = served(&["--max-patience", "600"]);
+    let silent: Vec<_> = (0..800)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.write_all(b"P").unwrap();
+            stream
+        })
+        .collect();
+    eventually("all are there", || (connections(&server) > silent.len()).then_some(()));
+    thread::sleep(Duration::from_millis(200));
+    let before = cpu(server.pid());
+    thread::sleep(Duration::from_secs(2));
+    let used = cpu(server.pid()) - before;
+    assert!(used < 20, "{used} hundredths of a second in two seconds");
 }
 
 #[test]

@@ -54,7 +54,7 @@ impl Response {
     }
 }
 
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// A request that is not done, and why.
 #[derive(Debug, PartialEq, Eq)]

@@ -14,6 +14,9 @@ pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
 /// The most headers.
 const MOST_HEADERS: usize = 64;
 
+/// The most that a size with its extension, or all trailers together, may take.
+const LONGEST_LINES: usize = 1024;
+
 /// How the body comes, and what happens after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
@@ -50,11 +53,19 @@ pub(crate) fn head<T>(
         Err(Error::TooManyHeaders) => return Err(Refused::new(431, "there are too many headers")),
         Err(_) => return Err(Refused::new(400, "the head of the request is not HTTP/1.1")),
     };
+    let mut lines = received.get(..used).unwrap_or_default().split(|byte| *byte == b'\n');
+    // The last one is what follows the last line end.
+    if lines.next_back().is_none() || lines.any(|line| !line.ends_with(b"\r")) {
+        return Err(Refused::new(400, "the lines of the head do not end as they must"));
+    }
     let target = request.path.unwrap_or_default();
     let (authority, path) = split(target)
         .ok_or_else(|| Refused::new(400, "the target of the request must begin with a slash"))?;
     let method = request.method.unwrap_or_default();
     let head = Head { method, path, authority, headers: request.headers };
+    if authority.is_some() && head.all("host").next().is_none() {
+        return Err(Refused::new(400, "the Host header is missing"));
+    }
     let framing = framing(&head, request.version == Some(0))?;
     Ok(Some((take(&head), framing, used)))
 }
@@ -117,13 +128,13 @@ impl Chunks {
     pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, Refused> {
         let wrong = || Refused::new(400, "the chunks of the body are not as they must be");
         while !self.is_last {
-            let (start, size) = match httparse::parse_chunk_size(received) {
-                Ok(Status::Complete(found)) => found,
-                // A size with its extensions is short.
-                Ok(Status::Partial) if received.len() < 1024 => return Ok(false),
-                _ => return Err(wrong()),
+            let start = match until(received, b"\n") {
+                Some(start) => start,
+                None if received.len() < LONGEST_LINES => return Ok(false),
+                None => return Err(wrong()),
             };
-            let size = usize::try_from(size).unwrap_or(usize::MAX);
+            let line = received.get(..start).unwrap_or_default();
+            let size = line.strip_suffix(b"\r\n").and_then(chunk_size).ok_or_else(wrong)?;
             if size.saturating_add(self.body.len()) > LONGEST {
                 return Err(Refused::too_long());
             }
@@ -141,21 +152,48 @@ impl Chunks {
             self.body.extend(received.get(start..end).unwrap_or_default());
             received.drain(..end + 2);
         }
-        let end = match received.get(..2) {
-            Some(b"\r\n") => Some(2),
-            _ => received.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4),
+        let end = match received.starts_with(b"\r\n") {
+            true => Some(2),
+            false => until(received, b"\r\n\r\n"),
         };
-        match end {
-            Some(end) => received.drain(..end),
-            None if received.len() < 1024 => return Ok(false),
-            None => return Err(wrong()),
+        let Some(end) = end else {
+            return if received.len() < LONGEST_LINES { Ok(false) } else { Err(wrong()) };
         };
+        let trailers = received.get(..end - 2).unwrap_or_default();
+        if !trailers.split_inclusive(|byte| *byte == b'\n').all(is_trailer) {
+            return Err(wrong());
+        }
+        received.drain(..end);
         Ok(true)
     }
 
     pub(crate) fn into_body(self) -> Vec<u8> {
         self.body
     }
+}
+
+/// Where these bytes end, if they come before the lines are too long.
+fn until(received: &[u8], bytes: &[u8]) -> Option<usize> {
+    let lines = received.get(..LONGEST_LINES).unwrap_or(received);
+    lines.windows(bytes.len()).position(|these| these == bytes).map(|at| at + bytes.len())
+}
+
+/// The size of a chunk: up to 16 digits, and perhaps an extension, which means nothing here.
+fn chunk_size(line: &[u8]) -> Option<usize> {
+    let (digits, extension) =
+        line.split_at(line.iter().position(|byte| *byte == b';').unwrap_or(line.len()));
+    let are_digits = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
+    let digits = text(digits).filter(|_| are_digits && text(extension).is_some())?;
+    // Where it does not fit, it is too long in any case.
+    Some(usize::from_str_radix(digits, 16).unwrap_or(usize::MAX))
+}
+
+/// Whether a line has a name, a colon and a value.
+fn is_trailer(line: &[u8]) -> bool {
+    let is_in_names = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let line = line.strip_suffix(b"\r\n").and_then(text);
+    line.and_then(|line| line.split_once(':'))
+        .is_some_and(|(name, _)| !name.is_empty() && name.as_bytes().iter().all(is_in_names))
 }
 
 #[cfg(test)]
@@ -197,6 +235,10 @@ mod tests {
             ("X: a\0b\r\n", Err(400)),
             (": a\r\n", Err(400)),
             ("X\r\n", Err(400)),
+            // A line ends with both characters.
+            ("X: a\n", Err(400)),
+            ("X: a\nContent-Length: 5\r\n", Err(400)),
+            ("X: a\rContent-Length: 5\r\n", Err(400)),
         ] {
             let text = format!("POST /x HTTP/1.1\r\n{headers}\r\n");
             let read = framed(&text).map(|read| read.map(|(_, framing, used)| (framing, used)));
@@ -213,9 +255,10 @@ mod tests {
             ("GET / HTTP/1.1", Ok("GET None /")),
             ("GET /l/x?y#z HTTP/1.1", Ok("GET None /l/x")),
             ("HEAD //a HTTP/1.0", Ok("HEAD None //a")),
-            ("GET http://h:1/p?q HTTP/1.1", Ok("GET Some(\"h:1\") /p")),
-            ("GET http://h HTTP/1.1", Ok("GET Some(\"h\") /")),
-            ("GET http://h?q HTTP/1.1", Ok("GET Some(\"h\") /")),
+            ("GET http://h:1/p?q HTTP/1.1\r\nHost: h", Ok("GET Some(\"h:1\") /p")),
+            ("GET http://h HTTP/1.1\r\nHost: h", Ok("GET Some(\"h\") /")),
+            ("GET http://h?q HTTP/1.1\r\nHost: h", Ok("GET Some(\"h\") /")),
+            ("GET http://h HTTP/1.1", Err(400)),
             ("OPTIONS * HTTP/1.1", Err(400)),
             ("CONNECT h:1 HTTP/1.1", Err(400)),
             ("GET https://h/ HTTP/1.1", Err(400)),
@@ -230,6 +273,11 @@ mod tests {
             let read = framed(&format!("{line}\r\n\r\n"));
             let read = read.map(|read| read.map(|(text, ..)| text).unwrap_or_default());
             assert_eq!(read.as_deref(), expected.as_deref(), "{line:?}");
+        }
+        for text in
+            ["GET / HTTP/1.1\nHost: x\r\n\r\n", "GET / HTTP/1.1\r\n\n", "\nGET / HTTP/1.1\r\n\r\n"]
+        {
+            assert_eq!(framed(text), Err(400), "{text:?}");
         }
         assert_eq!(framed("GET / HTTP/1.1\r\nHost: x\r\n"), Ok(None));
         assert_eq!(framed(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(LONGEST_HEAD))), Err(431));
@@ -261,6 +309,8 @@ mod tests {
     fn chunks_are_put_together_however_they_come() {
         let long = format!("4001\r\n{}", "x".repeat(100));
         let endless = format!("1;{}", "x".repeat(2000));
+        let endless_line = format!("1;{}\r\nx\r\n0\r\n\r\n", "x".repeat(2000));
+        let endless_trailers = format!("0\r\n{}\r\n", "X: y\r\n".repeat(2000));
         for (text, expected) in [
             ("0\r\n\r\n", Ok(Some(("", "")))),
             ("5\r\nhello\r\n0\r\n\r\nNEXT", Ok(Some(("hello", "NEXT")))),
@@ -276,6 +326,31 @@ mod tests {
             ("fffffffffffffffff\r\n", Err(400)),
             (&long, Err(413)),
             (&endless, Err(400)),
+            (&endless_line, Err(400)),
+            (&endless_trailers, Err(400)),
+            // A size is there, and nothing before or after it.
+            ("\r\n\r\n", Err(400)),
+            (";x\r\n\r\n", Err(400)),
+            ("5\r\nhello\r\n\r\n\r\n", Err(400)),
+            ("5 \r\nhello\r\n0\r\n\r\n", Err(400)),
+            (" 5\r\nhello\r\n0\r\n\r\n", Err(400)),
+            ("+5\r\nhello\r\n0\r\n\r\n", Err(400)),
+            ("0x5\r\nhello\r\n0\r\n\r\n", Err(400)),
+            // A line ends with both characters, and has only visible ones.
+            ("5\nhello\r\n0\r\n\r\n", Err(400)),
+            ("5\r\nhello\n0\r\n\r\n", Err(400)),
+            ("5;a\nxx\r\nhello\r\n0\r\n\r\n", Err(400)),
+            ("5;a\rxx\r\nhello\r\n0\r\n\r\n", Err(400)),
+            ("5;a\0\r\nhello\r\n0\r\n\r\n", Err(400)),
+            // What follows the last chunk are headers, if anything.
+            ("0\r\nX: y\r\nZ:\r\n\r\nNEXT", Ok(Some(("", "NEXT")))),
+            ("0\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n", Err(400)),
+            ("0\r\nX: y\n\nGET / HTTP/1.1\r\n\r\n", Err(400)),
+            ("0\r\nX : y\r\n\r\n", Err(400)),
+            ("0\r\n X: y\r\n\r\n", Err(400)),
+            ("0\r\n: y\r\n\r\n", Err(400)),
+            ("0\r\nX: y\0\r\n\r\n", Err(400)),
+            ("0\r\nX: y\rZ: a\r\n\r\n", Err(400)),
         ] {
             for step in [1, 2, 3, text.len()] {
                 let read = chunked(text.as_bytes(), step);

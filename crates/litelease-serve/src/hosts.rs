@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::answer::Refused;
+use crate::page;
 use crate::request::{Head, text};
 
 /// Checks Host and Origin of a request.
@@ -25,11 +26,19 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), Refused> {
         let of = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
         of.is_some_and(|of| of.eq_ignore_ascii_case(host))
     };
-    let is_foreign = head.all("sec-fetch-site").any(|site| site == b"cross-site");
+    let is_foreign =
+        head.all("sec-fetch-site").any(|site| site == b"cross-site") && !is_visit(head);
     match head.all("origin").all(is_own) && !is_foreign {
         true => Ok(()),
         false => Err(Refused::new(403, "a page of another origin may not use this server")),
     }
+}
+
+/// Whether somebody has followed a link to a page: it is the same for all, does nothing by itself, and can be in no frame.
+fn is_visit(head: &Head<'_>) -> bool {
+    matches!(head.method, "GET" | "HEAD")
+        && page::FILES.iter().any(|file| file.path == head.path)
+        && head.one("sec-fetch-mode") == Ok(Some("navigate"))
 }
 
 /// Whether a host is an address, which nobody can rebind, or a name of ours.
@@ -54,7 +63,10 @@ fn is_known(host: &str, known: &[String]) -> bool {
 
 fn is_port(text: &str) -> bool {
     match text.strip_prefix(':') {
-        Some(number) => number.parse::<u16>().is_ok(),
+        // A sign is no digit, though parsing would take it.
+        Some(number) => {
+            number.parse::<u16>().is_ok() && number.bytes().all(|byte| byte.is_ascii_digit())
+        }
         None => text.is_empty(),
     }
 }
@@ -89,8 +101,46 @@ mod tests {
             "[::1]evil",
             "xpools.example",
             "user@localhost",
+            "localhost:+80",
+            "localhost:",
+            "localhost:65536",
+            "[::1]:+80",
         ] {
             assert!(!is_known(host, &known), "{host}");
         }
+    }
+
+    #[test]
+    fn a_link_of_another_site_leads_to_a_page_and_to_nothing_else() {
+        let header = |name, value: &'static str| httparse::Header { name, value: value.as_bytes() };
+        let host = header("Host", "localhost");
+        let site = header("Sec-Fetch-Site", "cross-site");
+        let mode = |mode| header("Sec-Fetch-Mode", mode);
+        let (visit, fetch) = (mode("navigate"), mode("no-cors"));
+        let foreign = header("Origin", "http://evil.example");
+        for (method, path, headers, is_fine) in [
+            ("GET", "/", vec![host, site, visit], true),
+            ("HEAD", "/docs", vec![host, site, visit], true),
+            ("GET", "/", vec![host, site], false),
+            ("GET", "/", vec![host, site, fetch], false),
+            ("GET", "/", vec![host, site, visit, fetch], false),
+            ("POST", "/", vec![host, site, visit], false),
+            ("GET", "/", vec![host, site, visit, foreign], false),
+            ("GET", "/metrics", vec![host, site, visit], false),
+            ("GET", "/l/0b5b1f0e-1111-4222-8333-444455556666", vec![host, site, visit], false),
+            ("GET", "/l/0b5b1f0e-1111-4222-8333-444455556666", vec![host], true),
+        ] {
+            let head = Head { method, path, authority: None, headers: &headers };
+            let checked = check(&head, &[]).map_err(|refused| refused.status);
+            assert_eq!(
+                checked,
+                if is_fine { Ok(()) } else { Err(403) },
+                "{method} {path} {headers:?}"
+            );
+        }
+        // By a name that is not ours not even a page is there.
+        let evil = [header("Host", "evil.example"), site, visit];
+        let head = Head { method: "GET", path: "/", authority: None, headers: &evil };
+        assert_eq!(check(&head, &[]).map_err(|refused| refused.status), Err(421));
     }
 }

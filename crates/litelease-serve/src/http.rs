@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{Refused, Response, respond};
+use crate::answer::{JSON, Refused, Response, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, openapi};
 use crate::events;
@@ -26,9 +27,11 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: broadcast::Sender<Changed>,
     pub(crate) stop: watch::Receiver<bool>,
-    pub(crate) places: AtomicU64,
+    places: AtomicU64,
     /// The number of this process, which the ids of requests begin with.
-    pub(crate) process: u32,
+    process: u32,
+    /// The OpenAPI document.
+    description: Bytes,
 }
 
 /// What is to be done for a request, as its head tells.
@@ -45,7 +48,7 @@ enum What {
     Ready,
     Metrics,
     Description,
-    Call { call: &'static Call, id: Id, key: Option<String> },
+    Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
 }
 
 impl Plan {
@@ -57,9 +60,38 @@ impl Plan {
     pub(crate) fn is_refused(&self) -> bool {
         self.what.is_err()
     }
+
+    /// With its body, which a head that is refused does not need.
+    pub(crate) fn with(mut self, body: Result<Vec<u8>, Refused>) -> Self {
+        self.what = match (self.what, body) {
+            (Ok(What::Call { call, id, key, .. }), Ok(body)) if !call.fields.is_empty() => {
+                body::check(&body, call.fields).map(|fields| What::Call { call, id, key, fields })
+            }
+            (Ok(what), Ok(_)) => Ok(what),
+            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+        };
+        self
+    }
+
+    /// Whether it is a borrow that waits until a slot is free.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(&self.what, Ok(What::Call { fields, .. }) if fields.wait > 0.0)
+    }
 }
 
 impl App {
+    pub(crate) fn new(
+        jobs: Jobs,
+        options: Options,
+        metrics: Arc<Metrics>,
+        changes: broadcast::Sender<Changed>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        let (places, process) = (AtomicU64::new(1), std::process::id());
+        let description = openapi(options.max_count).to_string().into();
+        App { jobs, options, metrics, changes, stop, places, process, description }
+    }
+
     /// Decides by its head what to do for a request.
     pub(crate) fn plan(&self, head: &Head<'_>) -> Plan {
         match hosts::check(head, &self.options.hosts) {
@@ -68,15 +100,11 @@ impl App {
         }
     }
 
-    /// Does it, and leaves a line in the log. A head that is refused needs no body.
-    pub(crate) async fn answer(
-        self: &Arc<Self>,
-        plan: Plan,
-        body: Result<Vec<u8>, Refused>,
-    ) -> Response {
-        let done = match (plan.what, body) {
-            (Ok(what), Ok(body)) => self.perform(what, &body).await,
-            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+    /// Does it, and leaves a line in the log.
+    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan) -> Response {
+        let done = match plan.what {
+            Ok(what) => self.perform(what).await,
+            Err(refused) => Err(refused),
         };
         let response = done.unwrap_or_else(Response::from);
         let (call, status) = (plan.about, response.status);
@@ -95,7 +123,7 @@ impl App {
         response.with("x-request-id", request_id)
     }
 
-    async fn perform(self: &Arc<Self>, what: What, body: &[u8]) -> Result<Response, Refused> {
+    async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {
         const TEXT: &str = "text/plain; charset=utf-8";
         match what {
             What::Page(file) => Ok(file.response()),
@@ -104,8 +132,8 @@ impl App {
             What::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
-            What::Description => Ok(Response::json(200, &openapi(self.options.max_count))),
-            What::Call { call, id, key } => self.call(call, id, key, body).await,
+            What::Description => Ok(Response::new(200, JSON, self.description.clone())),
+            What::Call { call, id, key, fields } => self.call(call, id, key, fields).await,
         }
     }
 
@@ -114,12 +142,8 @@ impl App {
         call: &'static Call,
         id: Id,
         key: Option<String>,
-        body: &[u8],
+        fields: Fields,
     ) -> Result<Response, Refused> {
-        let fields = match call.fields {
-            [] => Fields::default(),
-            wanted => body::check(body, wanted)?,
-        };
         let answer = match call.name {
             "register" => {
                 let (count, most) = (fields.count, self.options.max_count);
@@ -257,7 +281,7 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refuse
         "borrow" => key(head)?,
         _ => None,
     };
-    Ok(What::Call { call, id, key })
+    Ok(What::Call { call, id, key, fields: Fields::default() })
 }
 
 /// A UUID with its hyphens, in either case.
@@ -284,5 +308,47 @@ fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
             400,
             "Idempotency-Key must be one text of 1 to 200 visible characters",
         )),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::answer::Body;
+    use crate::job::{Receiver, channel};
+
+    /// What requests share, before nobody: what is left for the writer stays there.
+    pub(crate) fn app(options: Options) -> (Arc<App>, Receiver<Job>) {
+        let (jobs, todo) = channel();
+        let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
+        (Arc::new(App::new(jobs, options, Arc::default(), changes, stop)), todo)
+    }
+
+    #[test]
+    fn the_description_is_made_once() {
+        play(|| async {
+            let (app, _todo) = app(Options::default());
+            let mut places = Vec::new();
+            for _ in 0..2 {
+                let described = app.perform(What::Description).await.map(|response| response.body);
+                let Ok(Body::Whole { text, .. }) = described else { continue };
+                assert!(text.starts_with(b"{"));
+                places.push(text.as_ptr());
+            }
+            assert!(matches!(places[..], [first, second] if first == second), "{places:?}");
+        });
+    }
+
+    /// Runs it where jobs can be left.
+    pub(crate) fn play<F: Future<Output = ()>>(work: impl Fn() -> F + Send + Sync + 'static) {
+        let mut config = shuttle::Config::new();
+        config.stack_size = 1024 * 1024;
+        let runner = shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(1), config);
+        runner.run(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(work());
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! Connections that speak HTTP/1: one request after the other, each within its limits.
 //!
-//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed.
+//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed. One that only has nothing more to
+//! say looks the same: so it is answered, unless it waits for a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -26,17 +27,19 @@ const ROOM: usize = 1024;
 /// its answer otherwise.
 const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
-/// Serves a connection until it ends.
-pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+/// Serves a connection, of which something has been read, until it ends.
+pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let connection = Connection { stream, received: Vec::new(), app: Arc::clone(&app) };
+    let connection = Connection { stream, received, is_over: false, app: Arc::clone(&app) };
     let serving = connection.serve(&is_idle);
     tokio::pin!(serving);
     tokio::select! {
+        biased;
+        // What has come already is looked at first.
         () = &mut serving => return,
         () = app.stopped() => {}
     }
-    // Whoever has asked for something is answered.
+    // Whoever has asked for something, as a whole, is answered.
     if !is_idle.load(Relaxed) {
         serving.await;
     }
@@ -46,6 +49,8 @@ struct Connection {
     stream: TcpStream,
     /// What has come and was not used yet.
     received: Vec<u8>,
+    /// Nothing more will come.
+    is_over: bool,
     app: Arc<App>,
 }
 
@@ -63,7 +68,7 @@ impl Connection {
 
     /// One request and its answer. False if it was the last one.
     async fn turn(&mut self, is_idle: &AtomicBool) -> io::Result<bool> {
-        let asked = match self.head(is_idle).await? {
+        let asked = match self.head().await? {
             Ok(asked) => asked,
             Err(refused) => return self.refuse(refused).await,
         };
@@ -72,22 +77,23 @@ impl Connection {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
-        let Some(response) = self.answer(plan, body).await else { return Ok(false) };
+        is_idle.store(false, Relaxed);
+        let Some(response) = self.answer(plan.with(body)).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
+        is_idle.store(true, Relaxed);
         if !is_read {
             self.linger().await;
         }
-        is_idle.store(true, Relaxed);
-        Ok(stays)
+        // A stream may have ended because of the stop.
+        Ok(stays && !self.app.is_stopping())
     }
 
     /// Reads a head.
-    async fn head(&mut self, is_idle: &AtomicBool) -> io::Result<Result<Asked, Refused>> {
+    async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
         let deadline = Instant::now() + self.app.options.patience;
         loop {
             if !self.received.is_empty() {
-                is_idle.store(false, Relaxed);
                 match framing::head(&self.received, |head| self.app.plan(head)) {
                     Ok(Some((plan, framing, used))) => {
                         self.received.drain(..used);
@@ -120,7 +126,7 @@ impl Connection {
                 return Ok(Ok(self.take(length)));
             }
             _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
-            _ if framing.expects => self.stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
+            _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
         let patience = self.app.options.patience;
@@ -147,26 +153,38 @@ impl Connection {
         timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
-    /// Waits for the answer, and for the client to hang up: None if it does.
-    async fn answer(&mut self, plan: Plan, body: Result<Vec<u8>, Refused>) -> Option<Response> {
+    /// Waits for the answer. None if the client of a borrow that waits hangs up meanwhile, or sends so much that it could
+    /// not be seen to.
+    async fn answer(&mut self, plan: Plan) -> Option<Response> {
         if self.received.is_empty() {
             self.received = Vec::new();
         }
+        let waits = plan.waits();
         let app = Arc::clone(&self.app);
-        let answer = app.answer(plan, body);
+        let answer = app.answer(plan);
         tokio::pin!(answer);
         loop {
+            if waits && !self.listens() {
+                return None;
+            }
             tokio::select! {
                 biased;
-                // What it asks next may come already, within limits.
-                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
-                    if matches!(read, Ok(0) | Err(_)) {
-                        return None;
-                    }
-                }
+                // What it asks next may come already.
+                heard = self.hear(), if self.listens() => heard.ok()?,
                 response = &mut answer => return Some(response),
             }
         }
+    }
+
+    /// Whether it would be seen that the client hangs up: there is room for what it sends, and it has not.
+    fn listens(&self) -> bool {
+        !self.is_over && self.received.len() < LONGEST_HEAD
+    }
+
+    /// Reads what comes while a request is under way.
+    async fn hear(&mut self) -> io::Result<()> {
+        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
+        Ok(())
     }
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
@@ -177,7 +195,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Plan::refuse(refused), Ok(Vec::new())).await;
+        let response = self.app.answer(Plan::refuse(refused)).await;
         self.respond(response, framing, false).await?;
         self.linger().await;
         Ok(false)
@@ -220,22 +238,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one text after the other, until there are no more or the client hangs up.
+    /// Sends one text after the other, until there are no more or the client hangs up. One that has nothing more to say
+    /// gets the first.
     async fn stream_out(
         &mut self,
         mut texts: mpsc::Receiver<Bytes>,
         is_old: bool,
     ) -> io::Result<()> {
+        let mut is_first = true;
         loop {
             let text = tokio::select! {
-                text = texts.recv() => text,
-                read = self.stream.read_buf(&mut self.received), if self.received.len() < LONGEST_HEAD => {
-                    match read? {
-                        0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                        _ => continue,
-                    }
+                text = texts.recv(), if is_first || self.listens() => text,
+                heard = self.hear(), if self.listens() => {
+                    heard?;
+                    continue;
                 }
+                else => None,
             };
+            is_first = false;
             match (text, is_old) {
                 (Some(text), true) => self.send(&text).await?,
                 (Some(text), false) => {
@@ -324,4 +344,60 @@ fn with_date(use_it: impl FnOnce(&str)) {
         }
         use_it(text);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::answer::Unsent;
+    use crate::http;
+    use crate::job::{Job, Receiver};
+    use crate::options::Options;
+
+    /// A connection without room for anything more, its client, which takes nothing, and what is left for the writer.
+    async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        // The system finds more room for a while.
+        while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
+            let _ = stream.try_write(&[0; 64 * 1024]);
+        }
+        let options = Options { patience: Duration::from_millis(50), ..Options::default() };
+        let (app, todo) = http::tests::app(options);
+        (Connection { stream, received: Vec::new(), is_over: false, app }, client, todo)
+    }
+
+    #[track_caller]
+    fn is_given_up<T>(done: Result<io::Result<T>, tokio::time::error::Elapsed>) {
+        assert!(matches!(done, Ok(Err(_))), "a client that takes nothing is waited for");
+    }
+
+    #[test]
+    fn a_client_that_takes_nothing_is_given_up_and_so_is_its_grant() {
+        const LONG: Duration = Duration::from_secs(20);
+        http::tests::play(|| async {
+            let (mut connection, _client, todo) = stuck().await;
+            is_given_up(timeout(LONG, connection.send(b"x")).await);
+            let framing = Framing {
+                length: Length::Known(2),
+                expects: true,
+                is_head: false,
+                stays: true,
+                is_old: false,
+            };
+            // To go on, even that is too much for it.
+            is_given_up(timeout(LONG, connection.body(framing, false)).await);
+            let jobs = connection.app.jobs.clone();
+            let unsent = Unsent { jobs, id: "p".into(), lease: Some("lease".into()) };
+            let mut response = Response::new(200, "text/plain", "");
+            response.body = Body::Whole { text: "lent".into(), unsent: Some(unsent) };
+            is_given_up(timeout(LONG, connection.respond(response, framing, true)).await);
+            assert!(matches!(todo.try_recv(), Ok(Job::GiveBack { lease, .. }) if lease == "lease"));
+        });
+    }
 }

@@ -4,46 +4,51 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::answer::{Body, Refused, Unsent};
 use crate::body::LONGEST;
 use crate::http::App;
+use crate::job::Trouble;
 use crate::request::Head;
 
 /// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Waits for the first bytes, and tells by them whether the client speaks it. hyper would wait for the rest of them
-/// without a limit.
-pub(crate) async fn is_spoken(stream: &TcpStream, patience: Duration) -> io::Result<bool> {
-    let look = async {
-        loop {
-            let mut first = [0; PREFACE.len()];
-            let seen = stream.peek(&mut first).await?;
-            match first.get(..seen) {
-                None | Some([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(start) if !PREFACE.starts_with(start) => return Ok(false),
-                Some(start) if start.len() == PREFACE.len() => return Ok(true),
-                // What was only looked at is still there, so there is no sign that more has come.
-                Some(_) => sleep(Duration::from_millis(5)).await,
+/// Reads the first bytes, until they tell whether the client speaks it: then they are those that it begins with. hyper
+/// would wait for the rest of them without a limit.
+pub(crate) async fn first(stream: &mut TcpStream, patience: Duration) -> io::Result<Vec<u8>> {
+    let mut first = Vec::new();
+    let read = async {
+        while PREFACE.starts_with(&first) && !is_spoken(&first) {
+            let room = PREFACE.len() - first.len();
+            if stream.read_buf(&mut (&mut first).limit(room)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
+        io::Result::Ok(())
     };
-    timeout(patience, look).await?
+    timeout(patience, read).await??;
+    Ok(first)
 }
 
-/// Serves a connection until it ends.
+/// Whether a client speaks it that begins like this.
+pub(crate) fn is_spoken(first: &[u8]) -> bool {
+    first == PREFACE
+}
+
+/// Serves a connection, of which the first bytes have been read, until it ends.
 pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     let patience = app.options.patience;
     let stopped = {
@@ -57,6 +62,8 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(1_000);
     builder.keep_alive_interval(patience).keep_alive_timeout(patience);
+    let (reader, writer) = stream.into_split();
+    let stream = tokio::io::join(AsyncReadExt::chain(PREFACE, reader), writer);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     // A client that hangs up or talks nonsense is no news.
@@ -82,9 +89,14 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     };
     let body = match plan.is_refused() {
         true => Ok(Vec::new()),
-        false => read(body, app.options.patience).await,
+        false => tokio::select! {
+            biased;
+            body = read(body, app.options.patience) => body,
+            // Who has not sent all of it by then is owed nothing.
+            () = app.stopped() => Err(Trouble::Stopping.into()),
+        },
     };
-    let response = app.answer(plan, body).await;
+    let response = app.answer(plan.with(body)).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in response.headers() {
@@ -112,25 +124,48 @@ impl Default for Body {
     }
 }
 
+/// A text on its way. A grant in it is sent when its last byte has gone out, for which the client must have made room;
+/// until then it is given back with the text.
+pub(crate) struct Outgoing {
+    text: Bytes,
+    unsent: Option<Unsent>,
+}
+
+impl Buf for Outgoing {
+    fn remaining(&self) -> usize {
+        self.text.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.text
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.text.advance(count);
+        if self.text.is_empty() {
+            self.unsent.take().into_iter().for_each(Unsent::sent);
+        }
+    }
+}
+
 impl HttpBody for Body {
-    type Data = Bytes;
+    type Data = Outgoing;
     type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Body::Whole { text, .. } if text.is_empty() => Poll::Ready(None),
+    ) -> Poll<Option<Result<Frame<Outgoing>, Infallible>>> {
+        let outgoing = match &mut *self {
+            Body::Whole { text, .. } if text.is_empty() => None,
             Body::Whole { text, unsent } => {
-                // Whether it arrives is known to nobody here.
-                unsent.take().into_iter().for_each(Unsent::sent);
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(text)))))
+                Some(Outgoing { text: std::mem::take(text), unsent: unsent.take() })
             }
             Body::Stream(texts) => {
-                texts.poll_recv(context).map(|text| text.map(|text| Ok(Frame::data(text))))
+                ready!(texts.poll_recv(context)).map(|text| Outgoing { text, unsent: None })
             }
-        }
+        };
+        Poll::Ready(outgoing.map(|outgoing| Ok(Frame::data(outgoing))))
     }
 
     fn is_end_stream(&self) -> bool {

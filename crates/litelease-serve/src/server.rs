@@ -4,7 +4,6 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -127,16 +126,7 @@ pub(crate) async fn run_before(
     let writer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
-    let (places, process) = (AtomicU64::new(1), std::process::id());
-    let app = App {
-        jobs: jobs.clone(),
-        options,
-        metrics: Arc::clone(&metrics),
-        changes,
-        stop,
-        places,
-        process,
-    };
+    let app = App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop);
     let app = Arc::new(app);
 
     let mut connections = JoinSet::new();
@@ -173,6 +163,7 @@ pub(crate) async fn run_before(
     let _ = stopping.send(true);
     let all = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_CALL, all).await.is_err() {
+        tracing::warn!(connections = connections.len(), "cut off");
         connections.shutdown().await;
     }
     drop((app, jobs));
@@ -185,15 +176,15 @@ pub(crate) async fn run_before(
 }
 
 /// Serves one connection in the version of HTTP that its client speaks.
-async fn serve(stream: TcpStream, app: Arc<App>) {
-    let is_spoken = tokio::select! {
-        is_spoken = http2::is_spoken(&stream, app.options.patience) => is_spoken,
+async fn serve(mut stream: TcpStream, app: Arc<App>) {
+    let first = tokio::select! {
+        first = http2::first(&mut stream, app.options.patience) => first,
         // Who has not said anything yet is owed nothing.
         () = app.stopped() => return,
     };
-    match is_spoken {
-        Ok(true) => http2::serve(stream, app).await,
-        Ok(false) => http1::serve(stream, app).await,
+    match first {
+        Ok(first) if http2::is_spoken(&first) => http2::serve(stream, app).await,
+        Ok(first) => http1::serve(stream, first, app).await,
         // A client that hangs up is no news.
         Err(_) => {}
     }

@@ -1,9 +1,9 @@
-//! What is said on a connection of HTTP/1, byte by byte.
+//! What is said on a connection, byte by byte.
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +43,14 @@ fn say(address: SocketAddr, parts: &[&str]) -> String {
         thread::sleep(Duration::from_millis(20));
     }
     let mut told = Vec::new();
-    let _ = stream.read_to_end(&mut told);
+    // It may have had something left to read when it was closed, but closed it must be.
+    let ended = stream
+        .read_to_end(&mut told)
+        .map_or_else(|error| error.kind(), |_| ErrorKind::UnexpectedEof);
+    assert!(
+        !matches!(ended, ErrorKind::WouldBlock | ErrorKind::TimedOut),
+        "not closed: {parts:.200?}"
+    );
     String::from_utf8(told).unwrap()
 }
 
@@ -132,4 +139,175 @@ fn a_head_is_answered_without_a_body_and_a_wrong_method_with_those_that_there_ar
         let told = say(address, &[&patch]);
         assert!(told.contains("allow: PUT, GET, DELETE\r\n"), "{told}");
     });
+}
+
+/// A request with a body of JSON.
+fn asks(method: &str, path: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "{method} {POOL}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+/// One request, and the body of its answer.
+fn told(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    let asked = asks(method, path, body).replacen("\r\n", "\r\nConnection: close\r\n", 1);
+    say(address, &[&asked]).split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// Borrows the slot of a pool that has one, and answers its lease as a body to give it back with.
+fn borrowed(address: SocketAddr) -> String {
+    told(address, "PUT", "", "{\"count\":1}");
+    let lent = told(address, "POST", "/borrow", "{\"ttl\":600}");
+    let lease = lent.split("\"lease\":\"").nth(1).and_then(|rest| rest.get(..36));
+    format!("{{\"lease\":\"{}\"}}", lease.unwrap())
+}
+
+#[track_caller]
+fn is_free_again(address: SocketAddr) {
+    let free = |_: &u32| {
+        thread::sleep(Duration::from_millis(20));
+        told(address, "GET", "", "").contains("\"in_use\":0")
+    };
+    assert!((0..500).any(|at| free(&at)), "a slot is in use that nobody has");
+}
+
+#[test]
+fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot() {
+    // It would not be read from any more, so nobody would see it hang up, and its grant would be lost.
+    served(|address| {
+        let lease = borrowed(address);
+        let healthy =
+            format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(900));
+        let waits = asks("POST", "/borrow", "{\"ttl\":600,\"wait\":300}");
+        for sent in
+            [vec![&*waits, &healthy.repeat(20)], vec![&format!("{waits}{}", healthy.repeat(40))]]
+        {
+            assert_eq!(say(address, &sent), "", "it was answered");
+        }
+        assert_eq!(told(address, "POST", "/return", &lease), "{\"returned\":true}");
+        is_free_again(address);
+        // Behind anything else as much may come as a client likes.
+        let last = healthy.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+        let said = say(address, &[&format!("{}{last}", healthy.repeat(99))]);
+        assert_eq!(statuses(&said), vec!["200"; 100]);
+    });
+}
+
+#[test]
+fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_borrow_that_waits_is_not() {
+    let half_closed = |address, text: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.write_all(text.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut told = String::new();
+        stream.read_to_string(&mut told).unwrap();
+        told
+    };
+    served(|address| {
+        let lease = borrowed(address);
+        let healthy = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let full = asks("POST", "/borrow", "{\"ttl\":600}");
+        for (text, expected) in [
+            (healthy.to_owned(), vec!["200"]),
+            (healthy.repeat(50), vec!["200"; 50]),
+            (asks("PUT", "", "{\"count\":1}"), vec!["200"]),
+            (full.clone(), vec!["409"]),
+            (format!("{full}{full}"), vec!["409"; 2]),
+            (asks("POST", "/borrow", "{\"ttl\":600,\"wait\":300}"), vec![]),
+            (format!("{healthy}{}", &full[..40]), vec!["200"]),
+        ] {
+            for _ in 0..5 {
+                let told = half_closed(address, &text);
+                assert_eq!(statuses(&told), expected, "{text:.200}: {told}");
+            }
+        }
+        // A stream tells how it is now, and ends.
+        let told = half_closed(address, &asks("GET", "/events", ""));
+        assert!(told.contains("\"in_use\":1") && told.ends_with("\r\n0\r\n\r\n"), "{told}");
+        self::told(address, "POST", "/return", &lease);
+        is_free_again(address);
+    });
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u8::try_from(payload.len()).unwrap();
+    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// Reads frames until there is one of this kind on the first stream, and answers what is in it.
+fn until(stream: &mut TcpStream, kind: u8) -> Vec<u8> {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+        let mut payload = vec![0; length];
+        stream.read_exact(&mut payload).unwrap();
+        if (head[3], head[8]) == (kind, 1) {
+            return payload;
+        }
+    }
+}
+
+/// Asks for a slot over HTTP/2 without room for the answer, and waits until its head is there.
+fn borrows_without_room(address: SocketAddr) -> TcpStream {
+    let mut stream = asks_over_http2(address, &frame(0, 1, 1, b"{\"ttl\":600}"));
+    until(&mut stream, 1);
+    stream
+}
+
+/// Asks for a slot over HTTP/2, with this for a body.
+fn asks_over_http2(address: SocketAddr, body: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let path = format!("{POOL}/borrow");
+    let headers = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "localhost"),
+        (":path", &path),
+        ("content-type", "application/json"),
+    ];
+    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+    let headers = headers.map(|(name, value)| [vec![0], literal(name), literal(value)].concat());
+    let no_window = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let head = frame(1, 4, 1, &headers.concat());
+    // In pieces, as it may come.
+    for part in [&b"P"[..], b"RI * HTTP/2.0\r\n\r\nSM\r\n", b"\r\n", &no_window, &head, body] {
+        stream.write_all(part).unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
+    stream
+}
+
+#[test]
+fn a_grant_that_http2_has_no_room_to_send_is_given_back_when_its_client_goes() {
+    served(|address| {
+        told(address, "PUT", "", "{\"count\":1}");
+        drop(borrows_without_room(address));
+        is_free_again(address);
+        let mut cancels = borrows_without_room(address);
+        cancels.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
+        is_free_again(address);
+        // With room it arrives, also in parts, and is its client's.
+        let mut takes = borrows_without_room(address);
+        for _ in 0..2 {
+            takes.write_all(&frame(8, 0, 1, &[0, 0, 0, 100])).unwrap();
+            until(&mut takes, 0);
+        }
+        drop(takes);
+        thread::sleep(Duration::from_millis(300));
+        assert!(told(address, "GET", "", "").contains("\"in_use\":1"));
+    });
+}
+
+#[test]
+fn half_a_body_over_http2_is_refused_at_a_stop() {
+    let mut half = None;
+    served(|address| half = Some(asks_over_http2(address, &frame(0, 0, 1, b"{\"ttl\""))));
+    let head = until(&mut half.unwrap(), 1);
+    // As HTTP/2 writes 503; that it took too long would be 408.
+    assert!(head.windows(3).any(|three| three == [0x6c, 0x0c, 0xff]), "{head:x?}");
 }
