@@ -34,6 +34,11 @@ impl Response {
         Response { status, kind, headers: Vec::new(), body }
     }
 
+    /// Whether it lends a slot that is to be given back if this is not sent.
+    pub(crate) fn is_grant(&self) -> bool {
+        matches!(self.body, Body::Whole { unsent: Some(_), .. })
+    }
+
     pub(crate) fn json(status: u16, value: &Value) -> Self {
         Response::new(status, JSON, value.to_string())
     }

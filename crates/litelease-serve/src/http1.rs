@@ -1,7 +1,7 @@
 //! Connections that speak HTTP/1: one request after the other, each within its limits.
 //!
 //! A request that waits has no buffer, and a client that hangs up meanwhile is noticed. One that only has nothing more to
-//! say looks the same: so it is answered, unless it waits for a slot, which would be lost if it were gone.
+//! say looks the same: so it is answered, unless that would lend it a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -153,8 +153,8 @@ impl Connection {
         timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
-    /// Waits for the answer. None if the client of a borrow that waits hangs up meanwhile, or sends so much that it could
-    /// not be seen to.
+    /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
+    /// could not be seen to.
     async fn answer(&mut self, plan: Plan) -> Option<Response> {
         if self.received.is_empty() {
             self.received = Vec::new();
@@ -171,7 +171,8 @@ impl Connection {
                 biased;
                 // What it asks next may come already.
                 heard = self.hear(), if self.listens() => heard.ok()?,
-                response = &mut answer => return Some(response),
+                // Dropping a grant gives it back.
+                response = &mut answer => return (!self.is_over || !response.is_grant()).then_some(response),
             }
         }
     }

@@ -195,7 +195,7 @@ fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot
 }
 
 #[test]
-fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_borrow_that_waits_is_not() {
+fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_it() {
     let half_closed = |address, text: &str| {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -227,7 +227,13 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_borrow_that_waits_is_
         let told = half_closed(address, &asks("GET", "/events", ""));
         assert!(told.contains("\"in_use\":1") && told.ends_with("\r\n0\r\n\r\n"), "{told}");
         self::told(address, "POST", "/return", &lease);
-        is_free_again(address);
+        // It may be gone, and the slot with it. (On a slow machine an answer may be there before.)
+        let unanswered = |_: &u32| {
+            let told = half_closed(address, &asks("POST", "/borrow", "{\"ttl\":0.5}"));
+            is_free_again(address);
+            told.is_empty()
+        };
+        assert!((0..20).filter(unanswered).count() > 10, "slots are lent to who may be gone");
     });
 }
 
