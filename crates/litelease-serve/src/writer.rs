@@ -108,23 +108,28 @@ impl Writer {
 
     /// Works until nobody can send a job any more.
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
-        loop {
-            let first = match self.unclaimed.is_empty() {
-                true => receive(jobs, self.patience()),
-                false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
-            };
-            match first {
-                Ok(job) => self.take(job),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            self.glance();
-            self.commit(jobs);
-        }
+        while self.turn(jobs) {}
         // Whoever left last may have left a grant behind.
         if !self.unclaimed.is_empty() {
             self.commit(jobs);
         }
+    }
+
+    /// Waits for a job, or until there is something to do without one, and does it. False if nobody can send a job
+    /// any more.
+    fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
+        let first = match self.unclaimed.is_empty() {
+            true => receive(jobs, self.patience()),
+            false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
+        };
+        match first {
+            Ok(job) => self.take(job),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        self.glance();
+        self.commit(jobs);
+        true
     }
 
     /// Takes a job in. What needs no commit is done at once.
@@ -457,7 +462,10 @@ impl Writer {
         // Whoever still waits is looked after when it works again.
         self.due_ms = (self.clock)().saturating_add(1_000);
         for Answered { id, answer, .. } in &mut batch.answers {
-            if let Ok(Answer::Lent(lent)) = answer {
+            // A key may have found a lease that its holder has had for long, and keeps a new one for the retry.
+            if let Ok(Answer::Lent(lent)) = answer
+                && !lent.has_key
+            {
                 self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease)));
             }
             *answer = Err(Trouble::Database);
@@ -569,3 +577,6 @@ fn wishes<'a>(note: Option<&'a str>, key: Option<&'a str>) -> Wishes<'a> {
 fn in_ms(ttl_ms: i64) -> Duration {
     Duration::from_millis(ttl_ms.max(0).unsigned_abs())
 }
+
+#[cfg(test)]
+mod tests;

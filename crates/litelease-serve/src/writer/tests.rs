@@ -1,0 +1,125 @@
+//! The writer turn by turn: jobs that come together, a clock that stands still, and a file that fails when told to.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::cell::Cell;
+
+use litelease::rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use super::*;
+use crate::job::{Jobs, channel};
+
+type Told = oneshot::Receiver<Result<Answer, Trouble>>;
+
+thread_local! {
+    static NOW_MS: Cell<i64> = const { Cell::new(0) };
+    /// How long it takes from one look at the clock to the next.
+    static PASSES_MS: Cell<i64> = const { Cell::new(0) };
+}
+
+fn clock() -> i64 {
+    NOW_MS.set(NOW_MS.get() + PASSES_MS.get());
+    NOW_MS.get()
+}
+
+/// A writer with one pool, `p`.
+struct Desk {
+    writer: Writer,
+    jobs: Jobs,
+    todo: Receiver<Job>,
+    answers: mpsc::UnboundedReceiver<Vec<Answered>>,
+    places: u64,
+    _folder: tempfile::TempDir,
+}
+
+impl Desk {
+    fn with(slots: i64) -> Self {
+        NOW_MS.set(1_000);
+        PASSES_MS.set(0);
+        let folder = tempfile::tempdir().unwrap();
+        let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
+        db.bootstrap().unwrap();
+        db.pools().register("p", slots).unwrap();
+        let mark = HighWater::beside(&folder.path().join("p")).unwrap();
+        let (jobs, todo) = channel();
+        let (handed, answers) = mpsc::unbounded_channel();
+        let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
+        let options = Options { clock, ..Options::default() };
+        let writer = Writer::new(db, mark, &options, handed, changes, metrics);
+        Desk { writer, jobs, todo, answers, places: 0, _folder: folder }
+    }
+
+    fn leave_job(&self, job: impl FnOnce(Reply) -> Job) -> Told {
+        let (reply, told) = oneshot::channel();
+        assert!(self.jobs.send(job(reply)).is_ok());
+        told
+    }
+
+    fn borrow(&mut self, ttl_ms: i64, waits: bool, key: Option<&str>) -> Told {
+        self.places += 1;
+        let (id, note, place, key) = ("p".into(), None, self.places, key.map(str::to_owned));
+        self.leave_job(|reply| Job::Borrow(Borrow { id, ttl_ms, note, key, waits, place, reply }))
+    }
+
+    /// A job that fails the commit it is in: no request comes with an empty key, and the store takes none.
+    fn break_it(&mut self) -> Told {
+        self.borrow(600, false, Some(""))
+    }
+
+    fn renew(&self, lease: &str) -> Told {
+        let lease = lease.to_owned();
+        self.leave_job(|reply| Job::Renew { id: "p".into(), lease, ttl_ms: 600, reply })
+    }
+
+    /// One commit for all that was left, and its answers.
+    fn turn(&mut self) {
+        assert!(self.writer.turn(&self.todo));
+        while let Ok(answers) = self.answers.try_recv() {
+            let jobs = &self.jobs;
+            deliver(answers, |id, lease| assert!(jobs.send(Job::GiveBack { id, lease }).is_ok()));
+        }
+    }
+
+    fn in_use(&self) -> i64 {
+        self.writer.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
+    }
+}
+
+#[track_caller]
+fn lent(told: &mut Told) -> String {
+    match told.try_recv().unwrap() {
+        Ok(Answer::Lent(lent)) => lent.borrowed.lease,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Plays with channels as they are under schedules; here there is one thread, and so one schedule.
+fn alone(play: fn()) {
+    let mut config = shuttle::Config::new();
+    // SQLite needs more than the default.
+    config.stack_size = 1024 * 1024;
+    shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(1), config).run(play);
+}
+
+#[test]
+fn a_commit_that_fails_takes_nothing_from_who_has_borrowed_before() {
+    alone(|| {
+        let mut desk = Desk::with(2);
+        let mut told = desk.borrow(600, false, Some("k"));
+        desk.turn();
+        let lease = lent(&mut told);
+        // Its retry shares a commit with what breaks it.
+        let mut retried = desk.borrow(600, false, Some("k"));
+        let mut other = desk.borrow(600, false, None);
+        let mut broken = desk.break_it();
+        desk.turn();
+        for told in [&mut retried, &mut other, &mut broken] {
+            assert!(matches!(told.try_recv().unwrap(), Err(Trouble::Database)));
+        }
+        let mut renewed = desk.renew(&lease);
+        desk.turn();
+        assert!(matches!(renewed.try_recv().unwrap(), Ok(Answer::Renewed { .. })));
+        assert_eq!(desk.in_use(), 1);
+    });
+}
