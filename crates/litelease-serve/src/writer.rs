@@ -345,6 +345,10 @@ impl Writer {
 
     /// A borrow gets its slot, or its place in the queue, or a no.
     fn borrow(&mut self, borrow: Borrow, batch: &mut Batch) -> Result<(), Error> {
+        // Whoever is gone has left already, so nobody would take it out of the queue.
+        if borrow.reply.is_closed() {
+            return Ok(());
+        }
         // Nobody overtakes those who wait. At one instant, a pool that has nothing for them has nothing at all.
         self.serve(&borrow.id, batch)?;
         let lent = lend(&self.db.pools(), &borrow, batch.now_ms);

@@ -72,6 +72,10 @@ impl Desk {
         self.leave_job(|reply| Job::Renew { id: "p".into(), lease, ttl_ms: 600, reply })
     }
 
+    fn leave(&self, place: u64) {
+        assert!(self.jobs.send(Job::Leave { id: "p".into(), place }).is_ok());
+    }
+
     /// One commit for all that was left, and its answers.
     fn turn(&mut self) {
         assert!(self.writer.turn(&self.todo));
@@ -121,5 +125,36 @@ fn a_commit_that_fails_takes_nothing_from_who_has_borrowed_before() {
         desk.turn();
         assert!(matches!(renewed.try_recv().unwrap(), Ok(Answer::Renewed { .. })));
         assert_eq!(desk.in_use(), 1);
+    });
+}
+
+#[test]
+fn who_is_gone_joins_no_queue_and_is_not_counted() {
+    alone(|| {
+        let mut desk = Desk::with(1);
+        drop(desk.borrow(600, false, None));
+        desk.turn();
+        assert_eq!(desk.in_use(), 0, "nothing is lent to who is gone");
+        let mut told = desk.borrow(600, false, None);
+        let _head = desk.borrow(600, true, None);
+        desk.turn();
+        lent(&mut told);
+        // These have waited long enough while the writer was busy: behind one who stays, nobody sees that they are gone.
+        for waits in [true, false] {
+            let before = desk.places + 1;
+            let ended = [desk.borrow(600, waits, None), desk.borrow(600, waits, None)];
+            drop(ended);
+            (before..=desk.places).for_each(|place| desk.leave(place));
+            desk.turn();
+        }
+        // This one is in the queue when it leaves.
+        let behind = desk.borrow(600, true, None);
+        desk.turn();
+        assert_eq!(desk.writer.waiters, 2);
+        drop(behind);
+        desk.leave(desk.places);
+        desk.turn();
+        assert_eq!(desk.writer.waiters, 1);
+        assert_eq!(desk.writer.queues.values().map(Queue::len).sum::<usize>(), 1);
     });
 }
