@@ -26,6 +26,9 @@ const GLANCE: Duration = Duration::from_millis(20);
 /// How long to wait for the next of those who are about to ask.
 const LINGER: Duration = Duration::from_micros(50);
 
+/// How long to leave a database alone that has failed, while nobody asks for anything.
+const REST: Duration = Duration::from_secs(1);
+
 /// What nobody needs to be told of at once.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -49,6 +52,8 @@ pub(crate) struct Writer {
     last_took: Duration,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
+    /// When to try again what the database has failed to do.
+    rests_until: Option<Instant>,
     /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
     answers: Option<Answers>,
     changes: broadcast::Sender<Changed>,
@@ -97,6 +102,7 @@ impl Writer {
             last_batch: 0,
             last_took: Duration::ZERO,
             unclaimed: Vec::new(),
+            rests_until: None,
             answers: Some(answers),
             changes,
             metrics,
@@ -109,20 +115,15 @@ impl Writer {
     /// Works until nobody can send a job any more.
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
         while self.turn(jobs) {}
-        // Whoever left last may have left a grant behind.
-        if !self.unclaimed.is_empty() {
-            self.commit(jobs);
-        }
+        // Whoever left last may have left a grant behind. If it cannot be returned now, it ends by itself.
+        self.rests_until = None;
+        self.commit(jobs);
     }
 
     /// Waits for a job, or until there is something to do without one, and does it. False if nobody can send a job
     /// any more.
     fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
-        let first = match self.unclaimed.is_empty() {
-            true => receive(jobs, self.patience()),
-            false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
-        };
-        match first {
+        match receive(jobs, self.patience()) {
             Ok(job) => self.take(job),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
@@ -167,10 +168,20 @@ impl Writer {
 
     /// How long there is nothing to do unless somebody comes.
     fn patience(&self) -> Duration {
-        match self.waiters > 0 || self.changes.receiver_count() > 0 {
+        let patience = match self.waiters > 0 || self.changes.receiver_count() > 0 {
             true => GLANCE.min(self.until_due()),
             false => IDLE,
+        };
+        match self.unclaimed.is_empty() {
+            true => patience,
+            false => patience.min(self.rest()),
         }
+    }
+
+    /// How long not to try again what has failed, unless somebody asks for something.
+    fn rest(&self) -> Duration {
+        let until = self.rests_until;
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
     fn until_due(&self) -> Duration {
@@ -206,7 +217,8 @@ impl Writer {
     /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
     fn commit(&mut self, jobs: &Receiver<Job>) {
         let serves_all = self.has_something_to_serve();
-        if !self.todo.is_empty() || !self.unclaimed.is_empty() || serves_all {
+        let returns = !self.unclaimed.is_empty() && self.rest().is_zero();
+        if !self.todo.is_empty() || returns || serves_all {
             let unclaimed = std::mem::take(&mut self.unclaimed);
             let mut batch = Batch::default();
             match self.write(jobs, &unclaimed, serves_all, &mut batch) {
@@ -280,6 +292,7 @@ impl Writer {
             Ok(()) => {
                 self.metrics.committed(count, started.elapsed());
                 (self.last_batch, self.last_took) = (count, ending.elapsed());
+                self.rests_until = None;
             }
             Err(_) => {
                 // What cannot be rolled back now is before the next one begins.
@@ -475,10 +488,8 @@ impl Writer {
             *answer = Err(Trouble::Database);
         }
         self.hand_over(batch.answers);
-        if !self.unclaimed.is_empty() {
-            // Not in a tight loop, while the cause lasts.
-            std::thread::sleep(GLANCE);
-        }
+        // Not in a tight loop, while the cause lasts.
+        self.rests_until = Instant::now().checked_add(REST);
     }
 
     fn look(&self, id: &Id) -> Result<Answer, Trouble> {

@@ -76,6 +76,21 @@ impl Desk {
         assert!(self.jobs.send(Job::Leave { id: "p".into(), place }).is_ok());
     }
 
+    fn give_back(&self, lease: String) {
+        assert!(self.jobs.send(Job::GiveBack { id: "p".into(), lease }).is_ok());
+    }
+
+    /// Lets every write fail, or not any more.
+    fn fails(&self, fails: bool) {
+        self.writer.db.conn().pragma_update(None, "query_only", fails).unwrap();
+    }
+
+    fn failures(&self) -> u64 {
+        let text = self.writer.metrics.text();
+        let count = text.lines().find_map(|line| line.strip_prefix("litelease_failures_total "));
+        count.unwrap().parse().unwrap()
+    }
+
     /// One commit for all that was left, and its answers.
     fn turn(&mut self) {
         assert!(self.writer.turn(&self.todo));
@@ -156,5 +171,49 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         desk.turn();
         assert_eq!(desk.writer.waiters, 1);
         assert_eq!(desk.writer.queues.values().map(Queue::len).sum::<usize>(), 1);
+    });
+}
+
+#[test]
+fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
+    alone(|| {
+        let mut desk = Desk::with(2);
+        let (mut one, mut two) = (desk.borrow(600, false, None), desk.borrow(600, false, None));
+        desk.turn();
+        desk.give_back(lent(&mut one));
+        desk.fails(true);
+        desk.turn();
+        // However slow this machine is, the rest is not over.
+        let rests = &mut desk.writer.rests_until;
+        *rests = rests.map(|until| until + Duration::from_secs(3_600));
+        desk.give_back(lent(&mut two));
+        (0..5).for_each(|_| desk.turn());
+        assert_eq!(desk.failures(), 1);
+        // Whoever asks is told at once.
+        let mut told = desk.borrow(600, false, None);
+        desk.turn();
+        assert!(matches!(told.try_recv().unwrap(), Err(Trouble::Database)));
+        assert_eq!((desk.failures(), desk.in_use()), (2, 2));
+        desk.fails(false);
+        let mut told = desk.borrow(600, false, None);
+        desk.turn();
+        lent(&mut told);
+        assert_eq!(desk.in_use(), 1, "both are back, and one is lent out again");
+    });
+}
+
+#[test]
+fn a_writer_ends_with_those_who_ask_also_while_the_database_fails() {
+    alone(|| {
+        let mut desk = Desk::with(1);
+        let mut told = desk.borrow(600, false, None);
+        desk.turn();
+        desk.give_back(lent(&mut told));
+        desk.fails(true);
+        desk.turn();
+        let metrics = Arc::clone(&desk.writer.metrics);
+        drop(desk.jobs);
+        desk.writer.work(&desk.todo);
+        assert!(metrics.text().contains("litelease_failures_total 2\n"), "it has tried once more");
     });
 }
