@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
 use tokio::sync::broadcast;
 
+use crate::dues::Dues;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::job::{
@@ -27,7 +28,8 @@ const GLANCE: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_micros(50);
 
 /// How long to leave a database alone that has failed, while nobody asks for anything.
-const REST: Duration = Duration::from_secs(1);
+const REST: Duration = Duration::from_millis(REST_MS.unsigned_abs());
+const REST_MS: i64 = 1_000;
 
 /// What nobody needs to be told of at once.
 const IDLE: Duration = Duration::from_secs(60);
@@ -61,8 +63,10 @@ pub(crate) struct Writer {
     /// SQLite's count of commits by others, as last seen.
     version: i64,
     glanced: Instant,
-    /// When a lease ends by itself that somebody may be waiting for, in Unix milliseconds.
-    due_ms: i64,
+    /// When a lease ends by itself that somebody may be waiting for.
+    dues: Dues,
+    /// When all who wait are looked after, whatever they wait for, in Unix milliseconds.
+    all_due_ms: i64,
 }
 
 /// Answers of one commit, to be sent once it has succeeded.
@@ -108,7 +112,8 @@ impl Writer {
             metrics,
             version: 0,
             glanced: Instant::now(),
-            due_ms: i64::MAX,
+            dues: Dues::default(),
+            all_due_ms: i64::MAX,
         }
     }
 
@@ -185,16 +190,20 @@ impl Writer {
     }
 
     fn until_due(&self) -> Duration {
-        let left_ms = self.due_ms.saturating_sub((self.clock)());
+        let due_ms = self.dues.first().map_or(self.all_due_ms, |at_ms| at_ms.min(self.all_due_ms));
+        let left_ms = due_ms.saturating_sub((self.clock)());
         Duration::from_millis(left_ms.max(0).unsigned_abs())
     }
 
     /// Remembers when the next lease of a pool ends, if somebody waits there.
     fn mind(&mut self, id: &Id) {
-        if self.queues.contains_key(id)
-            && let Ok(Some(at_ms)) = self.db.pools().next_expiry(id)
-        {
-            self.due_ms = self.due_ms.min(at_ms);
+        if !self.queues.contains_key(id) {
+            return;
+        }
+        match self.db.pools().next_expiry(id) {
+            Ok(Some(at_ms)) => self.dues.set(id, at_ms),
+            Ok(None) => self.dues.remove(id),
+            Err(_) => self.dues.set(id, (self.clock)().saturating_add(REST_MS)),
         }
     }
 
@@ -208,7 +217,7 @@ impl Writer {
         let version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(self.version);
         if version != self.version {
             self.version = version;
-            self.due_ms = i64::MIN;
+            self.all_due_ms = i64::MIN;
             // Nobody may be listening.
             let _ = self.changes.send(None);
         }
@@ -216,12 +225,12 @@ impl Writer {
 
     /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
     fn commit(&mut self, jobs: &Receiver<Job>) {
-        let serves_all = self.has_something_to_serve();
+        let due = self.due();
         let returns = !self.unclaimed.is_empty() && self.rest().is_zero();
-        if !self.todo.is_empty() || returns || serves_all {
+        if !self.todo.is_empty() || returns || !due.is_empty() {
             let unclaimed = std::mem::take(&mut self.unclaimed);
             let mut batch = Batch::default();
-            match self.write(jobs, &unclaimed, serves_all, &mut batch) {
+            match self.write(jobs, &unclaimed, &due, &mut batch) {
                 Ok(()) => self.send(batch),
                 Err(error) => self.fail(batch, unclaimed, &error),
             }
@@ -235,28 +244,39 @@ impl Writer {
         self.metrics.waiters(self.waiters);
     }
 
-    /// Whether a slot may have come free for somebody who waits, by expiry or by another process. Then all who
-    /// wait are looked after.
-    fn has_something_to_serve(&mut self) -> bool {
+    /// The pools where something is to be done for those who wait, because a lease is over or another process has
+    /// changed the file.
+    fn due(&mut self) -> Vec<Id> {
         let now_ms = (self.clock)();
-        if now_ms < self.due_ms {
-            return false;
+        let mut due = self.dues.take(now_ms);
+        if now_ms >= self.all_due_ms {
+            self.all_due_ms = i64::MAX;
+            due = self.queues.keys().cloned().collect();
         }
-        self.due_ms = i64::MAX;
-        let waiting: Vec<Id> = self.queues.keys().cloned().collect();
-        waiting.iter().for_each(|id| self.mind(id));
-        waiting.iter().any(|id| match self.db.pools().info_at(id, now_ms) {
-            Ok(Some(info)) => info.available() > 0,
-            // It was deleted, or the file is in trouble: whoever waits must be told.
+        due.retain(|id| self.has_something_to_serve(id, now_ms));
+        due
+    }
+
+    /// Whether a slot may be free for those who wait here. If not, it is remembered when one may be.
+    fn has_something_to_serve(&mut self, id: &Id, now_ms: i64) -> bool {
+        let pools = self.db.pools();
+        match (pools.info_at(id, now_ms), pools.next_expiry(id)) {
+            // A lease that is over is found to be by serving, even where the pool has become too small to lend its slot
+            // again. Otherwise it would hide the next one to end.
+            (Ok(Some(info)), Ok(next)) if next.is_none_or(|at_ms| at_ms > now_ms) => {
+                next.iter().for_each(|at_ms| self.dues.set(id, *at_ms));
+                info.available() > 0
+            }
+            // Or it was deleted, or the file is in trouble: whoever waits must be told.
             _ => true,
-        })
+        }
     }
 
     fn write(
         &mut self,
         jobs: &Receiver<Job>,
         unclaimed: &[(Id, String)],
-        serves_all: bool,
+        due: &[Id],
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let started = Instant::now();
@@ -279,12 +299,7 @@ impl Writer {
                 count += 1;
                 self.perform(job, batch)?;
             }
-            if serves_all {
-                for id in self.queues.keys().cloned().collect::<Vec<_>>() {
-                    self.serve(&id, batch)?;
-                }
-            }
-            Ok(())
+            due.iter().try_for_each(|id| self.freed(id, batch))
         });
         let ending = Instant::now();
         let done = done.and_then(|()| self.db.commit_batch());
@@ -420,9 +435,7 @@ impl Writer {
                 return Err(error);
             }
         }
-        if queue.is_empty() {
-            self.queues.remove(id);
-        }
+        self.forget_if_empty(id);
         Ok(())
     }
 
@@ -477,7 +490,7 @@ impl Writer {
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         self.unclaimed.extend(unclaimed);
         // Whoever still waits is looked after when it works again.
-        self.due_ms = (self.clock)().saturating_add(1_000);
+        self.all_due_ms = (self.clock)().saturating_add(REST_MS);
         for Answered { id, answer, .. } in &mut batch.answers {
             // A key may have found a lease that its holder has had for long, and keeps a new one for the retry.
             if let Ok(Answer::Lent(lent)) = answer
@@ -520,14 +533,21 @@ impl Writer {
             self.waiters = self.waiters.saturating_sub(1);
             let _ = self.changes.send(Some(Arc::clone(id)));
         }
-        if queue.is_empty() {
+        self.forget_if_empty(id);
+    }
+
+    /// A queue that nobody is in needs no looking after.
+    fn forget_if_empty(&mut self, id: &Id) {
+        if self.queues.get(id).is_some_and(Queue::is_empty) {
             self.queues.remove(id);
+            self.dues.remove(id);
         }
     }
 
     fn stop(&mut self) {
         self.stopping = true;
         self.waiters = 0;
+        self.dues.clear();
         // What was handed over before is delivered, and then the end of this channel is seen.
         self.answers = None;
         for (_, mut queue) in self.queues.drain() {

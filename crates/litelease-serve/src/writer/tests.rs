@@ -217,3 +217,55 @@ fn a_writer_ends_with_those_who_ask_also_while_the_database_fails() {
         assert!(metrics.text().contains("litelease_failures_total 2\n"), "it has tried once more");
     });
 }
+
+#[test]
+fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other() {
+    alone(|| {
+        let mut desk = Desk::with(2);
+        let (mut long, mut short) = (desk.borrow(600, false, None), desk.borrow(50, false, None));
+        let _resized = desk.leave_job(|reply| Job::Register { id: "p".into(), count: 1, reply });
+        let mut waiter = desk.borrow(600, true, None);
+        desk.turn();
+        lent(&mut long);
+        lent(&mut short);
+        assert_eq!(desk.writer.until_due(), Duration::from_millis(50));
+        NOW_MS.set(1_050);
+        desk.turn();
+        assert_eq!(desk.writer.until_due(), Duration::from_millis(550), "it would spin until then");
+        assert!(waiter.try_recv().is_err(), "there is one slot, and it is lent out");
+        NOW_MS.set(1_600);
+        desk.turn();
+        lent(&mut waiter);
+        assert_eq!(desk.writer.dues.first(), None);
+    });
+}
+
+#[test]
+fn who_waits_longest_is_served_first_when_a_lease_ends_just_before_a_borrow() {
+    alone(|| {
+        let mut desk = Desk::with(1);
+        let _held = desk.borrow(50, false, None);
+        let (mut first, mut second) = (desk.borrow(600, true, None), desk.borrow(600, true, None));
+        desk.turn();
+        NOW_MS.set(1_050);
+        let mut late = desk.borrow(600, false, None);
+        desk.turn();
+        lent(&mut first);
+        assert!(matches!(late.try_recv().unwrap(), Ok(Answer::Nothing)), "it overtakes nobody");
+        assert!(second.try_recv().is_err());
+    });
+}
+
+#[test]
+fn a_grant_that_is_over_before_it_is_sent_is_not_sent() {
+    alone(|| {
+        let mut desk = Desk::with(1);
+        PASSES_MS.set(10);
+        let (mut short, mut long) = (desk.borrow(10, false, None), desk.borrow(600, true, None));
+        desk.turn();
+        assert!(matches!(short.try_recv().unwrap(), Err(Trouble::TooShort)));
+        assert!(long.try_recv().is_err());
+        desk.turn();
+        lent(&mut long);
+    });
+}
