@@ -25,6 +25,7 @@ pub(crate) struct App {
     pub(crate) options: Options,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: broadcast::Sender<Changed>,
+    pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     pub(crate) places: AtomicU64,
     /// The number of this process, which the ids of requests begin with.

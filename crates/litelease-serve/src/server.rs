@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::error::OpenError;
+use crate::events::Watched;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::http::App;
@@ -133,6 +134,7 @@ pub(crate) async fn run_before(
         options,
         metrics: Arc::clone(&metrics),
         changes,
+        watched: Watched::default(),
         stop,
         places,
         process,
