@@ -63,6 +63,7 @@ pub(crate) struct Writer {
     /// SQLite's count of commits by others, as last seen.
     version: i64,
     glanced: Instant,
+    glance_every: Duration,
     /// When a lease ends by itself that somebody may be waiting for.
     dues: Dues,
     /// When all who wait are looked after, whatever they wait for, in Unix milliseconds.
@@ -112,6 +113,7 @@ impl Writer {
             metrics,
             version: 0,
             glanced: Instant::now(),
+            glance_every: GLANCE,
             dues: Dues::default(),
             all_due_ms: i64::MAX,
         }
@@ -209,7 +211,7 @@ impl Writer {
 
     /// Looks whether others have changed the file.
     fn glance(&mut self) {
-        if self.glanced.elapsed() < GLANCE {
+        if self.glanced.elapsed() < self.glance_every {
             return;
         }
         self.glanced = Instant::now();
@@ -249,11 +251,17 @@ impl Writer {
     fn due(&mut self) -> Vec<Id> {
         let now_ms = (self.clock)();
         let mut due = self.dues.take(now_ms);
-        if now_ms >= self.all_due_ms {
+        let is_all = now_ms >= self.all_due_ms;
+        if is_all {
             self.all_due_ms = i64::MAX;
             due = self.queues.keys().cloned().collect();
         }
+        let started = Instant::now();
         due.retain(|id| self.has_something_to_serve(id, now_ms));
+        if is_all {
+            // Where thousands of pools have somebody who waits, who asks for something comes first.
+            self.glance_every = GLANCE.max(started.elapsed() * 10);
+        }
         due
     }
 
