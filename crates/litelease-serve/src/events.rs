@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc, watch};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::answer::{self, Body, Refused, Response};
@@ -26,53 +26,48 @@ const BREATH_PER_BYTE: u64 = 10;
 /// A comment keeps the connection from being taken for dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The pools that somebody watches, each with the sender of its reporter.
+/// The pools that somebody watches, each with its reporter.
 #[derive(Default)]
-pub(crate) struct Watched(Mutex<HashMap<Id, Arc<Sender>>>);
+pub(crate) struct Watched(Mutex<HashMap<Id, Arc<Reporter>>>);
 
-type Sender = watch::Sender<Arc<News>>;
+/// Looks at one pool for all who watch it.
+struct Reporter {
+    news: watch::Sender<Arc<News>>,
+    /// Somebody has come who knows nothing yet.
+    asked: Notify,
+}
 
 /// What is told to all streams of a pool.
 #[derive(Default)]
 struct News {
-    /// None if there is no such pool any more.
-    state: Option<State>,
+    /// Larger if something has changed since, and not only time has passed.
+    number: u64,
     text: Bytes,
-}
-
-impl News {
-    fn of(state: State) -> Arc<Self> {
-        let text = format!("data: {}\n\n", answer::state(&state)).into();
-        Arc::new(News { state: Some(state), text })
-    }
-
-    fn gone() -> Arc<Self> {
-        Arc::new(News { state: None, text: Bytes::from_static(b"event: gone\ndata: {}\n\n") })
-    }
-
-    fn is_of(&self, state: &State) -> bool {
-        self.state.as_ref().is_some_and(|told| is_same(told, state))
-    }
+    /// There is no such pool any more.
+    is_gone: bool,
 }
 
 /// Answers with a stream, if there is such a pool.
 pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, Refused> {
-    // Asked for first, so that no change is missed.
-    let news = Watched::news(app, &id);
-    let Answer::State(state) = app.look(&id).await? else {
-        return Err(Trouble::Database.into());
+    let mut news = Watched::join(app, &id);
+    let first = match news.changed().await {
+        Ok(()) => Arc::clone(&news.borrow_and_update()),
+        Err(_) if app.is_stopping() => return Err(Trouble::Stopping.into()),
+        Err(_) => return Err(Trouble::Database.into()),
     };
+    if first.is_gone {
+        return Err(Trouble::NoSuchPool.into());
+    }
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(tell(state, news, sender));
+    tokio::spawn(tell(first, news, sender));
     let mut response = Response::new(200, "text/event-stream", "");
     response.body = Body::Stream(receiver);
     Ok(response)
 }
 
-/// Tells one stream. If it is slow, it misses what was not the newest.
-async fn tell(first: State, mut news: watch::Receiver<Arc<News>>, sender: mpsc::Sender<Bytes>) {
-    let mut text = News::of(first.clone()).text.clone();
-    let mut first = Some(first);
+/// Tells one stream. If it is slow, it misses what is not the newest.
+async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mpsc::Sender<Bytes>) {
+    let (mut told, mut text) = (first.number, first.text.clone());
     loop {
         if sender.send(text).await.is_err() {
             return;
@@ -80,11 +75,11 @@ async fn tell(first: State, mut news: watch::Receiver<Arc<News>>, sender: mpsc::
         text = loop {
             tokio::select! {
                 changed = news.changed() => {
-                    // The reporter has ended, and the client connects again by itself.
+                    // Where the reporter has ended, the client connects again by itself.
                     let Ok(()) = changed else { return };
                     let newest = Arc::clone(&news.borrow_and_update());
-                    // The reporter may have found later what this stream has begun with.
-                    if first.take().is_none_or(|first| !newest.is_of(&first)) {
+                    if newest.number != told {
+                        told = newest.number;
                         break newest.text.clone();
                     }
                 }
@@ -96,70 +91,87 @@ async fn tell(first: State, mut news: watch::Receiver<Arc<News>>, sender: mpsc::
 }
 
 impl Watched {
-    /// What the reporter of a pool finds from now on. The first to ask for it starts one.
-    fn news(app: &Arc<App>, id: &Id) -> watch::Receiver<Arc<News>> {
-        let mut senders = app.watched.senders();
-        match senders.get(id) {
-            // One without receivers is about to end.
-            Some(sender) if sender.receiver_count() > 0 => sender.subscribe(),
+    /// What the reporter of a pool finds from now on, and at least once. The first to ask for it starts one.
+    fn join(app: &Arc<App>, id: &Id) -> watch::Receiver<Arc<News>> {
+        let mut reporters = app.watched.reporters();
+        match reporters.get(id) {
+            // One that nobody listens to is about to end.
+            Some(reporter) if reporter.news.receiver_count() > 0 => {
+                let news = reporter.news.subscribe();
+                reporter.asked.notify_one();
+                news
+            }
             _ => {
                 let (sender, news) = watch::channel(Arc::default());
-                let sender = Arc::new(sender);
-                senders.insert(Arc::clone(id), Arc::clone(&sender));
-                tokio::spawn(report_while_watched(Arc::clone(app), Arc::clone(id), sender));
+                let reporter = Arc::new(Reporter { news: sender, asked: Notify::new() });
+                reporters.insert(Arc::clone(id), Arc::clone(&reporter));
+                tokio::spawn(reporter.work(Arc::clone(app), Arc::clone(id)));
                 news
             }
         }
     }
 
-    fn forget(&self, id: &Id, sender: &Arc<Sender>) {
-        let mut senders = self.senders();
-        if senders.get(id).is_some_and(|there| Arc::ptr_eq(there, sender)) {
-            senders.remove(id);
+    fn forget(&self, id: &Id, reporter: &Arc<Reporter>) {
+        let mut reporters = self.reporters();
+        if reporters.get(id).is_some_and(|there| Arc::ptr_eq(there, reporter)) {
+            reporters.remove(id);
         }
     }
 
-    fn senders(&self) -> MutexGuard<'_, HashMap<Id, Arc<Sender>>> {
+    fn reporters(&self) -> MutexGuard<'_, HashMap<Id, Arc<Reporter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn report_while_watched(app: Arc<App>, id: Id, sender: Arc<Sender>) {
-    tokio::select! {
-        () = report(&app, &id, &sender) => {}
-        () = sender.closed() => {}
-        () = app.stopped() => {}
-    }
-    app.watched.forget(&id, &sender);
-}
-
-/// Looks at a pool whenever it may have changed, and tells all streams if it has.
-async fn report(app: &Arc<App>, id: &Id, sender: &Sender) {
-    let mut changes = app.changes.subscribe();
-    loop {
-        let looked = Instant::now();
-        let state = match app.look(id).await {
-            Ok(Answer::State(state)) => state,
-            Err(Trouble::NoSuchPool) => {
-                sender.send_replace(News::gone());
-                return;
-            }
-            _ => return,
-        };
-        let until_expiry = until_expiry(&state, app.options.clock);
-        let mut bytes = 0;
-        if !sender.borrow().is_of(&state) {
-            let news = News::of(state);
-            bytes = news.text.len() * sender.receiver_count();
-            sender.send_replace(news);
-        }
-        sleep_until(looked + breath(bytes)).await;
+impl Reporter {
+    /// Works while there is somebody to tell.
+    async fn work(self: Arc<Self>, app: Arc<App>, id: Id) {
         tokio::select! {
-            is_ours = next(&mut changes, id) => if !is_ours { return },
-            () = sleep(until_expiry) => {}
+            () = self.report(&app, &id) => {}
+            () = self.news.closed() => {}
+            () = app.stopped() => {}
         }
-        // What has changed until now is in the next look.
-        changes = changes.resubscribe();
+        app.watched.forget(&id, &self);
+    }
+
+    /// Looks whenever the pool may have changed or somebody has come, and tells all.
+    async fn report(&self, app: &Arc<App>, id: &Id) {
+        let mut changes = app.changes.subscribe();
+        let (mut last, mut number, mut is_asked) = (None, 0, true);
+        loop {
+            let looked = Instant::now();
+            let state = match app.look(id).await {
+                Ok(Answer::State(state)) => state,
+                Err(Trouble::NoSuchPool) => return self.say_goodbye(number + 1),
+                _ => return,
+            };
+            let has_changed = last.as_ref().is_none_or(|last| !is_same(last, &state));
+            let mut bytes = 0;
+            if has_changed || is_asked {
+                let text = Bytes::from(format!("data: {}\n\n", answer::state(&state)));
+                number += u64::from(has_changed);
+                bytes = usize::from(has_changed) * text.len() * self.news.receiver_count();
+                self.news.send_replace(Arc::new(News { number, text, is_gone: false }));
+            }
+            let until_expiry = until_expiry(&state, app.options.clock);
+            last = Some(state);
+            sleep_until(looked + breath(bytes)).await;
+            is_asked = tokio::select! {
+                () = self.asked.notified() => true,
+                () = sleep(until_expiry) => false,
+                is_ours = next(&mut changes, id) => match is_ours {
+                    true => false,
+                    false => return,
+                },
+            };
+            // What has changed until now is in the next look.
+            changes = changes.resubscribe();
+        }
+    }
+
+    fn say_goodbye(&self, number: u64) {
+        let text = Bytes::from_static(b"event: gone\ndata: {}\n\n");
+        self.news.send_replace(Arc::new(News { number, text, is_gone: true }));
     }
 }
 
