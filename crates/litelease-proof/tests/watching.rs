@@ -49,6 +49,8 @@ fn all_who_watch_a_pool_are_told_the_same_text() {
     for watcher in &mut watchers {
         watcher.until("\"in_use\":400");
     }
+    // Whoever comes later is told at once, and not only when something changes.
+    Watcher::of(&server).until("\"in_use\":400");
     // How much time each lease has left is told to the millisecond: who looks for himself is told something else.
     for in_use in 401..=403 {
         borrow(&mut client, 1);
