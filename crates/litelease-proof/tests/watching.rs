@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use litelease_proof::rig::Place;
 use litelease_proof::server::{Client, POOL, Server};
@@ -21,7 +22,10 @@ impl Watcher {
     /// The first line from now on that has these words.
     #[track_caller]
     fn until(&mut self, words: &str) -> String {
+        let started = Instant::now();
         loop {
+            // Heartbeats come also where nothing else does.
+            assert!(started.elapsed() < Duration::from_secs(60), "nothing has {words}");
             let mut line = String::new();
             assert!(self.0.read_line(&mut line).unwrap() > 0, "it ended without {words}");
             if line.contains(words) {
