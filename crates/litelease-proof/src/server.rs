@@ -209,7 +209,7 @@ impl Client {
                 break at + 4;
             }
             let mut chunk = [0; 4096];
-            match stream.read(&mut chunk)? {
+            match read(stream, &mut chunk)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => bytes.extend(&chunk[..read]),
             }
@@ -222,7 +222,7 @@ impl Client {
         let mut body = bytes.split_off(end);
         while body.len() < length.unwrap_or(0) {
             let mut chunk = [0; 4096];
-            match stream.read(&mut chunk)? {
+            match read(stream, &mut chunk)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 read => body.extend(&chunk[..read]),
             }
@@ -252,5 +252,15 @@ impl Client {
     #[track_caller]
     pub fn in_use(&mut self) -> i64 {
         self.call("GET", "", &Value::Null).json()["in_use"].as_i64().unwrap_or(-1)
+    }
+}
+
+/// Reads some bytes. A socket with a timeout is interrupted by any signal, such as the end of a child.
+fn read(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! The state of a pool as server-sent events: once, and again whenever it has changed.
+//!
+//! All streams of a pool share one reporter: it looks once for all of them, and writes the text once.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{broadcast, mpsc};
+use tokio::sync::{Notify, broadcast, mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::answer::{self, Body, Refused, Response};
 use crate::http::App;
@@ -15,67 +19,164 @@ use crate::writer::Changed;
 /// Changes that come faster than this are told together.
 const BREATH: Duration = Duration::from_millis(50);
 
+/// What a byte to one stream adds to that, in nanoseconds. A large pool that many watch leaves the others their share of
+/// the thread that has all connections.
+const BREATH_PER_BYTE: u64 = 10;
+
 /// A comment keeps the connection from being taken for dead.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
+/// The pools that somebody watches, each with its reporter.
+#[derive(Default)]
+pub(crate) struct Watched(Mutex<HashMap<Id, Arc<Reporter>>>);
+
+/// Looks at one pool for all who watch it.
+struct Reporter {
+    news: watch::Sender<Arc<News>>,
+    /// Somebody has come who knows nothing yet.
+    asked: Notify,
+}
+
+/// What is told to all streams of a pool.
+#[derive(Default)]
+struct News {
+    /// Larger if something has changed since, and not only time has passed.
+    number: u64,
+    text: Bytes,
+    /// There is no such pool any more.
+    is_gone: bool,
+}
+
 /// Answers with a stream, if there is such a pool.
 pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, Refused> {
-    let changes = app.changes.subscribe();
-    let Answer::State(state) = app.look(&id).await? else {
-        return Err(Trouble::Database.into());
+    let mut news = Watched::join(app, &id);
+    let first = match news.changed().await {
+        Ok(()) => Arc::clone(&news.borrow_and_update()),
+        Err(_) if app.is_stopping() => return Err(Trouble::Stopping.into()),
+        Err(_) => return Err(Trouble::Database.into()),
     };
-    let (sender, receiver) = mpsc::channel(4);
-    tokio::spawn(tell(Arc::clone(app), id, state, changes, sender));
+    if first.is_gone {
+        return Err(Trouble::NoSuchPool.into());
+    }
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(tell(first, news, sender));
     let mut response = Response::new(200, "text/event-stream", "");
     response.body = Body::Stream(receiver);
     Ok(response)
 }
 
-async fn tell(
-    app: Arc<App>,
-    id: Id,
-    mut state: State,
-    mut changes: broadcast::Receiver<Changed>,
-    sender: mpsc::Sender<Bytes>,
-) {
-    let mut stop = app.stop.clone();
+/// Tells one stream. If it is slow, it misses what is not the newest.
+async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mpsc::Sender<Bytes>) {
+    let (mut told, mut text) = (first.number, first.text.clone());
     loop {
-        let text = format!("data: {}\n\n", answer::state(&state));
-        if sender.send(text.into()).await.is_err() {
+        if sender.send(text).await.is_err() {
             return;
         }
-        loop {
-            let is_over = tokio::select! {
-                is_ours = next(&mut changes, &id) => !is_ours,
-                () = tokio::time::sleep(until_expiry(&state, app.options.clock)) => false,
-                () = tokio::time::sleep(HEARTBEAT) => {
-                    if sender.send(": \n\n".into()).await.is_err() {
-                        return;
+        text = loop {
+            tokio::select! {
+                changed = news.changed() => {
+                    // Where the reporter has ended, the client connects again by itself.
+                    let Ok(()) = changed else { return };
+                    let newest = Arc::clone(&news.borrow_and_update());
+                    if newest.number != told {
+                        told = newest.number;
+                        break newest.text.clone();
                     }
-                    continue;
                 }
-                _ = stop.changed() => true,
-                () = sender.closed() => true,
-            };
-            if is_over {
-                return;
+                () = sleep(HEARTBEAT) => break Bytes::from_static(b": \n\n"),
+                () = sender.closed() => return,
             }
-            tokio::time::sleep(BREATH).await;
-            match app.look(&id).await {
-                Ok(Answer::State(now)) if is_same(&now, &state) => {}
-                Ok(Answer::State(now)) => {
-                    state = now;
-                    break;
-                }
-                Err(Trouble::NoSuchPool) => {
-                    let _ = sender.send("event: gone\ndata: {}\n\n".into()).await;
-                    return;
-                }
-                // The client connects again by itself.
-                _ => return,
+        };
+    }
+}
+
+impl Watched {
+    /// What the reporter of a pool finds from now on, and at least once. The first to ask for it starts one.
+    fn join(app: &Arc<App>, id: &Id) -> watch::Receiver<Arc<News>> {
+        let mut reporters = app.watched.reporters();
+        match reporters.get(id) {
+            // One that nobody listens to is about to end.
+            Some(reporter) if reporter.news.receiver_count() > 0 => {
+                let news = reporter.news.subscribe();
+                reporter.asked.notify_one();
+                news
+            }
+            _ => {
+                let (sender, news) = watch::channel(Arc::default());
+                let reporter = Arc::new(Reporter { news: sender, asked: Notify::new() });
+                reporters.insert(Arc::clone(id), Arc::clone(&reporter));
+                tokio::spawn(reporter.work(Arc::clone(app), Arc::clone(id)));
+                news
             }
         }
     }
+
+    fn forget(&self, id: &Id, reporter: &Arc<Reporter>) {
+        let mut reporters = self.reporters();
+        if reporters.get(id).is_some_and(|there| Arc::ptr_eq(there, reporter)) {
+            reporters.remove(id);
+        }
+    }
+
+    fn reporters(&self) -> MutexGuard<'_, HashMap<Id, Arc<Reporter>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reporter {
+    /// Works while there is somebody to tell.
+    async fn work(self: Arc<Self>, app: Arc<App>, id: Id) {
+        tokio::select! {
+            () = self.report(&app, &id) => {}
+            () = self.news.closed() => {}
+            () = app.stopped() => {}
+        }
+        app.watched.forget(&id, &self);
+    }
+
+    /// Looks whenever the pool may have changed or somebody has come, and tells all.
+    async fn report(&self, app: &Arc<App>, id: &Id) {
+        let mut changes = app.changes.subscribe();
+        let (mut last, mut number, mut is_asked) = (None, 0, true);
+        loop {
+            let looked = Instant::now();
+            let state = match app.look(id).await {
+                Ok(Answer::State(state)) => state,
+                Err(Trouble::NoSuchPool) => return self.say_goodbye(number + 1),
+                _ => return,
+            };
+            let has_changed = last.as_ref().is_none_or(|last| !is_same(last, &state));
+            let mut bytes = 0;
+            if has_changed || is_asked {
+                let text = Bytes::from(format!("data: {}\n\n", answer::state(&state)));
+                number += u64::from(has_changed);
+                bytes = usize::from(has_changed) * text.len() * self.news.receiver_count();
+                self.news.send_replace(Arc::new(News { number, text, is_gone: false }));
+            }
+            let until_expiry = until_expiry(&state, app.options.clock);
+            last = Some(state);
+            sleep_until(looked + breath(bytes)).await;
+            is_asked = tokio::select! {
+                () = self.asked.notified() => true,
+                () = sleep(until_expiry) => false,
+                is_ours = next(&mut changes, id) => match is_ours {
+                    true => false,
+                    false => return,
+                },
+            };
+            // What has changed until now is in the next look.
+            changes = changes.resubscribe();
+        }
+    }
+
+    fn say_goodbye(&self, number: u64) {
+        let text = Bytes::from_static(b"event: gone\ndata: {}\n\n");
+        self.news.send_replace(Arc::new(News { number, text, is_gone: true }));
+    }
+}
+
+fn breath(bytes: usize) -> Duration {
+    BREATH.max(Duration::from_nanos(BREATH_PER_BYTE.saturating_mul(bytes as u64)))
 }
 
 /// Waits for a change of this pool. False if there can be no more.

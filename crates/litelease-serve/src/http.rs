@@ -26,6 +26,7 @@ pub(crate) struct App {
     pub(crate) options: Options,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) changes: broadcast::Sender<Changed>,
+    pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
     /// The number of this process, which the ids of requests begin with.
@@ -89,7 +90,8 @@ impl App {
     ) -> Self {
         let (places, process) = (AtomicU64::new(1), std::process::id());
         let description = openapi(options.max_count).to_string().into();
-        App { jobs, options, metrics, changes, stop, places, process, description }
+        let watched = events::Watched::default();
+        App { jobs, options, metrics, changes, watched, stop, places, process, description }
     }
 
     /// Decides by its head what to do for a request.

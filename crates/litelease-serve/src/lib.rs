@@ -6,6 +6,7 @@
 mod answer;
 mod body;
 mod calls;
+mod dues;
 mod error;
 mod events;
 mod file;

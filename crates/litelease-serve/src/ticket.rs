@@ -277,6 +277,42 @@ mod tests {
         writer.join().unwrap();
     }
 
+    fn lent(has_key: bool) -> Result<Answer, Trouble> {
+        let slot = litelease::SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
+        let borrowed = litelease::Borrowed { lease: "a".into(), slot };
+        Ok(Answer::Lent(Lent { borrowed, ttl_ms: 50, has_key }))
+    }
+
+    #[test]
+    fn a_grant_that_nobody_takes_is_given_back_unless_a_key_keeps_it() {
+        shuttle::check_random(
+            || {
+                for has_key in [false, true] {
+                    // Its client is gone before it is delivered.
+                    let (reply, gone) = oneshot::channel();
+                    drop(gone);
+                    let mut given_back = 0;
+                    let answer = lent(has_key);
+                    deliver(vec![Answered { id: "p".into(), reply, answer }], |_, _| {
+                        given_back += 1
+                    });
+                    assert_eq!(given_back, usize::from(!has_key));
+
+                    // Or after that, and before it has looked.
+                    let (jobs, todo): (Jobs, Receiver<Job>) = channel();
+                    let (reply, answer) = oneshot::channel();
+                    let ticket = Ticket::new(answer, jobs, "p".into(), 1);
+                    assert!(reply.send(lent(has_key)).is_ok());
+                    drop(ticket);
+                    let left = todo.try_recv();
+                    assert_eq!(matches!(left, Ok(Job::GiveBack { .. })), !has_key);
+                    assert!(todo.try_recv().is_err(), "once");
+                }
+            },
+            1,
+        );
+    }
+
     #[test]
     fn no_slot_is_lost_or_lent_twice_whatever_happens_when() {
         let mut config = shuttle::Config::new();

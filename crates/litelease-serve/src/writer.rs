@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
 use tokio::sync::broadcast;
 
+use crate::dues::Dues;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::job::{
@@ -25,6 +26,10 @@ const GLANCE: Duration = Duration::from_millis(20);
 
 /// How long to wait for the next of those who are about to ask.
 const LINGER: Duration = Duration::from_micros(50);
+
+/// How long to leave a database alone that has failed, while nobody asks for anything.
+const REST: Duration = Duration::from_millis(REST_MS.unsigned_abs());
+const REST_MS: i64 = 1_000;
 
 /// What nobody needs to be told of at once.
 const IDLE: Duration = Duration::from_secs(60);
@@ -49,6 +54,8 @@ pub(crate) struct Writer {
     last_took: Duration,
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
+    /// When to try again what the database has failed to do.
+    rests_until: Option<Instant>,
     /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
     answers: Option<Answers>,
     changes: broadcast::Sender<Changed>,
@@ -56,8 +63,11 @@ pub(crate) struct Writer {
     /// SQLite's count of commits by others, as last seen.
     version: i64,
     glanced: Instant,
-    /// When a lease ends by itself that somebody may be waiting for, in Unix milliseconds.
-    due_ms: i64,
+    glance_every: Duration,
+    /// When a lease ends by itself that somebody may be waiting for.
+    dues: Dues,
+    /// When all who wait are looked after, whatever they wait for, in Unix milliseconds.
+    all_due_ms: i64,
 }
 
 /// Answers of one commit, to be sent once it has succeeded.
@@ -97,34 +107,37 @@ impl Writer {
             last_batch: 0,
             last_took: Duration::ZERO,
             unclaimed: Vec::new(),
+            rests_until: None,
             answers: Some(answers),
             changes,
             metrics,
             version: 0,
             glanced: Instant::now(),
-            due_ms: i64::MAX,
+            glance_every: GLANCE,
+            dues: Dues::default(),
+            all_due_ms: i64::MAX,
         }
     }
 
     /// Works until nobody can send a job any more.
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
-        loop {
-            let first = match self.unclaimed.is_empty() {
-                true => receive(jobs, self.patience()),
-                false => jobs.try_recv().map_err(|_| RecvTimeoutError::Timeout),
-            };
-            match first {
-                Ok(job) => self.take(job),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
-            self.glance();
-            self.commit(jobs);
+        while self.turn(jobs) {}
+        // Whoever left last may have left a grant behind. If it cannot be returned now, it ends by itself.
+        self.rests_until = None;
+        self.commit(jobs);
+    }
+
+    /// Waits for a job, or until there is something to do without one, and does it. False if nobody can send a job
+    /// any more.
+    fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
+        match receive(jobs, self.patience()) {
+            Ok(job) => self.take(job),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
         }
-        // Whoever left last may have left a grant behind.
-        if !self.unclaimed.is_empty() {
-            self.commit(jobs);
-        }
+        self.glance();
+        self.commit(jobs);
+        true
     }
 
     /// Takes a job in. What needs no commit is done at once.
@@ -166,29 +179,43 @@ impl Writer {
 
     /// How long there is nothing to do unless somebody comes.
     fn patience(&self) -> Duration {
-        match self.waiters > 0 || self.changes.receiver_count() > 0 {
+        let patience = match self.waiters > 0 || self.changes.receiver_count() > 0 {
             true => GLANCE.min(self.until_due()),
             false => IDLE,
+        };
+        match self.unclaimed.is_empty() {
+            true => patience,
+            false => patience.min(self.rest()),
         }
     }
 
+    /// How long not to try again what has failed, unless somebody asks for something.
+    fn rest(&self) -> Duration {
+        let until = self.rests_until;
+        until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
+    }
+
     fn until_due(&self) -> Duration {
-        let left_ms = self.due_ms.saturating_sub((self.clock)());
+        let due_ms = self.dues.first().map_or(self.all_due_ms, |at_ms| at_ms.min(self.all_due_ms));
+        let left_ms = due_ms.saturating_sub((self.clock)());
         Duration::from_millis(left_ms.max(0).unsigned_abs())
     }
 
     /// Remembers when the next lease of a pool ends, if somebody waits there.
     fn mind(&mut self, id: &Id) {
-        if self.queues.contains_key(id)
-            && let Ok(Some(at_ms)) = self.db.pools().next_expiry(id)
-        {
-            self.due_ms = self.due_ms.min(at_ms);
+        if !self.queues.contains_key(id) {
+            return;
+        }
+        match self.db.pools().next_expiry(id) {
+            Ok(Some(at_ms)) => self.dues.set(id, at_ms),
+            Ok(None) => self.dues.remove(id),
+            Err(_) => self.dues.set(id, (self.clock)().saturating_add(REST_MS)),
         }
     }
 
     /// Looks whether others have changed the file.
     fn glance(&mut self) {
-        if self.glanced.elapsed() < GLANCE {
+        if self.glanced.elapsed() < self.glance_every {
             return;
         }
         self.glanced = Instant::now();
@@ -196,7 +223,7 @@ impl Writer {
         let version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(self.version);
         if version != self.version {
             self.version = version;
-            self.due_ms = i64::MIN;
+            self.all_due_ms = i64::MIN;
             // Nobody may be listening.
             let _ = self.changes.send(None);
         }
@@ -204,11 +231,12 @@ impl Writer {
 
     /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
     fn commit(&mut self, jobs: &Receiver<Job>) {
-        let serves_all = self.has_something_to_serve();
-        if !self.todo.is_empty() || !self.unclaimed.is_empty() || serves_all {
+        let due = self.due();
+        let returns = !self.unclaimed.is_empty() && self.rest().is_zero();
+        if !self.todo.is_empty() || returns || !due.is_empty() {
             let unclaimed = std::mem::take(&mut self.unclaimed);
             let mut batch = Batch::default();
-            match self.write(jobs, &unclaimed, serves_all, &mut batch) {
+            match self.write(jobs, &unclaimed, &due, &mut batch) {
                 Ok(()) => self.send(batch),
                 Err(error) => self.fail(batch, unclaimed, &error),
             }
@@ -222,28 +250,45 @@ impl Writer {
         self.metrics.waiters(self.waiters);
     }
 
-    /// Whether a slot may have come free for somebody who waits, by expiry or by another process. Then all who
-    /// wait are looked after.
-    fn has_something_to_serve(&mut self) -> bool {
+    /// The pools where something is to be done for those who wait, because a lease is over or another process has
+    /// changed the file.
+    fn due(&mut self) -> Vec<Id> {
         let now_ms = (self.clock)();
-        if now_ms < self.due_ms {
-            return false;
+        let mut due = self.dues.take(now_ms);
+        let is_all = now_ms >= self.all_due_ms;
+        if is_all {
+            self.all_due_ms = i64::MAX;
+            due = self.queues.keys().cloned().collect();
         }
-        self.due_ms = i64::MAX;
-        let waiting: Vec<Id> = self.queues.keys().cloned().collect();
-        waiting.iter().for_each(|id| self.mind(id));
-        waiting.iter().any(|id| match self.db.pools().info_at(id, now_ms) {
-            Ok(Some(info)) => info.available() > 0,
-            // It was deleted, or the file is in trouble: whoever waits must be told.
+        let started = Instant::now();
+        due.retain(|id| self.has_something_to_serve(id, now_ms));
+        if is_all {
+            // Where thousands of pools have somebody who waits, who asks for something comes first.
+            self.glance_every = GLANCE.max(started.elapsed() * 10);
+        }
+        due
+    }
+
+    /// Whether a slot may be free for those who wait here. If not, it is remembered when one may be.
+    fn has_something_to_serve(&mut self, id: &Id, now_ms: i64) -> bool {
+        let pools = self.db.pools();
+        match (pools.info_at(id, now_ms), pools.next_expiry(id)) {
+            // A lease that is over is found to be by serving, even where the pool has become too small to lend its slot
+            // again. Otherwise it would hide the next one to end.
+            (Ok(Some(info)), Ok(next)) if next.is_none_or(|at_ms| at_ms > now_ms) => {
+                next.iter().for_each(|at_ms| self.dues.set(id, *at_ms));
+                info.available() > 0
+            }
+            // Or it was deleted, or the file is in trouble: whoever waits must be told.
             _ => true,
-        })
+        }
     }
 
     fn write(
         &mut self,
         jobs: &Receiver<Job>,
         unclaimed: &[(Id, String)],
-        serves_all: bool,
+        due: &[Id],
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let started = Instant::now();
@@ -266,12 +311,7 @@ impl Writer {
                 count += 1;
                 self.perform(job, batch)?;
             }
-            if serves_all {
-                for id in self.queues.keys().cloned().collect::<Vec<_>>() {
-                    self.serve(&id, batch)?;
-                }
-            }
-            Ok(())
+            due.iter().try_for_each(|id| self.freed(id, batch))
         });
         let ending = Instant::now();
         let done = done.and_then(|()| self.db.commit_batch());
@@ -279,6 +319,7 @@ impl Writer {
             Ok(()) => {
                 self.metrics.committed(count, started.elapsed());
                 (self.last_batch, self.last_took) = (count, ending.elapsed());
+                self.rests_until = None;
             }
             Err(_) => {
                 // What cannot be rolled back now is before the next one begins.
@@ -344,6 +385,10 @@ impl Writer {
 
     /// A borrow gets its slot, or its place in the queue, or a no.
     fn borrow(&mut self, borrow: Borrow, batch: &mut Batch) -> Result<(), Error> {
+        // Whoever is gone has left already, so nobody would take it out of the queue.
+        if borrow.reply.is_closed() {
+            return Ok(());
+        }
         // Nobody overtakes those who wait. At one instant, a pool that has nothing for them has nothing at all.
         self.serve(&borrow.id, batch)?;
         let lent = lend(&self.db.pools(), &borrow, batch.now_ms);
@@ -402,9 +447,7 @@ impl Writer {
                 return Err(error);
             }
         }
-        if queue.is_empty() {
-            self.queues.remove(id);
-        }
+        self.forget_if_empty(id);
         Ok(())
     }
 
@@ -459,18 +502,19 @@ impl Writer {
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         self.unclaimed.extend(unclaimed);
         // Whoever still waits is looked after when it works again.
-        self.due_ms = (self.clock)().saturating_add(1_000);
+        self.all_due_ms = (self.clock)().saturating_add(REST_MS);
         for Answered { id, answer, .. } in &mut batch.answers {
-            if let Ok(Answer::Lent(lent)) = answer {
+            // A key may have found a lease that its holder has had for long, and keeps a new one for the retry.
+            if let Ok(Answer::Lent(lent)) = answer
+                && !lent.has_key
+            {
                 self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease)));
             }
             *answer = Err(Trouble::Database);
         }
         self.hand_over(batch.answers);
-        if !self.unclaimed.is_empty() {
-            // Not in a tight loop, while the cause lasts.
-            std::thread::sleep(GLANCE);
-        }
+        // Not in a tight loop, while the cause lasts.
+        self.rests_until = Instant::now().checked_add(REST);
     }
 
     fn look(&self, id: &Id) -> Result<Answer, Trouble> {
@@ -501,14 +545,21 @@ impl Writer {
             self.waiters = self.waiters.saturating_sub(1);
             let _ = self.changes.send(Some(Arc::clone(id)));
         }
-        if queue.is_empty() {
+        self.forget_if_empty(id);
+    }
+
+    /// A queue that nobody is in needs no looking after.
+    fn forget_if_empty(&mut self, id: &Id) {
+        if self.queues.get(id).is_some_and(Queue::is_empty) {
             self.queues.remove(id);
+            self.dues.remove(id);
         }
     }
 
     fn stop(&mut self) {
         self.stopping = true;
         self.waiters = 0;
+        self.dues.clear();
         // What was handed over before is delivered, and then the end of this channel is seen.
         self.answers = None;
         for (_, mut queue) in self.queues.drain() {
@@ -573,3 +624,6 @@ fn wishes<'a>(note: Option<&'a str>, key: Option<&'a str>) -> Wishes<'a> {
 fn in_ms(ttl_ms: i64) -> Duration {
     Duration::from_millis(ttl_ms.max(0).unsigned_abs())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! When to look after each pool where somebody waits: the one that is due first is found without asking the others.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::job::Id;
+
+/// An instant for each pool, in Unix milliseconds.
+#[derive(Default)]
+pub(crate) struct Dues {
+    by_id: HashMap<Id, i64>,
+    by_time: BTreeSet<(i64, Id)>,
+}
+
+impl Dues {
+    /// Looks after a pool then, and not at another time.
+    pub(crate) fn set(&mut self, id: &Id, at_ms: i64) {
+        self.remove(id);
+        self.by_id.insert(id.clone(), at_ms);
+        self.by_time.insert((at_ms, id.clone()));
+    }
+
+    pub(crate) fn remove(&mut self, id: &Id) {
+        if let Some(at_ms) = self.by_id.remove(id) {
+            self.by_time.remove(&(at_ms, id.clone()));
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Dues::default();
+    }
+
+    /// The first of all instants.
+    pub(crate) fn first(&self) -> Option<i64> {
+        self.by_time.first().map(|(at_ms, _)| *at_ms)
+    }
+
+    /// Takes out the pools that are due by now.
+    pub(crate) fn take(&mut self, now_ms: i64) -> Vec<Id> {
+        let mut due = Vec::new();
+        while self.first().is_some_and(|at_ms| at_ms <= now_ms)
+            && let Some((_, id)) = self.by_time.pop_first()
+        {
+            self.by_id.remove(&id);
+            due.push(id);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_due_once_at_the_time_that_was_set_last() {
+        let mut dues = Dues::default();
+        let [a, b, c] = ["a", "b", "c"].map(Id::from);
+        for (id, at_ms) in [(&a, 100), (&b, 150), (&c, 120), (&a, 160), (&c, 110), (&b, 150)] {
+            dues.set(id, at_ms);
+        }
+        dues.remove(&c);
+        assert_eq!(dues.first(), Some(150));
+        assert!(dues.take(149).is_empty());
+        assert_eq!(dues.take(150), [b]);
+        assert_eq!(dues.take(200), [a]);
+        assert_eq!((dues.first(), dues.by_id.len()), (None, 0));
+    }
+}
