@@ -1,10 +1,12 @@
 //! What each verb does while another connection holds the write lock, in every kind of transaction.
 
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, LiteleaseRef, ReleaseResult, rusqlite::Connection};
+use litelease::rusqlite::{Connection, ffi};
+use litelease::{ClaimResult, LiteleaseRef, ReleaseResult};
 use litelease_proof::crate_player::{Lent, perform};
 use litelease_proof::play;
 use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
@@ -281,7 +283,27 @@ fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
     released(db.release_exact(&lease));
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let claimed = db.claim("x", "a", LONG);
-    assert_eq!(sqlite_code(claimed), litelease::rusqlite::ffi::SQLITE_BUSY);
+    assert_eq!(sqlite_code(claimed), ffi::SQLITE_BUSY);
     writer.execute_batch("ROLLBACK").unwrap();
     assert_eq!(acquired(db.claim("x", "a", LONG)).token, 2);
+}
+
+#[test]
+fn a_name_that_somebody_else_has_is_busy_without_asking_for_the_write_lock() {
+    // SQLite asks this only where it wants a lock that it does not get.
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    let place = Place::new("WAL");
+    let (holder, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
+    let mut conn = place.connect(Duration::ZERO);
+    conn.busy_handler(Some(|_| ASKED.fetch_add(1, Ordering::Relaxed) == u32::MAX)).unwrap();
+    let db = LiteleaseRef::new(&conn);
+    for name in ["x", ""] {
+        let busy = ClaimResult::Busy(acquired(holder.claim(name, "a", LONG)));
+        writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+        assert_eq!(db.claim(name, "b", LONG).unwrap(), busy);
+        assert_eq!(ASKED.load(Ordering::Relaxed), 0, "{name:?}");
+        assert_eq!(sqlite_code(db.claim("free", "b", LONG)), ffi::SQLITE_BUSY);
+        assert_ne!(ASKED.swap(0, Ordering::Relaxed), 0, "it is asked for what must be written");
+        writer.execute_batch("ROLLBACK").unwrap();
+    }
 }

@@ -40,7 +40,7 @@ pub struct Store {
     pub(crate) batch: RefCell<Option<Batch>>,
     /// How many savepoints of ours are open.
     pub(crate) savepoints: Cell<u32>,
-    /// The name that was released last, in a transaction of its own, and not claimed since.
+    /// The name that was released last, in a transaction of its own, and not claimed since; empty if there is none.
     pub(crate) freed: RefCell<String>,
 }
 
@@ -121,7 +121,8 @@ impl Store {
     /// Whether `name` was released last and not claimed since. From now on, it was not.
     fn was_freed(&self, name: &str) -> bool {
         let mut freed = self.freed.borrow_mut();
-        let was_freed = *freed == name;
+        // A name may be empty, too: that one is always looked at.
+        let was_freed = !name.is_empty() && *freed == name;
         freed.clear();
         was_freed
     }
