@@ -54,7 +54,7 @@ impl Store {
 
     /// What is at risk in the open batch, if there is one.
     pub(crate) fn here_in_batch(&self) -> Option<Here> {
-        self.batch.borrow().as_ref().map(|batch| batch.here)
+        self.in_batch(|batch| batch.here)
     }
 
     /// The pool called `id` at this time, if the open batch knows it.
@@ -67,9 +67,9 @@ impl Store {
     /// Takes note of a pool that was read, and stores what was counted in the one before.
     pub(crate) fn know_pool(&self, id: &str, now_ms: i64, row: PoolRow) -> Result<(), Error> {
         self.store_counts()?;
-        if let Some(batch) = &mut *self.batch.borrow_mut() {
+        self.in_batch(|batch| {
             batch.pool = Some(Known { id: id.into(), now_ms, row, uncounted: 0 });
-        }
+        });
         Ok(())
     }
 
@@ -89,8 +89,7 @@ impl Store {
 
     /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or the batch to end.
     pub(crate) fn store_counts(&self) -> Result<(), Error> {
-        let known = self.batch.borrow_mut().as_mut().and_then(|batch| batch.pool.take());
-        match known {
+        match self.in_batch(|batch| batch.pool.take()).flatten() {
             Some(known) if known.uncounted != 0 => self.store_count(known.row, known.uncounted),
             _ => Ok(()),
         }
@@ -114,7 +113,7 @@ impl Store {
         &self,
         read: impl FnOnce() -> Result<i64, Error>,
     ) -> Result<i64, Error> {
-        let known = self.batch.borrow().as_ref().and_then(|batch| batch.newest);
+        let known = self.in_batch(|batch| batch.newest).flatten();
         let newest = known.map_or_else(read, Ok)?;
         self.know_newest(Some(newest));
         Ok(newest)
@@ -122,9 +121,7 @@ impl Store {
 
     /// Takes note of the newest token, or that it may be another one now.
     pub(crate) fn know_newest(&self, newest: Option<i64>) {
-        if let Some(batch) = &mut *self.batch.borrow_mut() {
-            batch.newest = newest;
-        }
+        self.in_batch(|batch| batch.newest = newest);
     }
 
     /// What the batch knows of the mark; otherwise what `read` finds.
@@ -132,18 +129,19 @@ impl Store {
         &self,
         read: impl FnOnce() -> Result<Mark, Error>,
     ) -> Result<Mark, Error> {
-        let known = self.batch.borrow().as_ref().and_then(|batch| batch.mark);
+        let known = self.in_batch(|batch| batch.mark).flatten();
         let mark = known.map_or_else(read, Ok)?;
-        if let Some(batch) = &mut *self.batch.borrow_mut() {
-            batch.mark = Some(mark);
-        }
+        self.in_batch(|batch| batch.mark = Some(mark));
         Ok(mark)
     }
 
     /// The mark is another one now.
     pub(crate) fn forget_mark(&self) {
-        if let Some(batch) = &mut *self.batch.borrow_mut() {
-            batch.mark = None;
-        }
+        self.in_batch(|batch| batch.mark = None);
+    }
+
+    /// Does `work` with the open batch, if there is one.
+    fn in_batch<T>(&self, work: impl FnOnce(&mut Batch) -> T) -> Option<T> {
+        self.batch.borrow_mut().as_mut().map(work)
     }
 }
