@@ -48,18 +48,15 @@ pub struct PoolInfo {
 /// ```
 /// # use litelease_core::{PoolInfo, Shelf};
 /// let info = PoolInfo { count: 4, in_use: 2 };
-/// assert_eq!(Shelf { info, freed: Some(1), fresh: 3 }.lowest_free(), Some(1));
-/// assert_eq!(Shelf { info, freed: None, fresh: 3 }.lowest_free(), Some(3));
-/// assert_eq!(Shelf { info, freed: None, fresh: 4 }.lowest_free(), None);
+/// assert_eq!(Shelf { info, lowest: 1 }.lowest_free(), Some(1));
+/// assert_eq!(Shelf { info, lowest: 4 }.lowest_free(), None, "it was made smaller");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shelf {
     /// The pool.
     pub info: PoolInfo,
-    /// The lowest position that was lent out before and is free now.
-    pub freed: Option<i64>,
-    /// The lowest position that was never lent out.
-    pub fresh: i64,
+    /// The lowest position that is not lent out, whether the pool has so many or not.
+    pub lowest: i64,
 }
 
 impl SlotInfo {
@@ -80,8 +77,7 @@ impl Shelf {
     /// The position that the next borrower gets. None while as many are lent out as there are slots, also
     /// where a pool was made smaller and low positions are free.
     pub fn lowest_free(&self) -> Option<i64> {
-        let lowest = self.freed.map_or(self.fresh, |freed| freed.min(self.fresh));
-        (self.info.available() > 0 && lowest < self.info.count).then_some(lowest)
+        (self.info.available() > 0 && self.lowest < self.info.count).then_some(self.lowest)
     }
 }
 
@@ -90,7 +86,7 @@ impl Shelf {
 ///
 /// ```
 /// # use litelease_core::{PoolInfo, Shelf, Term, borrow_slot};
-/// let shelf = Shelf { info: PoolInfo { count: 1, in_use: 0 }, freed: Some(0), fresh: 1 };
+/// let shelf = Shelf { info: PoolInfo { count: 1, in_use: 0 }, lowest: 0 };
 /// let slot = borrow_slot(shelf, Term::new(50, 100)?, 6, 0)?.unwrap();
 /// assert_eq!((slot.position, slot.token, slot.expires_at_ms), (0, 7, 150));
 /// # Ok::<(), litelease_core::Refusal>(())

@@ -270,10 +270,10 @@ impl Rules for FloorIgnored {
     }
 }
 
-/// A slot that was never lent out comes before one that was returned.
-pub struct FreshFirst;
+/// Another slot than the lowest free one is lent out, where there is one.
+pub struct LowestSkipped;
 
-impl Rules for FreshFirst {
+impl Rules for LowestSkipped {
     fn borrow_slot(
         &self,
         shelf: Shelf,
@@ -281,8 +281,8 @@ impl Rules for FreshFirst {
         newest: i64,
         floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        let freed = shelf.freed.filter(|_| shelf.fresh >= shelf.info.count);
-        rule::borrow_slot(Shelf { freed, ..shelf }, term, newest, floor)
+        let lowest = shelf.lowest + i64::from(shelf.info.available() > 1);
+        rule::borrow_slot(Shelf { lowest, ..shelf }, term, newest, floor)
     }
 }
 

@@ -145,14 +145,11 @@ impl<R: Rules> RulePlayer<R> {
                 for (_, loan) in pool.slots.values_mut() {
                     loan.take_if(|loan| !self.rules.is_slot_live(loan.slot, now_ms));
                 }
-                let free = |(position, (_, loan)): (&i64, &(i64, Option<Loan>))| {
-                    loan.is_none().then_some(*position)
+                let is_lent = |position: &i64| {
+                    pool.slots.get(position).is_some_and(|(_, loan)| loan.is_some())
                 };
-                let shelf = Shelf {
-                    info: pool.info(&self.rules, now_ms),
-                    freed: pool.slots.iter().find_map(free),
-                    fresh: pool.slots.keys().next_back().map_or(0, |position| position + 1),
-                };
+                let lowest = (0..).find(|position| !is_lent(position)).unwrap_or(i64::MAX);
+                let shelf = Shelf { info: pool.info(&self.rules, now_ms), lowest };
                 let lent = self.rules.borrow_slot(shelf, term, newest_of_all, mark.floor)?;
                 if let Some(slot) = lent {
                     if let Some(needed) = mark.needed(slot.token, HERE)? {

@@ -25,9 +25,9 @@ fn half_full(count: i64) -> (Litelease, Arc<AtomicI64>) {
     let conn = db.conn();
     conn.execute_batch(&format!(
         "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})
-         INSERT INTO litelease_pool_slots (pool, position, token, lease, expires_at_ms)
-         SELECT 1, i, i + 1, iif(i < {count} / 2, 'lease' || i, NULL), iif(i < {count} / 2, 1000000, NULL) FROM n;
-         UPDATE litelease_pools SET used = {count} / 2;"
+         INSERT INTO litelease_pool_slots (slot, token, lease, expires_at_ms)
+         SELECT 1 << 32 | i, i + 1, iif(i < {count} / 2, 'lease' || i, NULL), iif(i < {count} / 2, 1000000, NULL) FROM n;
+         UPDATE litelease_pools SET used = {count} / 2, newest = {count};"
     ))
     .unwrap();
     (db, counter)
@@ -39,9 +39,8 @@ fn the_lowest_free_slot_costs_the_same_in_a_pool_of_any_size() {
     let steps = [1_000, 100_000].map(|count| {
         let (db, _) = half_full(count);
         let mut lowest = db.conn().prepare(&sql).unwrap();
-        let found: (i64, i64) =
-            lowest.query_row([1], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        assert_eq!(found, (count / 2, count));
+        let found: i64 = lowest.query_row([1], |row| row.get(0)).unwrap();
+        assert_eq!(found, count / 2);
         lowest.get_status(StatementStatus::VmStep)
     });
     tell(&format!(
@@ -129,6 +128,68 @@ fn a_restored_file_is_fenced_with_its_pools() {
 }
 
 #[test]
+fn a_token_counts_even_if_its_slot_was_given_back_or_its_pool_deleted_in_the_same_commit() {
+    let db = memory();
+    let pools = db.pools();
+    pools.register("p", 2).unwrap();
+    let mut newest = 0;
+    for deletes in [false, true, false] {
+        db.begin_batch().unwrap();
+        let lent = pools.borrow("p", LONG).unwrap().unwrap();
+        assert!(lent.slot.token > newest, "{lent:?} after {newest}");
+        newest = lent.slot.token;
+        match deletes {
+            false => assert!(pools.return_slot("p", &lent.lease).unwrap()),
+            true => {
+                assert!(pools.delete("p").unwrap());
+                pools.register("p", 2).unwrap();
+            }
+        }
+        db.commit_batch().unwrap();
+        assert_eq!(pools.info("p").unwrap().unwrap().in_use, 0);
+    }
+    assert!(pools.borrow("p", LONG).unwrap().unwrap().slot.token > newest);
+}
+
+#[test]
+fn what_the_caller_inserted_last_stays_so() {
+    let db = memory();
+    db.conn().execute_batch("CREATE TABLE mine (x); INSERT INTO mine VALUES (1), (2)").unwrap();
+    db.pools().register("p", 2).unwrap();
+    // The first one makes its row, the second one finds it.
+    for _ in 0..2 {
+        let lent = db.pools().borrow("p", LONG).unwrap().unwrap();
+        assert_eq!(db.conn().last_insert_rowid(), 2);
+        assert!(db.pools().return_slot("p", &lent.lease).unwrap());
+    }
+}
+
+#[test]
+fn a_lease_of_another_slot_or_pool_is_unknown() {
+    let db = memory();
+    let pools = db.pools();
+    for pool in ["p", "q"] {
+        pools.register(pool, 2).unwrap();
+    }
+    let [first, second] = [0, 1].map(|_| pools.borrow("p", LONG).unwrap().unwrap().lease);
+    // The position of one with the rest of the other.
+    let mixed = format!("{}{}", &first[..28], &second[28..]);
+    assert_ne!(first[28..], second[28..]);
+    for (pool, lease) in [
+        ("p", &*mixed),
+        ("q", &first),
+        ("p", &first.to_uppercase()),
+        ("p", &first[..35]),
+        ("p", ""),
+    ] {
+        assert!(!pools.return_slot(pool, lease).unwrap(), "{pool}: {lease}");
+        assert_eq!(pools.renew(pool, lease, LONG).unwrap(), None);
+    }
+    assert!(pools.return_slot("p", &first).unwrap());
+    assert!(pools.return_slot("p", &second).unwrap());
+}
+
+#[test]
 fn tables_that_are_not_ours_are_refused_by_name() {
     for (damage, table) in [
         ("DROP TABLE litelease_pool_slots", "litelease_pool_slots"),
@@ -169,9 +230,7 @@ fn a_borrow_that_fails_half_way_leaves_nothing_in_the_callers_transaction() {
     db.pools().borrow_at("p", Duration::from_millis(1), 100).unwrap().unwrap();
     // There is no larger token, which is found out when the slot is free already.
     db.conn()
-        .execute_batch(
-            "UPDATE litelease_pool_slots SET token = 9223372036854775807; BEGIN IMMEDIATE",
-        )
+        .execute_batch("UPDATE litelease_pools SET newest = 9223372036854775807; BEGIN IMMEDIATE")
         .unwrap();
     let refused = db.pools().borrow_at("p", LONG, 200);
     assert!(matches!(refused, Err(Error::TokenExhausted { .. })), "{refused:?}");

@@ -87,7 +87,7 @@ fn the_scenarios_notice_every_planted_bug() {
         ("break keeps the token", noticed_by(|| BreakKeepsToken)),
         ("an exact form ignores the token", noticed_by(|| ExactIgnored)),
         ("the floor is ignored", noticed_by(|| FloorIgnored)),
-        ("a fresh slot before a returned one", noticed_by(|| FreshFirst)),
+        ("another slot than the lowest", noticed_by(|| LowestSkipped)),
         ("a smaller pool lends more than it has", noticed_by(|| ShrunkPoolLends)),
         ("the floor is ignored by pools", noticed_by(|| SlotFloorIgnored)),
         ("the token of a slot is not raised", noticed_by(|| SlotTokenNotRaised)),

@@ -29,8 +29,8 @@ struct Known {
     id: String,
     now_ms: i64,
     row: PoolRow,
-    /// What is not counted yet in the row that is stored.
-    uncounted: i64,
+    /// How it is stored: what was counted since then is not.
+    stored: PoolRow,
 }
 
 impl Store {
@@ -64,23 +64,20 @@ impl Store {
         (known.now_ms == now_ms && known.id == id).then_some(known.row)
     }
 
-    /// Takes note of a pool that was read, and stores what was counted in the one before.
-    pub(crate) fn know_pool(&self, id: &str, now_ms: i64, row: PoolRow) -> Result<(), Error> {
-        self.store_counts()?;
+    /// Takes note of a pool that was read.
+    pub(crate) fn know_pool(&self, id: &str, now_ms: i64, row: PoolRow) {
         self.in_batch(|batch| {
-            batch.pool = Some(Known { id: id.into(), now_ms, row, uncounted: 0 });
+            batch.pool = Some(Known { id: id.into(), now_ms, row, stored: row });
         });
-        Ok(())
     }
 
     /// Counts slots that were lent out or given back. False if there is no batch to do so: then it is to be stored.
-    pub(crate) fn count_in_batch(&self, row: PoolRow, more: i64) -> bool {
+    pub(crate) fn count_in_batch(&self, row: PoolRow) -> bool {
         let mut batch = self.batch.borrow_mut();
         let known = batch.as_mut().and_then(|batch| batch.pool.as_mut());
         match known.filter(|known| known.row.number == row.number) {
             Some(known) => {
                 known.row = row;
-                known.uncounted += more;
                 true
             }
             None => false,
@@ -90,8 +87,8 @@ impl Store {
     /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or the batch to end.
     pub(crate) fn store_counts(&self) -> Result<(), Error> {
         match self.in_batch(|batch| batch.pool.take()).flatten() {
-            Some(known) if known.uncounted != 0 => self.store_count(known.row, known.uncounted),
-            _ => Ok(()),
+            Some(known) => self.store_count(known.stored, known.row),
+            None => Ok(()),
         }
     }
 

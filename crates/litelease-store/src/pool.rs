@@ -178,7 +178,7 @@ impl Store {
             self.durably(boundary, |here| {
                 self.all_or_nothing(|| {
                     let Some(pool) = self.find_pool(id, i64::MIN)? else { return Ok(false) };
-                    match self.newest_of_pool(&pool)? {
+                    match pool.newest {
                         0 => {}
                         newest => _ = self.raise_floor(here, newest)?,
                     }

@@ -1,8 +1,10 @@
 //! The rows of pools: two tables, and every statement on them.
 //!
-//! A slot gets its row when it is first lent out, and keeps it. One that is free has no lease and no expiry, and
-//! so the index on (pool, expiry, position) has the lowest free one and those whose time is up next to each other:
-//! no statement of a borrow looks at more rows than it changes.
+//! A slot gets its row when it is first lent out, and keeps it. Its key is the number of its pool, and its position in the
+//! lower 32 bits. One that is free has no lease and no expiry, and so the index on (pool, expiry, slot) has the lowest free
+//! one and those whose time is up next to each other: no statement of a borrow looks at more rows than it changes.
+//!
+//! The UUID of a lease ends with the position of its slot, so a lease is found without an index of its own.
 
 use litelease_core::{PoolInfo, Shelf, SlotInfo};
 
@@ -11,7 +13,7 @@ use crate::sqlite::{Statement, Value, code};
 use crate::statements::{Held, execute_once};
 use crate::{Error, Store};
 
-/// The pools.
+/// The pools. The newest token of all slots is the largest here, unless the file's floor is larger.
 pub(crate) const POOLS: Table = Table {
     name: "litelease_pools",
     definition: "(
@@ -19,34 +21,41 @@ pub(crate) const POOLS: Table = Table {
   id TEXT NOT NULL UNIQUE,
   count INTEGER NOT NULL CHECK (count >= 0),
   used INTEGER NOT NULL CHECK (used >= 0),
+  newest INTEGER UNIQUE CHECK (newest >= 1),
   created_at_ms INTEGER NOT NULL,
   updated_at_ms INTEGER NOT NULL
 )",
 };
 
-/// Their slots. The newest token of all is the largest here, unless the file's floor is larger.
+/// Their slots.
 pub(crate) const SLOTS: Table = Table {
     name: "litelease_pool_slots",
     definition: "(
-  pool INTEGER NOT NULL,
-  position INTEGER NOT NULL CHECK (position >= 0),
-  token INTEGER NOT NULL UNIQUE CHECK (token >= 1),
-  lease TEXT UNIQUE,
+  slot INTEGER PRIMARY KEY,
+  pool INTEGER AS (slot >> 32),
+  position INTEGER AS (slot & 4294967295),
+  token INTEGER NOT NULL CHECK (token >= 1),
+  lease TEXT,
   expires_at_ms INTEGER,
   key TEXT,
   note TEXT,
-  PRIMARY KEY (pool, position),
-  UNIQUE (pool, expires_at_ms, position),
+  UNIQUE (pool, expires_at_ms, slot),
   UNIQUE (pool, key),
   CHECK ((lease IS NULL) = (expires_at_ms IS NULL))
-) WITHOUT ROWID",
+)",
 };
+
+/// The bits of a slot's key that are its position.
+const POSITION: i64 = (1 << 32) - 1;
+
+/// Numbers of pools are smaller than this, and not negative.
+const MOST_POOLS: i64 = 1 << 31;
 
 // A bare parameter that is compared with a column and happens to be 0 or 1 makes SQLite compile a statement anew whenever
 // it is bound, in the hope of a better plan: that was half of what a borrow cost in the first pool of a file. Hence the +.
 
 /// A pool, with how many of its slots have a lease, and how many of those are over.
-const FIND: &str = "SELECT number, count, used,
+const FIND: &str = "SELECT number, count, used, ifnull(newest, 0),
 (SELECT count(*) FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2)
 FROM main.litelease_pools WHERE id = ?1";
 
@@ -58,60 +67,62 @@ const RESIZE: &str =
 
 const COUNT_USED: &str = "UPDATE main.litelease_pools SET used = used + ?2 WHERE number = ?1";
 
+/// The same with the newest token.
+const COUNT_LENT: &str =
+    "UPDATE main.litelease_pools SET used = used + ?2, newest = ?3 WHERE number = ?1";
+
 /// Frees the slots whose time is up.
 const SWEEP: &str = "UPDATE main.litelease_pool_slots
 SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
 WHERE pool = +?1 AND expires_at_ms <= ?2";
 
-/// The lowest position that was lent out before and is free, and the lowest that never was.
-pub(crate) const LOWEST_FREE: &str = "SELECT (SELECT position FROM main.litelease_pool_slots
-WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY position LIMIT 1),
-(SELECT position + 1 FROM main.litelease_pool_slots WHERE pool = +?1 ORDER BY position DESC LIMIT 1)";
+/// The lowest position that was lent out before and is free, or else the one after all that were lent out.
+pub(crate) const LOWEST_FREE: &str = "SELECT coalesce(
+(SELECT position FROM main.litelease_pool_slots WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY slot LIMIT 1),
+(SELECT position + 1 FROM main.litelease_pool_slots
+WHERE slot BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295 ORDER BY slot DESC LIMIT 1), 0)";
 
 /// The newest token of any slot.
-pub(crate) const NEWEST_SLOT: &str = "SELECT max(token) FROM main.litelease_pool_slots";
+pub(crate) const NEWEST_SLOT: &str = "SELECT max(newest) FROM main.litelease_pools";
 
 /// Lends a slot that was lent out before, if it is free. One that is free has no key, and so the index of keys is left alone.
 const LEND: &str = "UPDATE main.litelease_pool_slots
-SET token = ?3, lease = ?4, expires_at_ms = ?5, note = ?6
-WHERE pool = +?1 AND position = ?2 AND lease IS NULL";
+SET token = ?2, lease = ?3, expires_at_ms = ?4, note = ?5
+WHERE slot = ?1 AND lease IS NULL";
 
 /// The same with a key.
 const LEND_BY_KEY: &str = "UPDATE main.litelease_pool_slots
-SET token = ?3, lease = ?4, expires_at_ms = ?5, note = ?6, key = ?7
-WHERE pool = +?1 AND position = ?2 AND lease IS NULL";
+SET token = ?2, lease = ?3, expires_at_ms = ?4, note = ?5, key = ?6
+WHERE slot = ?1 AND lease IS NULL";
 
 /// Lends a slot for the first time.
 const LEND_FIRST: &str = "INSERT INTO main.litelease_pool_slots
-(pool, position, token, lease, expires_at_ms, note, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+(slot, token, lease, expires_at_ms, note, key) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
 
 /// SQLite's own random numbers, which it gets from the system.
 const RANDOM: &str = "SELECT hex(randomblob(16 * ?1))";
 
 const BY_LEASE: &str = "SELECT position, token, expires_at_ms, lease
-FROM main.litelease_pool_slots WHERE lease = ?2 AND pool = +?1";
+FROM main.litelease_pool_slots WHERE slot = ?1 AND lease = ?2";
 
 const BY_KEY: &str = "SELECT position, token, expires_at_ms, lease
 FROM main.litelease_pool_slots WHERE pool = +?1 AND key = ?2";
 
 /// Frees a slot that was borrowed without a key, as most are: the index of keys is left alone.
 const GIVE_BACK: &str = "UPDATE main.litelease_pool_slots
-SET lease = NULL, expires_at_ms = NULL, note = NULL WHERE pool = +?1 AND position = ?2 AND key IS NULL";
+SET lease = NULL, expires_at_ms = NULL, note = NULL WHERE slot = ?1 AND key IS NULL";
 
 /// Frees a slot.
 const GIVE_BACK_BY_KEY: &str = "UPDATE main.litelease_pool_slots
-SET lease = NULL, expires_at_ms = NULL, note = NULL, key = NULL WHERE pool = +?1 AND position = ?2";
+SET lease = NULL, expires_at_ms = NULL, note = NULL, key = NULL WHERE slot = ?1";
 
-const PROLONG: &str =
-    "UPDATE main.litelease_pool_slots SET expires_at_ms = ?3 WHERE pool = +?1 AND position = ?2";
+const PROLONG: &str = "UPDATE main.litelease_pool_slots SET expires_at_ms = ?2 WHERE slot = ?1";
 
 const LIST: &str = "SELECT position, token, expires_at_ms, note FROM main.litelease_pool_slots
-WHERE pool = +?1 AND expires_at_ms > ?2 ORDER BY position";
+WHERE pool = +?1 AND expires_at_ms > ?2 ORDER BY slot";
 
 const NEXT_EXPIRY: &str =
     "SELECT min(expires_at_ms) FROM main.litelease_pool_slots WHERE pool = +?1";
-
-const NEWEST_OF_POOL: &str = "SELECT max(token) FROM main.litelease_pool_slots WHERE pool = +?1";
 
 const DELETE_SLOTS: &str = "DELETE FROM main.litelease_pool_slots WHERE pool = +?1";
 
@@ -127,6 +138,7 @@ pub(crate) const FREE_POOLS: &str = "UPDATE main.litelease_pools SET used = 0";
 pub(crate) struct PoolStatements {
     find: Held,
     count_used: Held,
+    count_lent: Held,
     sweep: Held,
     lowest_free: Held,
     newest: Held,
@@ -146,6 +158,7 @@ impl PoolStatements {
         PoolStatements {
             find: Held::new(FIND),
             count_used: Held::new(COUNT_USED),
+            count_lent: Held::new(COUNT_LENT),
             sweep: Held::new(SWEEP),
             lowest_free: Held::new(LOWEST_FREE),
             newest: Held::new(NEWEST_SLOT),
@@ -169,6 +182,8 @@ pub(crate) struct PoolRow {
     pub(crate) count: i64,
     /// Slots that have a lease.
     pub(crate) used: i64,
+    /// The newest token of its slots; 0 if none was ever lent out.
+    pub(crate) newest: i64,
     /// Those among them whose time is up.
     pub(crate) over: i64,
 }
@@ -176,6 +191,11 @@ pub(crate) struct PoolRow {
 impl PoolRow {
     pub(crate) fn info(&self) -> PoolInfo {
         PoolInfo { count: self.count, in_use: self.used - self.over }
+    }
+
+    /// The key of a slot.
+    fn slot(&self, position: i64) -> i64 {
+        self.number << 32 | position & POSITION
     }
 }
 
@@ -246,9 +266,11 @@ impl Store {
         if let Some(known) = self.known_pool(id, now_ms) {
             return Ok(Some(known));
         }
+        // It may be the same pool at another time.
+        self.store_counts()?;
         let found = self.stored_pool(id, now_ms)?;
         if let Some(row) = found {
-            self.know_pool(id, now_ms, row)?;
+            self.know_pool(id, now_ms, row);
         }
         Ok(found)
     }
@@ -262,10 +284,12 @@ impl Store {
                 run.mark_verified();
             }
             let number = |index| run.column(index).and_then(Value::integer);
-            match (there, number(0), number(1), number(2), number(3)) {
-                (false, ..) => Ok(None),
-                (_, Some(number), Some(count), Some(used), Some(over)) if used >= over => {
-                    Ok(Some(PoolRow { number, count, used, over }))
+            match (there, [0, 1, 2, 3, 4].map(number)) {
+                (false, _) => Ok(None),
+                (_, [Some(number), Some(count), Some(used), Some(newest), Some(over)])
+                    if used >= over && (0..MOST_POOLS).contains(&number) =>
+                {
+                    Ok(Some(PoolRow { number, count, used, newest, over }))
                 }
                 _ => Err(POOLS.mismatch("a row is damaged".into())),
             }
@@ -304,18 +328,15 @@ impl Store {
         let values = [pool.number, now_ms].map(Value::Integer);
         self.statements.pools.sweep.execute_with(self.connection, &values)?;
         self.changed(pool.over, "the slots whose time is up")?;
-        let swept = std::mem::take(&mut pool.over);
-        self.count_used(pool, -swept)
+        self.count(pool, PoolRow { used: pool.used - pool.over, over: 0, ..*pool })
     }
 
     /// What the rule needs to know of a pool that was swept.
     pub(crate) fn shelf(&self, pool: &PoolRow) -> Result<Shelf, Error> {
-        self.statements.pools.lowest_free.with(self.connection, |statement| {
-            let mut run = statement.run(&[Value::Integer(pool.number)])?;
-            run.step()?;
-            let number = |index| run.column(index).and_then(Value::integer);
-            Ok(Shelf { info: pool.info(), freed: number(0), fresh: number(1).unwrap_or(0) })
-        })
+        let lowest = self.statements.pools.lowest_free.with(self.connection, |statement| {
+            first_number(statement, &[Value::Integer(pool.number)])
+        })?;
+        Ok(Shelf { info: pool.info(), lowest })
     }
 
     /// The newest token of any slot; 0 if there is none.
@@ -333,11 +354,10 @@ impl Store {
         slot: SlotInfo,
         wishes: Wishes<'_>,
     ) -> Result<Borrowed, Error> {
-        let lease = self.random_uuid()?;
+        let lease = self.new_lease(slot.position)?;
         let text = |text: Option<_>| text.map_or(Value::Null, Value::Text);
         let values = [
-            Value::Integer(pool.number),
-            Value::Integer(slot.position),
+            Value::Integer(pool.slot(slot.position)),
             Value::Integer(slot.token),
             Value::Text(&lease),
             Value::Integer(slot.expires_at_ms),
@@ -350,35 +370,37 @@ impl Store {
             (None, [values @ .., _]) => statements.lend.execute_with(self.connection, values)?,
         }
         if self.connection.changes() == 0 {
-            execute_once(self.connection, LEND_FIRST, &values)?;
+            let insert = || execute_once(self.connection, LEND_FIRST, &values);
+            self.connection.keeping_last_insert_rowid(insert)?;
         }
         self.changed(1, "a slot")?;
         self.know_newest(Some(slot.token));
-        self.count_used(pool, 1)?;
+        self.count(pool, PoolRow { used: pool.used + 1, newest: slot.token, ..*pool })?;
         Ok(Borrowed { lease, slot })
     }
 
     pub(crate) fn by_lease(&self, pool: &PoolRow, lease: &str) -> Result<Option<Borrowed>, Error> {
-        self.lent(&self.statements.pools.by_lease, pool, lease)
+        let Some(position) = position_of(lease) else { return Ok(None) };
+        self.lent(&self.statements.pools.by_lease, pool.slot(position), lease)
     }
 
     pub(crate) fn by_key(&self, pool: &PoolRow, key: &str) -> Result<Option<Borrowed>, Error> {
-        self.lent(&self.statements.pools.by_key, pool, key)
+        self.lent(&self.statements.pools.by_key, pool.number, key)
     }
 
     pub(crate) fn give_back(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
-        let values = [pool.number, slot.position].map(Value::Integer);
+        let values = [Value::Integer(pool.slot(slot.position))];
         let statements = &self.statements.pools;
         statements.give_back.execute_with(self.connection, &values)?;
         if self.connection.changes() == 0 {
             statements.give_back_by_key.execute_with(self.connection, &values)?;
         }
         self.changed(1, "a slot")?;
-        self.count_used(pool, -1)
+        self.count(pool, PoolRow { used: pool.used - 1, ..*pool })
     }
 
     pub(crate) fn prolong(&self, pool: &PoolRow, slot: SlotInfo) -> Result<(), Error> {
-        let values = [pool.number, slot.position, slot.expires_at_ms].map(Value::Integer);
+        let values = [pool.slot(slot.position), slot.expires_at_ms].map(Value::Integer);
         self.statements.pools.prolong.execute_with(self.connection, &values)?;
         self.changed(1, "a slot")
     }
@@ -404,12 +426,6 @@ impl Store {
         })
     }
 
-    /// The newest token of a pool's slots; 0 if it has none.
-    pub(crate) fn newest_of_pool(&self, pool: &PoolRow) -> Result<i64, Error> {
-        let mut statement = self.connection.prepare(NEWEST_OF_POOL)?;
-        first_number(&mut statement, &[Value::Integer(pool.number)])
-    }
-
     pub(crate) fn delete_rows(&self, pool: &PoolRow) -> Result<(), Error> {
         self.store_counts()?;
         self.know_newest(None);
@@ -419,9 +435,9 @@ impl Store {
         self.changed(1, "a pool")
     }
 
-    fn lent(&self, held: &Held, pool: &PoolRow, by: &str) -> Result<Option<Borrowed>, Error> {
+    fn lent(&self, held: &Held, number: i64, by: &str) -> Result<Option<Borrowed>, Error> {
         held.with(self.connection, |statement| {
-            let mut run = statement.run(&[Value::Integer(pool.number), Value::Text(by)])?;
+            let mut run = statement.run(&[Value::Integer(number), Value::Text(by)])?;
             if !run.step()? {
                 return Ok(None);
             }
@@ -431,15 +447,24 @@ impl Store {
         })
     }
 
-    fn count_used(&self, pool: &mut PoolRow, more: i64) -> Result<(), Error> {
-        pool.used += more;
-        if self.count_in_batch(*pool, more) { Ok(()) } else { self.store_count(*pool, more) }
+    /// Counts slots that were lent out or given back.
+    fn count(&self, pool: &mut PoolRow, counted: PoolRow) -> Result<(), Error> {
+        let before = std::mem::replace(pool, counted);
+        if self.count_in_batch(counted) { Ok(()) } else { self.store_count(before, counted) }
     }
 
-    /// Counts in the row of a pool.
-    pub(crate) fn store_count(&self, pool: PoolRow, more: i64) -> Result<(), Error> {
-        let values = [pool.number, more].map(Value::Integer);
-        self.statements.pools.count_used.execute_with(self.connection, &values)?;
+    /// Stores what was counted since the row of a pool was as it is stored.
+    pub(crate) fn store_count(&self, stored: PoolRow, counted: PoolRow) -> Result<(), Error> {
+        let values =
+            [counted.number, counted.used - stored.used, counted.newest].map(Value::Integer);
+        let statements = &self.statements.pools;
+        match (counted.newest == stored.newest, &values) {
+            (true, _) if counted.used == stored.used => return Ok(()),
+            (true, [values @ .., _]) => {
+                statements.count_used.execute_with(self.connection, values)?
+            }
+            (false, values) => statements.count_lent.execute_with(self.connection, values)?,
+        }
         self.changed(1, "a pool")
     }
 
@@ -450,8 +475,8 @@ impl Store {
         }
     }
 
-    /// A random UUID (version 4).
-    fn random_uuid(&self) -> Result<String, Error> {
+    /// The UUID of a new lease on the slot at this position.
+    fn new_lease(&self, position: i64) -> Result<String, Error> {
         let digits = self.digits_in_batch(|leases| {
             self.statements.pools.random.with(self.connection, |statement| {
                 let mut run = statement.run(&[Value::Integer(leases)])?;
@@ -459,21 +484,28 @@ impl Store {
                 Ok(run.column(0).and_then(Value::text).unwrap_or_default().to_owned())
             })
         })?;
-        uuid(&digits).ok_or_else(damaged_slot)
+        uuid(&digits, position).ok_or_else(damaged_slot)
     }
 }
 
-/// 32 hexadecimal digits as a UUID of version 4.
-fn uuid(hex: &str) -> Option<String> {
-    if !hex.is_ascii() {
-        return None;
-    }
-    let mut digits: [u8; 32] = hex.to_ascii_lowercase().into_bytes().try_into().ok()?;
-    digits[12] = b'4';
+/// 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the one that leaves its digits to
+/// whoever makes it. 90 bits of it are random.
+fn uuid(random: &str, position: i64) -> Option<String> {
+    let mut digits: [u8; 32] = random.as_bytes().try_into().ok()?;
+    digits.make_ascii_lowercase();
+    digits[12] = b'8';
     digits[16] = b"89ab"[char::from(digits[16]).to_digit(16)? as usize % 4];
+    for (digit, bits) in digits[24..].iter_mut().rev().zip((0..).step_by(4)) {
+        *digit = b"0123456789abcdef"[(position >> bits & 15) as usize];
+    }
     let digits = std::str::from_utf8(&digits).ok()?;
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     Some(parts.join("-"))
+}
+
+/// The position that the UUID of a lease ends with.
+fn position_of(lease: &str) -> Option<i64> {
+    i64::from_str_radix(lease.get(28..)?, 16).ok()
 }
 
 fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {
@@ -497,12 +529,17 @@ fn first_number(statement: &mut Statement, values: &[Value<'_>]) -> Result<i64, 
 
 #[cfg(test)]
 mod tests {
-    use super::uuid;
+    use super::{position_of, uuid};
 
     #[test]
-    fn random_digits_become_a_uuid_of_version_4() {
-        let made = uuid("00112233445566778899AABBCCDDEEFF");
-        assert_eq!(made.as_deref(), Some("00112233-4455-4677-8899-aabbccddeeff"));
-        assert_eq!(uuid("0011"), None);
+    fn a_lease_is_random_and_ends_with_the_position_of_its_slot() {
+        let made = uuid("00112233445566778899AABBCCDDEEFF", 0x1234_abcd);
+        assert_eq!(made.as_deref(), Some("00112233-4455-8677-8899-aabb1234abcd"));
+        assert_eq!(made.as_deref().and_then(position_of), Some(0x1234_abcd));
+        assert_eq!(uuid("0011", 0), None);
+        for strange in ["", "x", "00112233-4455-8677-8899-aabb1234abcx", "äöüäöüäöüäöüäöüäöü"]
+        {
+            assert_eq!(position_of(strange), None);
+        }
     }
 }
