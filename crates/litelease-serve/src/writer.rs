@@ -24,8 +24,9 @@ use crate::ticket::deliver;
 /// How often to look whether another process has changed the file, while somebody waits or watches.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// How long to wait for the next of those who are about to ask.
+/// How long to wait for the next of those who are about to ask, and how often.
 const LINGER: Duration = Duration::from_micros(50);
+const MOMENTS: u32 = 3;
 
 /// How long to leave a database alone that has failed, while nobody asks for anything.
 const REST: Duration = Duration::from_millis(REST_MS.unsigned_abs());
@@ -154,25 +155,24 @@ impl Writer {
     /// The next job of a commit in which so many were done, while there are any.
     ///
     /// Those who were answered together ask again together, one after the other. A commit that begins with the first of
-    /// them would leave the others to wait for the next one, so it waits for as many, a moment for each, and in all no
-    /// longer than a commit takes.
+    /// them would leave the others to wait for the next one, so it waits for as many: a few moments for each, as they may
+    /// share a core with us, and in all no longer than a commit takes.
     fn next(&mut self, jobs: &Receiver<Job>, done: usize, since: Instant) -> Option<Job> {
         if done >= self.max_batch {
             return None;
         }
+        let mut moments = 0;
         while self.todo.is_empty() {
-            let job = match jobs.try_recv() {
-                Ok(job) => job,
-                Err(_) if done >= self.last_batch || since.elapsed() > self.last_took => {
-                    return None;
-                }
-                Err(_) => {
+            let expects = done < self.last_batch && since.elapsed() <= self.last_took;
+            match jobs.try_recv() {
+                Ok(job) => self.take(job),
+                Err(_) if expects && moments < MOMENTS => {
                     // Asleep, and not waiting: whoever comes meanwhile need not wake us, one after the other.
                     std::thread::sleep(LINGER);
-                    jobs.try_recv().ok()?
+                    moments += 1;
                 }
-            };
-            self.take(job);
+                Err(_) => return None,
+            }
         }
         self.todo.pop_front()
     }
