@@ -80,6 +80,10 @@ impl Refused {
         Refused { allow: Some(allow.into()), ..refused }
     }
 
+    pub(crate) fn nothing_there() -> Self {
+        Refused::new(404, "there is nothing at this path")
+    }
+
     pub(crate) fn too_long() -> Self {
         Refused::new(413, "the body is longer than 16 KiB")
     }

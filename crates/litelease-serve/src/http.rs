@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::answer::{JSON, Refused, Response, respond};
 use crate::body::{self, Fields};
-use crate::calls::{CALLS, Call, openapi};
+use crate::calls::{CALLS, Call, POOLS, openapi};
 use crate::events;
 use crate::hosts;
 use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
@@ -233,42 +233,46 @@ fn route(head: &Head<'_>) -> Plan {
     let started = Instant::now();
     // What can be got can be looked at.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
-    let plan = |about, what| Plan { started, about, what };
-    let fixed = match head.path {
-        "/healthz" => Some(("healthz", What::Healthy)),
-        "/readyz" => Some(("readyz", What::Ready)),
-        "/metrics" => Some(("metrics", What::Metrics)),
-        "/openapi.json" => Some(("openapi", What::Description)),
-        path => {
-            page::FILES.iter().find(|file| file.path == path).map(|file| ("page", What::Page(file)))
-        }
+    let found = match head.path.strip_prefix(POOLS) {
+        Some(pool) => on_pool(pool, method, head),
+        None => beside_pools(head.path, method),
     };
-    if let Some((about, what)) = fixed {
-        return match method {
-            "GET" => plan(about, Ok(what)),
-            _ => plan("other", Err(Refused::method("GET"))),
-        };
-    }
-    let there = || CALLS.iter().filter_map(|call| Some((call, id_in(call.path, head.path)?)));
-    match there().find(|(call, _)| call.method.eq_ignore_ascii_case(method)) {
-        Some((call, id)) => plan(call.name, called(call, id, head)),
-        None => {
-            let methods: Vec<String> =
-                there().map(|(call, _)| call.method.to_uppercase()).collect();
-            let refused = match methods.is_empty() {
-                true => Refused::new(404, "there is nothing at this path"),
-                false => Refused::method(&methods.join(", ")),
-            };
-            plan("other", Err(refused))
-        }
-    }
+    let (about, what) = found.unwrap_or_else(|refused| ("other", Err(refused)));
+    Plan { started, about, what }
 }
 
-/// What stands for the id in a path of this form, if it has that form.
-fn id_in<'p>(form: &str, path: &'p str) -> Option<&'p str> {
-    let (before, after) = form.split_once("{id}")?;
-    let id = path.strip_prefix(before)?.strip_suffix(after)?;
-    (!id.contains('/')).then_some(id)
+/// A request by its name, which is refused where something in it is wrong. `Err` if there is none.
+type Found = Result<(&'static str, Result<What, Refused>), Refused>;
+
+fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
+    let (id, under) = match pool.find('/') {
+        Some(at) => pool.split_at(at),
+        None => (pool, ""),
+    };
+    let there = || CALLS.iter().filter(|call| call.under == under);
+    if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
+        return Ok((call.name, called(call, id, head)));
+    }
+    let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
+    Err(match methods.is_empty() {
+        true => Refused::nothing_there(),
+        false => Refused::method(&methods.join(", ")),
+    })
+}
+
+fn beside_pools(path: &str, method: &str) -> Found {
+    let page = || page::FILES.iter().find(|file| file.path == path);
+    let (about, what) = match path {
+        "/healthz" => ("healthz", What::Healthy),
+        "/readyz" => ("readyz", What::Ready),
+        "/metrics" => ("metrics", What::Metrics),
+        "/openapi.json" => ("openapi", What::Description),
+        _ => ("page", What::Page(page().ok_or_else(Refused::nothing_there)?)),
+    };
+    match method {
+        "GET" => Ok((about, Ok(what))),
+        _ => Err(Refused::method("GET")),
+    }
 }
 
 fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refused> {
