@@ -29,8 +29,8 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
-    /// The number of this process, which the ids of requests begin with.
-    process: u32,
+    /// What the ids of requests begin with: the number of this process.
+    process: String,
     /// The OpenAPI document.
     description: Bytes,
 }
@@ -88,7 +88,7 @@ impl App {
         changes: broadcast::Sender<Changed>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        let (places, process) = (AtomicU64::new(1), std::process::id());
+        let (places, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
         let description = openapi(options.max_count).to_string().into();
         let watched = events::Watched::default();
         App { jobs, options, metrics, changes, watched, stop, places, process, description }
@@ -108,21 +108,22 @@ impl App {
             Ok(what) => self.perform(what).await,
             Err(refused) => Err(refused),
         };
-        let response = done.unwrap_or_else(Response::from);
+        let mut response = done.unwrap_or_else(Response::from);
         let (call, status) = (plan.about, response.status);
         self.metrics.answered(call, status);
         let number = self.places.fetch_add(1, Ordering::Relaxed);
-        let request_id = format!("{:08x}-{number}", self.process);
-        let ms = u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        response.request_id = [&self.process, itoa::Buffer::new().format(number)].concat();
+        let request_id = &*response.request_id;
+        let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match (call, status) {
             // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
             // a shutdown there may be as many of the last.
             ("borrow" | "return" | "renew", 200) | (_, 503) => {
-                tracing::debug!(request_id, call, status, ms, "request");
+                tracing::debug!(request_id, call, status, ms = ms(), "request");
             }
-            _ => tracing::info!(request_id, call, status, ms, "request"),
+            _ => tracing::info!(request_id, call, status, ms = ms(), "request"),
         }
-        response.with("x-request-id", request_id)
+        response
     }
 
     async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {

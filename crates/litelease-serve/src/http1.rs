@@ -4,18 +4,19 @@
 //! say looks the same: so it is answered, unless that would lend it a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use hyper::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::answer::{Body, Refused, Response};
+use crate::answer::{ALWAYS, Body, Refused, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
@@ -209,26 +210,19 @@ impl Connection {
         stays: bool,
     ) -> io::Result<()> {
         let mut out = Vec::with_capacity(512);
-        match response.body {
-            Body::Whole { ref text, .. } => {
-                write_head(&mut out, &response, stays);
-                // Writing to a vector cannot fail.
-                let _ = write!(out, "content-length: {}\r\n\r\n", text.len());
+        write_head(&mut out, &response, stays);
+        match &response.body {
+            Body::Whole { text, .. } => {
+                let mut digits = itoa::Buffer::new();
+                put(&mut out, &["content-length: ", digits.format(text.len()), "\r\n\r\n"]);
                 if !framing.is_head {
                     out.extend_from_slice(text);
                 }
-                self.send(&out).await?;
             }
-            Body::Stream(_) => {
-                write_head(&mut out, &response, stays);
-                let chunked: &[u8] = match framing.is_old {
-                    true => b"\r\n",
-                    false => b"transfer-encoding: chunked\r\n\r\n",
-                };
-                out.extend_from_slice(chunked);
-                self.send(&out).await?;
-            }
+            Body::Stream(_) if framing.is_old => put(&mut out, &["\r\n"]),
+            Body::Stream(_) => put(&mut out, &["transfer-encoding: chunked\r\n\r\n"]),
         }
+        self.send(&out).await?;
         match response.body {
             Body::Whole { unsent: Some(unsent), .. } => unsent.sent(),
             Body::Stream(texts) if !framing.is_head => {
@@ -318,32 +312,44 @@ impl Connection {
 
 /// The first line and all headers but the length, which comes last.
 fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
-    let status = response.status;
-    let reason = hyper::StatusCode::from_u16(status).ok();
-    let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or("Unknown");
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\n", response.kind);
+    let status = StatusCode::from_u16(response.status);
+    // All of ours are valid.
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let reason = status.canonical_reason().unwrap_or("Unknown");
+    put(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
+    put_header(out, "content-type", response.kind);
     for (name, value) in response.headers() {
-        let _ = write!(out, "{name}: {value}\r\n");
+        put_header(out, name, value);
     }
-    with_date(|date| _ = write!(out, "date: {date}\r\n"));
+    put_always(out);
     if !stays {
-        out.extend_from_slice(b"connection: close\r\n");
+        put_header(out, "connection", "close");
     }
 }
 
-/// The date as HTTP has it, which is made once a second.
-fn with_date(use_it: impl FnOnce(&str)) {
+fn put_header(out: &mut Vec<u8>, name: &str, value: &str) {
+    put(out, &[name, ": ", value, "\r\n"]);
+}
+
+fn put(out: &mut Vec<u8>, texts: &[&str]) {
+    texts.iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
+}
+
+/// The headers that every answer has, the date among them: they are made once a second.
+fn put_always(out: &mut Vec<u8>) {
     thread_local! {
-        static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+        static MADE: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
     }
     let now = SystemTime::now();
     let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    DATE.with_borrow_mut(|(of, text)| {
-        if *of != second || text.is_empty() {
-            (*of, *text) = (second, httpdate::fmt_http_date(now));
+    MADE.with_borrow_mut(|(of, made)| {
+        if *of != second || made.is_empty() {
+            *of = second;
+            made.clear();
+            ALWAYS.iter().for_each(|(name, value)| put_header(made, name, value));
+            put_header(made, "date", &httpdate::fmt_http_date(now));
         }
-        use_it(text);
+        out.extend_from_slice(made);
     });
 }
 

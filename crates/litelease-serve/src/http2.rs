@@ -17,7 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::answer::{Body, Refused, Unsent};
+use crate::answer::{ALWAYS, Body, Refused, Unsent};
 use crate::body::LONGEST;
 use crate::http::App;
 use crate::job::Trouble;
@@ -99,7 +99,7 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     let response = app.answer(plan.with(body)).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
-    for (name, value) in response.headers() {
+    for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
         head = head.header(name, value);
     }
     // Names and values are ours, so there is nothing that could be wrong with them.
