@@ -14,12 +14,13 @@ use hyper::StatusCode;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
 use crate::answer::{ALWAYS, Body, Refused, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
+use crate::patience::Patience;
 
 /// How much room there is for what comes next.
 const ROOM: usize = 1024;
@@ -31,8 +32,9 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 /// Serves a connection, of which something has been read, until it ends.
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let connection = Connection { stream, received, is_over: false, app: Arc::clone(&app) };
-    let serving = connection.serve(&is_idle);
+    let client = Client { stream, received, is_over: false };
+    let patience = Patience::new(app.options.patience);
+    let serving = Connection { client, patience, app: Arc::clone(&app) }.serve(&is_idle);
     tokio::pin!(serving);
     tokio::select! {
         biased;
@@ -47,12 +49,17 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
 }
 
 struct Connection {
+    client: Client,
+    patience: Patience,
+    app: Arc<App>,
+}
+
+struct Client {
     stream: TcpStream,
     /// What has come and was not used yet.
     received: Vec<u8>,
     /// Nothing more will come.
     is_over: bool,
-    app: Arc<App>,
 }
 
 /// A request, as far as its head tells.
@@ -92,22 +99,23 @@ impl Connection {
 
     /// Reads a head.
     async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
-        let deadline = Instant::now() + self.app.options.patience;
+        let Connection { client, patience, app } = self;
+        let deadline = patience.deadline();
         loop {
-            if !self.received.is_empty() {
-                match framing::head(&self.received, |head| self.app.plan(head)) {
+            if !client.received.is_empty() {
+                match framing::head(&client.received, |head| app.plan(head)) {
                     Ok(Some((plan, framing, used))) => {
-                        self.received.drain(..used);
+                        client.received.drain(..used);
                         return Ok(Ok(Asked { plan, framing }));
                     }
                     Ok(None) => {}
                     Err(refused) => return Ok(Err(refused)),
                 }
             }
-            match timeout_at(deadline, self.fill()).await {
-                Ok(filled) => filled?,
-                Err(_) if self.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => {
+            match patience.until(deadline, client.fill()).await {
+                Some(filled) => filled?,
+                None if client.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
+                None => {
                     let refused = Refused::new(408, "the head of the request took too long");
                     return Ok(Err(refused));
                 }
@@ -123,70 +131,60 @@ impl Connection {
     ) -> io::Result<Result<Vec<u8>, Refused>> {
         match framing.length {
             Length::Known(length) if length > LONGEST => return Ok(Err(Refused::too_long())),
-            Length::Known(length) if length <= self.received.len() => {
-                return Ok(Ok(self.take(length)));
+            Length::Known(length) if length <= self.client.received.len() => {
+                return Ok(Ok(self.client.take(length)));
             }
             _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
-        let patience = self.app.options.patience;
+        let Connection { client, patience, .. } = self;
         let read = async {
             match framing.length {
                 Length::Known(length) => {
-                    while self.received.len() < length {
-                        self.fill().await?;
+                    while client.received.len() < length {
+                        client.fill().await?;
                     }
-                    Ok(Ok(self.take(length)))
+                    Ok(Ok(client.take(length)))
                 }
                 Length::Chunked => {
                     let mut chunks = Chunks::default();
                     loop {
-                        match chunks.take(&mut self.received) {
+                        match chunks.take(&mut client.received) {
                             Ok(true) => return Ok(Ok(chunks.into_body())),
-                            Ok(false) => self.fill().await?,
+                            Ok(false) => client.fill().await?,
                             Err(refused) => return Ok(Err(refused)),
                         }
                     }
                 }
             }
         };
-        timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
+        let deadline = patience.deadline();
+        patience.until(deadline, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
     /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
     /// could not be seen to.
     async fn answer(&mut self, plan: Plan) -> Option<Response> {
-        if self.received.is_empty() {
-            self.received = Vec::new();
+        let Connection { client, app, .. } = self;
+        if client.received.is_empty() {
+            client.received = Vec::new();
         }
         let waits = plan.waits();
-        let app = Arc::clone(&self.app);
         let answer = app.answer(plan);
         tokio::pin!(answer);
         loop {
-            if waits && !self.listens() {
+            if waits && !client.listens() {
                 return None;
             }
             tokio::select! {
                 biased;
                 // What it asks next may come already.
-                heard = self.hear(), if self.listens() => heard.ok()?,
+                heard = client.hear(), if client.listens() => heard.ok()?,
                 // Dropping a grant gives it back.
-                response = &mut answer => return (!self.is_over || !response.is_grant()).then_some(response),
+                response = &mut answer => return (!client.is_over || !response.is_grant()).then_some(response),
             }
         }
-    }
-
-    /// Whether it would be seen that the client hangs up: there is room for what it sends, and it has not.
-    fn listens(&self) -> bool {
-        !self.is_over && self.received.len() < LONGEST_HEAD
-    }
-
-    /// Reads what comes while a request is under way.
-    async fn hear(&mut self) -> io::Result<()> {
-        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
-        Ok(())
     }
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
@@ -243,8 +241,8 @@ impl Connection {
         let mut is_first = true;
         loop {
             let text = tokio::select! {
-                text = texts.recv(), if is_first || self.listens() => text,
-                heard = self.hear(), if self.listens() => {
+                text = texts.recv(), if is_first || self.client.listens() => text,
+                heard = self.client.hear(), if self.client.listens() => {
                     heard?;
                     continue;
                 }
@@ -265,6 +263,42 @@ impl Connection {
         }
     }
 
+    /// Sends all of it, to a client that takes it in time.
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Connection { client: Client { stream, .. }, patience, .. } = self;
+        let sent = match stream.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            sent => sent?,
+        };
+        match bytes.get(sent..) {
+            None | Some([]) => Ok(()),
+            Some(rest) => {
+                let sent = patience.until(patience.deadline(), stream.write_all(rest)).await;
+                sent.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    /// Lets the client see its answer before the connection is cut: it may still be sending.
+    async fn linger(&mut self) {
+        let (time, most) = LINGER;
+        let drain = async {
+            let (mut read, mut scrap) = (0, [0; 4096]);
+            self.client.stream.shutdown().await?;
+            while read < most {
+                match self.client.stream.read(&mut scrap).await? {
+                    0 => break,
+                    more => read += more,
+                }
+            }
+            io::Result::Ok(())
+        };
+        // It is over in any case.
+        let _ = timeout(time, drain).await;
+    }
+}
+
+impl Client {
     /// Reads what has come. An error if nothing comes any more.
     async fn fill(&mut self) -> io::Result<()> {
         self.received.reserve(ROOM);
@@ -279,34 +313,15 @@ impl Connection {
         std::mem::replace(&mut self.received, rest)
     }
 
-    /// Sends all of it, to a client that takes it in time.
-    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let sent = match self.stream.try_write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            sent => sent?,
-        };
-        match bytes.get(sent..) {
-            None | Some([]) => Ok(()),
-            Some(rest) => timeout(self.app.options.patience, self.stream.write_all(rest)).await?,
-        }
+    /// Whether it would be seen that it hangs up: there is room for what it sends, and it has not.
+    fn listens(&self) -> bool {
+        !self.is_over && self.received.len() < LONGEST_HEAD
     }
 
-    /// Lets the client see its answer before the connection is cut: it may still be sending.
-    async fn linger(&mut self) {
-        let (time, most) = LINGER;
-        let drain = async {
-            let (mut read, mut scrap) = (0, [0; 4096]);
-            self.stream.shutdown().await?;
-            while read < most {
-                match self.stream.read(&mut scrap).await? {
-                    0 => break,
-                    more => read += more,
-                }
-            }
-            io::Result::Ok(())
-        };
-        // It is over in any case.
-        let _ = timeout(time, drain).await;
+    /// Reads what comes while a request is under way.
+    async fn hear(&mut self) -> io::Result<()> {
+        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
+        Ok(())
     }
 }
 
@@ -368,7 +383,7 @@ mod tests {
     /// A connection without room for anything more, its client, which takes nothing, and what is left for the writer.
     async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         // The system finds more room for a while.
         while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
@@ -376,7 +391,9 @@ mod tests {
         }
         let options = Options { patience: Duration::from_millis(50), ..Options::default() };
         let (app, todo) = http::tests::app(options);
-        (Connection { stream, received: Vec::new(), is_over: false, app }, client, todo)
+        let patience = Patience::new(app.options.patience);
+        let client = Client { stream, received: Vec::new(), is_over: false };
+        (Connection { client, patience, app }, peer, todo)
     }
 
     #[track_caller]

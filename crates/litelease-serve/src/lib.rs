@@ -20,6 +20,7 @@ mod job;
 mod metrics;
 mod options;
 mod page;
+mod patience;
 mod program;
 mod queue;
 mod request;
