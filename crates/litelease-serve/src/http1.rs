@@ -4,14 +4,17 @@
 //! say looks the same: so it is answered, unless that would lend it a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -22,7 +25,7 @@ use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
 use crate::patience::Patience;
 
-/// How much room there is for what comes next.
+/// How much is read at a time.
 const ROOM: usize = 1024;
 
 /// How long, and for how many bytes, a client that is refused may go on sending before it is cut off: it would not see
@@ -301,8 +304,7 @@ impl Connection {
 impl Client {
     /// Reads what has come. An error if nothing comes any more.
     async fn fill(&mut self) -> io::Result<()> {
-        self.received.reserve(ROOM);
-        match self.stream.read_buf(&mut self.received).await? {
+        match self.read().await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -320,8 +322,25 @@ impl Client {
 
     /// Reads what comes while a request is under way.
     async fn hear(&mut self) -> io::Result<()> {
-        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
+        self.is_over = self.read().await? == 0;
         Ok(())
+    }
+
+    /// Adds what comes to what was received. It comes to the same place for all connections, so that each needs no more
+    /// than what has come.
+    async fn read(&mut self) -> io::Result<usize> {
+        thread_local! {
+            static PLACE: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
+        }
+        poll_fn(|context| {
+            PLACE.with_borrow_mut(|place| {
+                let mut read = ReadBuf::new(place);
+                ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
+                self.received.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            })
+        })
+        .await
     }
 }
 
