@@ -16,7 +16,7 @@ use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
-use crate::request::Head;
+use crate::request::{Head, text};
 use crate::ticket::Ticket;
 use crate::writer::Changed;
 
@@ -246,10 +246,7 @@ fn route(head: &Head<'_>) -> Plan {
 type Found = Result<(&'static str, Result<What, Refused>), Refused>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
-    let (id, under) = match pool.find('/') {
-        Some(at) => pool.split_at(at),
-        None => (pool, ""),
-    };
+    let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
     let there = || CALLS.iter().filter(|call| call.under == under);
     if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
         return Ok((call.name, called(call, id, head)));
@@ -303,14 +300,14 @@ fn pool_id(text: &str) -> Result<Id, Refused> {
 
 fn is_json(head: &Head<'_>) -> bool {
     let kind = head.one("content-type").ok().flatten().unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default();
-    kind.trim().eq_ignore_ascii_case("application/json")
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
-    match head.one("idempotency-key") {
+    match head.one("idempotency-key").map(|key| key.map(text)) {
         Ok(None) => Ok(None),
-        Ok(Some(key)) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
+        Ok(Some(Some(key))) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
         _ => Err(Refused::new(
             400,
             "Idempotency-Key must be one text of 1 to 200 visible characters",

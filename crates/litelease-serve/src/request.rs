@@ -19,12 +19,12 @@ impl<'a> Head<'a> {
         self.headers.iter().filter(named).map(|header| header.value.trim_ascii())
     }
 
-    /// The value of a header that may be there once, as text. `Err` if it is there twice or is no text.
-    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&'a str>, ()> {
+    /// The value of a header that may be there once. `Err` if it is there twice or is no text.
+    pub(crate) fn one(&self, name: &'static str) -> Result<Option<&'a [u8]>, ()> {
         let mut values = self.all(name);
         match (values.next(), values.next()) {
             (None, _) => Ok(None),
-            (Some(value), None) => text(value).map(Some).ok_or(()),
+            (Some(value), None) if is_text(value) => Ok(Some(value)),
             _ => Err(()),
         }
     }
@@ -32,6 +32,9 @@ impl<'a> Head<'a> {
 
 /// A value of visible characters.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
-    let is_visible = |byte: &u8| matches!(byte, b' '..=b'~' | b'\t');
-    std::str::from_utf8(value).ok().filter(|_| value.iter().all(is_visible))
+    is_text(value).then(|| std::str::from_utf8(value).ok())?
+}
+
+fn is_text(value: &[u8]) -> bool {
+    value.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\t'))
 }
