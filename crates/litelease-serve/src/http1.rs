@@ -6,7 +6,7 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Poll, ready};
@@ -38,17 +38,13 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let client = Client { stream, received, is_over: false };
     let patience = Patience::new(app.options.patience);
     let serving = Connection { client, patience, app: Arc::clone(&app) }.serve(&is_idle);
-    tokio::pin!(serving);
-    tokio::select! {
-        biased;
-        // What has come already is looked at first.
-        () = &mut serving => return,
-        () = app.stopped() => {}
-    }
-    // Whoever has asked for something, as a whole, is answered.
-    if !is_idle.load(Relaxed) {
-        serving.await;
-    }
+    let (mut serving, mut stopped) = (pin!(serving), pin!(app.stopped()));
+    // What has come already is looked at first. Whoever has asked for something, as a whole, is answered.
+    poll_fn(|context| match serving.as_mut().poll(context) {
+        Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
+        served => served,
+    })
+    .await;
 }
 
 struct Connection {
