@@ -62,16 +62,18 @@ impl Plan {
         self.what.is_err()
     }
 
-    /// With its body, which a head that is refused does not need.
-    pub(crate) fn with(mut self, body: Result<Vec<u8>, Refused>) -> Self {
-        self.what = match (self.what, body) {
-            (Ok(What::Call { call, id, key, .. }), Ok(body)) if !call.fields.is_empty() => {
-                body::check(&body, call.fields).map(|fields| What::Call { call, id, key, fields })
-            }
-            (Ok(what), Ok(_)) => Ok(what),
-            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+    /// Adds its body, which a head that is refused does not need.
+    pub(crate) fn add(&mut self, body: Result<Vec<u8>, Refused>) {
+        let added = match &mut self.what {
+            Ok(What::Call { call, fields, .. }) if !call.fields.is_empty() => body
+                .and_then(|body| body::check(&body, call.fields))
+                .map(|checked| *fields = checked),
+            Ok(_) => body.map(|_| ()),
+            Err(_) => Ok(()),
         };
-        self
+        if let Err(refused) = added {
+            self.what = Err(refused);
+        }
     }
 
     /// Whether it is a borrow that waits until a slot is free.

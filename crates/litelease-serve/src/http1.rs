@@ -79,13 +79,14 @@ impl Connection {
             Ok(asked) => asked,
             Err(refused) => return self.refuse(refused).await,
         };
-        let Asked { plan, framing } = asked;
+        let Asked { mut plan, framing } = asked;
         let (body, is_read) = match self.body(framing, plan.is_refused()).await? {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
         is_idle.store(false, Relaxed);
-        let Some(response) = self.answer(plan.with(body)).await else { return Ok(false) };
+        plan.add(body);
+        let Some(response) = self.answer(plan).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
         is_idle.store(true, Relaxed);

@@ -78,7 +78,7 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
 
 async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
     let (parts, body) = request.into_parts();
-    let plan = {
+    let mut plan = {
         let headers = parts.headers.iter();
         let headers: Vec<_> = headers
             .map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() })
@@ -96,7 +96,8 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
             () = app.stopped() => Err(Trouble::Stopping.into()),
         },
     };
-    let response = app.answer(plan.with(body)).await;
+    plan.add(body);
+    let response = app.answer(plan).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
