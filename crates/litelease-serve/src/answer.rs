@@ -15,12 +15,12 @@ pub(crate) struct Response {
     /// The type of the body.
     pub(crate) kind: &'static str,
     headers: Vec<(&'static str, Cow<'static, str>)>,
-    /// What the request is called in the log.
-    pub(crate) request_id: String,
+    /// The number of the request, by which it is called in the log.
+    pub(crate) number: u64,
     pub(crate) body: Body,
 }
 
-/// The headers that every response has.
+/// The headers that every response has, besides its request id.
 pub(crate) const ALWAYS: [(&str, &str); 3] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -40,7 +40,7 @@ pub(crate) enum Body {
 impl Response {
     pub(crate) fn new(status: u16, kind: &'static str, text: impl Into<Bytes>) -> Self {
         let body = Body::Whole { text: text.into(), unsent: None };
-        Response { status, kind, headers: Vec::new(), request_id: String::new(), body }
+        Response { status, kind, headers: Vec::new(), number: 0, body }
     }
 
     /// Whether it lends a slot that is to be given back if this is not sent.
@@ -57,10 +57,9 @@ impl Response {
         self
     }
 
-    /// Its own headers.
+    /// Its own headers, besides those that every response has.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let request_id = [("x-request-id", &*self.request_id)];
-        self.headers.iter().map(|(name, value)| (*name, &**value)).chain(request_id)
+        self.headers.iter().map(|(name, value)| (*name, &**value))
     }
 }
 

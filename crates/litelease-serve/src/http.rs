@@ -29,8 +29,8 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
-    /// What the ids of requests begin with: the number of this process.
-    process: String,
+    /// What the ids of requests begin with: the number of this process. Their own follows.
+    pub(crate) process: String,
     /// The OpenAPI document.
     description: Bytes,
 }
@@ -113,19 +113,23 @@ impl App {
         let mut response = done.unwrap_or_else(Response::from);
         let (call, status) = (plan.about, response.status);
         self.metrics.answered(call, status);
-        let number = self.places.fetch_add(1, Ordering::Relaxed);
-        response.request_id = [&self.process, itoa::Buffer::new().format(number)].concat();
-        let request_id = &*response.request_id;
+        response.number = self.places.fetch_add(1, Ordering::Relaxed);
+        let request_id = || self.request_id(&response);
         let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match (call, status) {
             // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
             // a shutdown there may be as many of the last.
             ("borrow" | "return" | "renew", 200) | (_, 503) => {
-                tracing::debug!(request_id, call, status, ms = ms(), "request");
+                tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
-            _ => tracing::info!(request_id, call, status, ms = ms(), "request"),
+            _ => tracing::info!(request_id = request_id(), call, status, ms = ms(), "request"),
         }
         response
+    }
+
+    /// What a request is called in the log and in its answer.
+    pub(crate) fn request_id(&self, response: &Response) -> String {
+        format!("{}{}", self.process, response.number)
     }
 
     async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {

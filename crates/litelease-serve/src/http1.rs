@@ -208,10 +208,12 @@ impl Connection {
         stays: bool,
     ) -> io::Result<()> {
         let mut out = Vec::with_capacity(512);
+        let mut digits = itoa::Buffer::new();
         write_head(&mut out, &response, stays);
+        let number = digits.format(response.number);
+        put(&mut out, &["x-request-id: ", &self.app.process, number, "\r\n"]);
         match &response.body {
             Body::Whole { text, .. } => {
-                let mut digits = itoa::Buffer::new();
                 put(&mut out, &["content-length: ", digits.format(text.len()), "\r\n\r\n"]);
                 if !framing.is_head {
                     out.extend_from_slice(text);
@@ -341,7 +343,7 @@ impl Client {
     }
 }
 
-/// The first line and all headers but the length, which comes last.
+/// The first line and all headers but the request id and the length, which come last.
 fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
     let status = StatusCode::from_u16(response.status);
     // All of ours are valid.

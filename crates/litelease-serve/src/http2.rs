@@ -103,6 +103,7 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
         head = head.header(name, value);
     }
+    head = head.header("x-request-id", app.request_id(&response));
     // Names and values are ours, so there is nothing that could be wrong with them.
     head.body(response.body).unwrap_or_default()
 }
