@@ -18,6 +18,7 @@ use crate::options::Options;
 use crate::page;
 use crate::request::{Head, text};
 use crate::ticket::Ticket;
+use crate::timer::Timer;
 use crate::writer::Changed;
 
 /// What all requests share.
@@ -105,9 +106,9 @@ impl App {
     }
 
     /// Does it, and leaves a line in the log.
-    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan) -> Response {
+    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan, timer: &mut Timer) -> Response {
         let done = match plan.what {
-            Ok(what) => self.perform(what).await,
+            Ok(what) => self.perform(what, timer).await,
             Err(refused) => Err(refused),
         };
         let mut response = done.unwrap_or_else(Response::from);
@@ -132,7 +133,7 @@ impl App {
         format!("{}{}", self.process, response.number)
     }
 
-    async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {
+    async fn perform(self: &Arc<Self>, what: What, timer: &mut Timer) -> Result<Response, Refused> {
         const TEXT: &str = "text/plain; charset=utf-8";
         match what {
             What::Page(file) => Ok(file.response()),
@@ -142,7 +143,7 @@ impl App {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             What::Description => Ok(Response::new(200, JSON, self.description.clone())),
-            What::Call { call, id, key, fields } => self.call(call, id, key, fields).await,
+            What::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
         }
     }
 
@@ -152,6 +153,7 @@ impl App {
         id: Id,
         key: Option<String>,
         fields: Fields,
+        timer: &mut Timer,
     ) -> Result<Response, Refused> {
         let answer = match call.name {
             "register" => {
@@ -162,7 +164,7 @@ impl App {
                 self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
             }
             "delete" => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
-            "borrow" => self.borrow(&id, fields, key).await,
+            "borrow" => self.borrow(&id, fields, key, timer).await,
             "return" => {
                 let lease = fields.lease;
                 self.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
@@ -182,6 +184,7 @@ impl App {
         id: &Id,
         fields: Fields,
         key: Option<String>,
+        timer: &mut Timer,
     ) -> Result<Answer, Trouble> {
         let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
@@ -191,7 +194,7 @@ impl App {
         let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
         let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
         self.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
-        ticket.wait(wait).await
+        ticket.wait(wait.map(|wait| (wait, timer))).await
     }
 
     async fn ready(&self) -> Result<(), Refused> {
@@ -342,7 +345,10 @@ pub(crate) mod tests {
             let (app, _todo) = app(Options::default());
             let mut places = Vec::new();
             for _ in 0..2 {
-                let described = app.perform(What::Description).await.map(|response| response.body);
+                let described = app
+                    .perform(What::Description, &mut Timer::default())
+                    .await
+                    .map(|response| response.body);
                 let Ok(Body::Whole { text, .. }) = described else { continue };
                 assert!(text.starts_with(b"{"));
                 places.push(text.as_ptr());

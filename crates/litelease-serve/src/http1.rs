@@ -23,7 +23,7 @@ use crate::answer::{ALWAYS, Body, Refused, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
-use crate::patience::Patience;
+use crate::timer::Timer;
 
 /// How much is read at a time.
 const ROOM: usize = 1024;
@@ -36,8 +36,8 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };
-    let patience = Patience::new(app.options.patience);
-    let serving = Connection { client, patience, app: Arc::clone(&app) }.serve(&is_idle);
+    let timer = Timer::default();
+    let serving = Connection { client, timer, app: Arc::clone(&app) }.serve(&is_idle);
     let (mut serving, mut stopped) = (pin!(serving), pin!(app.stopped()));
     // What has come already is looked at first. Whoever has asked for something, as a whole, is answered.
     poll_fn(|context| match serving.as_mut().poll(context) {
@@ -49,7 +49,7 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
 
 struct Connection {
     client: Client,
-    patience: Patience,
+    timer: Timer,
     app: Arc<App>,
 }
 
@@ -99,8 +99,8 @@ impl Connection {
 
     /// Reads a head.
     async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
-        let Connection { client, patience, app } = self;
-        let deadline = patience.deadline();
+        let Connection { client, timer, app } = self;
+        let deadline = Timer::deadline(app.options.patience);
         loop {
             if !client.received.is_empty() {
                 match framing::head(&client.received, |head| app.plan(head)) {
@@ -112,7 +112,7 @@ impl Connection {
                     Err(refused) => return Ok(Err(refused)),
                 }
             }
-            match patience.until(deadline, client.fill()).await {
+            match timer.until(deadline, client.fill()).await {
                 Some(filled) => filled?,
                 None if client.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
                 None => {
@@ -138,7 +138,7 @@ impl Connection {
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
-        let Connection { client, patience, .. } = self;
+        let Connection { client, timer, app } = self;
         let read = async {
             match framing.length {
                 Length::Known(length) => {
@@ -159,19 +159,19 @@ impl Connection {
                 }
             }
         };
-        let deadline = patience.deadline();
-        patience.until(deadline, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
+        let read = timer.within(app.options.patience, read).await;
+        read.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
     /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
     /// could not be seen to.
     async fn answer(&mut self, plan: Plan) -> Option<Response> {
-        let Connection { client, app, .. } = self;
+        let Connection { client, timer, app } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
         }
         let waits = plan.waits();
-        let answer = app.answer(plan);
+        let answer = app.answer(plan, timer);
         tokio::pin!(answer);
         loop {
             if waits && !client.listens() {
@@ -195,7 +195,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Plan::refuse(refused)).await;
+        let response = self.app.answer(Plan::refuse(refused), &mut self.timer).await;
         self.respond(response, framing, false).await?;
         self.linger().await;
         Ok(false)
@@ -267,7 +267,7 @@ impl Connection {
 
     /// Sends all of it, to a client that takes it in time.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Connection { client: Client { stream, .. }, patience, .. } = self;
+        let Connection { client: Client { stream, .. }, timer, app } = self;
         let sent = match stream.try_write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             sent => sent?,
@@ -275,7 +275,7 @@ impl Connection {
         match bytes.get(sent..) {
             None | Some([]) => Ok(()),
             Some(rest) => {
-                let sent = patience.until(patience.deadline(), stream.write_all(rest)).await;
+                let sent = timer.within(app.options.patience, stream.write_all(rest)).await;
                 sent.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
             }
         }
@@ -409,9 +409,8 @@ mod tests {
         }
         let options = Options { patience: Duration::from_millis(50), ..Options::default() };
         let (app, todo) = http::tests::app(options);
-        let patience = Patience::new(app.options.patience);
         let client = Client { stream, received: Vec::new(), is_over: false };
-        (Connection { client, patience, app }, peer, todo)
+        (Connection { client, timer: Timer::default(), app }, peer, todo)
     }
 
     #[track_caller]

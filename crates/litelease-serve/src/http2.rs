@@ -22,6 +22,7 @@ use crate::body::LONGEST;
 use crate::http::App;
 use crate::job::Trouble;
 use crate::request::Head;
+use crate::timer::Timer;
 
 /// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -97,7 +98,7 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
         },
     };
     plan.add(body);
-    let response = app.answer(plan).await;
+    let response = app.answer(plan, &mut Timer::default()).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in ALWAYS.into_iter().chain(response.headers()) {

@@ -20,7 +20,6 @@ mod job;
 mod metrics;
 mod options;
 mod page;
-mod patience;
 mod program;
 mod queue;
 mod request;
@@ -28,6 +27,7 @@ mod request;
 pub mod seam;
 mod server;
 mod ticket;
+mod timer;
 mod writer;
 
 pub use error::OpenError;
