@@ -47,12 +47,12 @@ impl<'de> Visitor<'de> for Members<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut checked = Ok(Fields::default());
+        let (mut fields, mut checked) = (Fields::default(), Ok(()));
         while let Some(field) = map.next_key_seed(Name(self.0))? {
             let value = map.next_value()?;
-            checked = checked.and_then(|fields| fields.with(field?, value));
+            checked = checked.and_then(|()| fields.take(field?, value));
         }
-        Ok(checked.and_then(|fields| fields.complete(self.0)))
+        Ok(checked.and_then(|()| fields.complete(self.0)))
     }
 }
 
@@ -85,7 +85,7 @@ impl<'a> Visitor<'_> for Name<'a> {
 }
 
 impl Fields {
-    fn with(mut self, field: &Field, value: Value) -> Result<Self, Refused> {
+    fn take(&mut self, field: &Field, value: Value) -> Result<(), Refused> {
         if self.has(field) {
             return Err(Refused::new(400, format!("{} is given twice", field.name)));
         }
@@ -115,7 +115,7 @@ impl Fields {
                 _ => return refuse("a text"),
             },
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Itself, if none of these is missing that must be there.

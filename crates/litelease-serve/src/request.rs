@@ -13,10 +13,10 @@ pub(crate) struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    /// The values of a header, as many as there are.
+    /// The values of a header, as many as there are. Its name is in lower case.
     pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        let named = move |header: &&Header<'a>| header.name.eq_ignore_ascii_case(name);
-        self.headers.iter().filter(named).map(|header| header.value.trim_ascii())
+        let is_named = move |header: &&Header<'a>| is_lower_case(name, header.name);
+        self.headers.iter().filter(is_named).map(|header| header.value.trim_ascii())
     }
 
     /// The value of a header that may be there once. `Err` if it is there twice or is no text.
@@ -33,6 +33,12 @@ impl<'a> Head<'a> {
 /// A value of visible characters.
 pub(crate) fn text(value: &[u8]) -> Option<&str> {
     is_text(value).then(|| std::str::from_utf8(value).ok())?
+}
+
+/// Whether this is the other text in lower case.
+fn is_lower_case(this: &str, other: &str) -> bool {
+    let mut pairs = this.bytes().zip(other.bytes());
+    this.len() == other.len() && pairs.all(|(this, other)| this == other.to_ascii_lowercase())
 }
 
 fn is_text(value: &[u8]) -> bool {
