@@ -14,10 +14,9 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use hyper::StatusCode;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
 use crate::answer::{ALWAYS, Body, Refused, Response};
 use crate::body::LONGEST;
@@ -283,12 +282,14 @@ impl Connection {
 
     /// Lets the client see its answer before the connection is cut: it may still be sending.
     async fn linger(&mut self) {
+        let Connection { client, timer, .. } = self;
         let (time, most) = LINGER;
         let drain = async {
-            let (mut read, mut scrap) = (0, [0; 4096]);
-            self.client.stream.shutdown().await?;
+            let mut read = 0;
+            client.stream.shutdown().await?;
             while read < most {
-                match self.client.stream.read(&mut scrap).await? {
+                client.received.clear();
+                match client.read().await? {
                     0 => break,
                     more => read += more,
                 }
@@ -296,7 +297,7 @@ impl Connection {
             io::Result::Ok(())
         };
         // It is over in any case.
-        let _ = timeout(time, drain).await;
+        let _ = timer.within(time, drain).await;
     }
 }
 
@@ -391,6 +392,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::answer::Unsent;
