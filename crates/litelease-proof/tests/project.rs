@@ -167,6 +167,7 @@ fn dependencies_point_inward() {
                 "httpdate",
                 "hyper",
                 "hyper-util",
+                "itoa",
                 "litelease",
                 "serde",
                 "serde_json",

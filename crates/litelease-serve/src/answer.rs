@@ -15,8 +15,17 @@ pub(crate) struct Response {
     /// The type of the body.
     pub(crate) kind: &'static str,
     headers: Vec<(&'static str, Cow<'static, str>)>,
+    /// The number of the request, by which it is called in the log.
+    pub(crate) number: u64,
     pub(crate) body: Body,
 }
+
+/// The headers that every response has, besides its request id.
+pub(crate) const ALWAYS: [(&str, &str); 3] = [
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cache-control", "no-store"),
+];
 
 /// What follows the head.
 pub(crate) enum Body {
@@ -31,7 +40,7 @@ pub(crate) enum Body {
 impl Response {
     pub(crate) fn new(status: u16, kind: &'static str, text: impl Into<Bytes>) -> Self {
         let body = Body::Whole { text: text.into(), unsent: None };
-        Response { status, kind, headers: Vec::new(), body }
+        Response { status, kind, headers: Vec::new(), number: 0, body }
     }
 
     /// Whether it lends a slot that is to be given back if this is not sent.
@@ -48,14 +57,9 @@ impl Response {
         self
     }
 
-    /// Its own headers, and those that every response has.
+    /// Its own headers, besides those that every response has.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        const ALWAYS: [(&str, &str); 3] = [
-            ("x-content-type-options", "nosniff"),
-            ("referrer-policy", "no-referrer"),
-            ("cache-control", "no-store"),
-        ];
-        ALWAYS.into_iter().chain(self.headers.iter().map(|(name, value)| (*name, &**value)))
+        self.headers.iter().map(|(name, value)| (*name, &**value))
     }
 }
 
@@ -78,6 +82,10 @@ impl Refused {
     pub(crate) fn method(allow: &str) -> Self {
         let refused = Refused::new(405, "this path does not take that method");
         Refused { allow: Some(allow.into()), ..refused }
+    }
+
+    pub(crate) fn nothing_there() -> Self {
+        Refused::new(404, "there is nothing at this path")
     }
 
     pub(crate) fn too_long() -> Self {
@@ -192,12 +200,21 @@ fn pool(id: &Id, info: PoolInfo) -> Value {
 }
 
 /// Written by hand: it is what most requests are answered.
-fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> String {
-    let (unix, ttl) = (slot.expires_at_ms.div_euclid(1000), seconds(ttl_ms));
-    let (lease, position, token) = (Value::from(lease), slot.position, slot.token);
-    format!(
-        r#"{{"expires_at_unix":{unix},"expires_in":{ttl},"lease":{lease},"position":{position},"token":{token}}}"#
-    )
+fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Vec<u8> {
+    let mut text = Vec::with_capacity(192);
+    put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
+    put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+    put(&mut text, ",\"lease\":", lease);
+    put(&mut text, ",\"position\":", slot.position);
+    put(&mut text, ",\"token\":", slot.token);
+    text.push(b'}');
+    text
+}
+
+fn put(text: &mut Vec<u8>, before: &str, value: impl serde::Serialize) {
+    text.extend_from_slice(before.as_bytes());
+    // Writing to a vector cannot fail.
+    let _ = serde_json::to_writer(text, &value);
 }
 
 /// Milliseconds as seconds, without a fraction where there is none.

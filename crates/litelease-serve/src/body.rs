@@ -1,5 +1,8 @@
 //! Bodies of requests, checked against the fields of their call.
 
+use std::fmt::{self, Formatter};
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::answer::Refused;
@@ -16,66 +19,77 @@ pub(crate) struct Fields {
     pub(crate) wait: f64,
     pub(crate) note: Option<String>,
     pub(crate) lease: String,
+    /// Those that are there, by their bits.
+    given: u8,
 }
 
 /// Checks the fields of a JSON object against those that are wanted.
 pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, Refused> {
-    let Object(members) = serde_json::from_slice(bytes).map_err(|error| {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let checked = json.deserialize_map(Members(wanted));
+    checked.and_then(|checked| json.end().map(|()| checked)).unwrap_or_else(|error| {
         // Its own text may have something of the body in it.
         let (line, column) = (error.line(), error.column());
-        Refused::new(400, format!("the body is not a JSON object (line {line}, column {column})"))
-    })?;
-    let mut fields = Fields::default();
-    let mut seen: Vec<&str> = Vec::new();
-    for (name, value) in &members {
-        let Some(field) = wanted.iter().find(|field| field.name == name) else {
-            let name: String = name.chars().take(40).collect();
-            let known: Vec<&str> = wanted.iter().map(|field| field.name).collect();
-            let known = known.join(", ");
-            return Err(Refused::new(400, format!("unknown field {name:?}; known are {known}")));
-        };
-        if seen.contains(&field.name) {
-            return Err(Refused::new(400, format!("{} is given twice", field.name)));
-        }
-        seen.push(field.name);
-        fields.take(field, value)?;
+        let text = format!("the body is not a JSON object (line {line}, column {column})");
+        Err(Refused::new(400, text))
+    })
+}
+
+/// The members of a JSON object, one after the other. What is wrong with one of them is told once all have been read: a body
+/// that is no JSON is refused for that.
+struct Members<'a>(&'a [Field]);
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = Result<Fields, Refused>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
     }
-    match wanted.iter().find(|field| field.required && !seen.contains(&field.name)) {
-        Some(field) => Err(Refused::new(400, format!("{} is missing", field.name))),
-        None => Ok(fields),
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut checked) = (Fields::default(), Ok(()));
+        while let Some(field) = map.next_key_seed(Name(self.0))? {
+            let value = map.next_value()?;
+            checked = checked.and_then(|()| fields.take(field?, value));
+        }
+        Ok(checked.and_then(|()| fields.complete(self.0)))
     }
 }
 
-/// A JSON object with its members as they stand there, twice if they are there twice.
-struct Object(Vec<(String, Value)>);
+/// The name of a member, which is that of one of these fields.
+struct Name<'a>(&'a [Field]);
 
-impl<'de> serde::Deserialize<'de> for Object {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> serde::de::Visitor<'de> for Visitor {
-            type Value = Object;
+impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
+    type Value = Result<&'a Field, Refused>;
 
-            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("an object")
-            }
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
 
-            fn visit_map<A: serde::de::MapAccess<'de>>(
-                self,
-                mut map: A,
-            ) -> Result<Object, A::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Object(members))
-            }
-        }
-        deserializer.deserialize_map(Visitor)
+impl<'a> Visitor<'_> for Name<'a> {
+    type Value = Result<&'a Field, Refused>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.iter().find(|field| field.name == name).ok_or_else(|| {
+            let name: String = name.chars().take(40).collect();
+            let known: Vec<&str> = self.0.iter().map(|field| field.name).collect();
+            let known = known.join(", ");
+            Refused::new(400, format!("unknown field {name:?}; known are {known}"))
+        }))
     }
 }
 
 impl Fields {
-    fn take(&mut self, field: &Field, value: &Value) -> Result<(), Refused> {
+    fn take(&mut self, field: &Field, value: Value) -> Result<(), Refused> {
+        if self.has(field) {
+            return Err(Refused::new(400, format!("{} is given twice", field.name)));
+        }
+        self.given |= bit(field);
         let refuse = |must: &str| Err(Refused::new(400, format!("{} must be {must}", field.name)));
         let seconds =
             |least: fn(f64) -> bool| value.as_f64().filter(|n| n.is_finite() && least(*n));
@@ -92,15 +106,32 @@ impl Fields {
                 Some(wait) => self.wait = wait,
                 None => return refuse("a number of seconds, 0 or more"),
             },
-            Kind::Note => match value.as_str() {
-                Some(note) if note.len() <= 200 => self.note = Some(note.to_owned()),
+            Kind::Note => match value {
+                Value::String(note) if note.len() <= 200 => self.note = Some(note),
                 _ => return refuse("a text of at most 200 bytes"),
             },
-            Kind::Text => match value.as_str() {
-                Some(text) => self.lease = text.to_owned(),
-                None => return refuse("a text"),
+            Kind::Text => match value {
+                Value::String(text) => self.lease = text,
+                _ => return refuse("a text"),
             },
         }
         Ok(())
     }
+
+    /// Itself, if none of these is missing that must be there.
+    fn complete(self, wanted: &[Field]) -> Result<Self, Refused> {
+        match wanted.iter().find(|field| field.required && !self.has(field)) {
+            Some(field) => Err(Refused::new(400, format!("{} is missing", field.name))),
+            None => Ok(self),
+        }
+    }
+
+    fn has(&self, field: &Field) -> bool {
+        self.given & bit(field) != 0
+    }
+}
+
+/// The bit of a field among those that are given: no call has two of a kind.
+fn bit(field: &Field) -> u8 {
+    1 << field.kind as u8
 }

@@ -7,7 +7,8 @@ pub(crate) struct Call {
     /// What it is called in logs and metrics.
     pub(crate) name: &'static str,
     pub(crate) method: &'static str,
-    pub(crate) path: &'static str,
+    /// What follows the id of the pool in its path.
+    pub(crate) under: &'static str,
     pub(crate) does: &'static str,
     /// The fields of its body; none if it has no body.
     pub(crate) fields: &'static [Field],
@@ -63,12 +64,15 @@ const LEASE: Field = Field {
     means: "the UUID that the borrow answered",
 };
 
+/// What the path of every call begins with; the id of the pool follows.
+pub(crate) const POOLS: &str = "/l/";
+
 /// Every call on pools.
 pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "register",
         method: "put",
-        path: "/l/{id}",
+        under: "",
         does: "Creates a pool, or changes how many slots it has",
         fields: &[Field {
             name: "count",
@@ -82,7 +86,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "look",
         method: "get",
-        path: "/l/{id}",
+        under: "",
         does: "How many slots a pool has, and how many are in use",
         fields: &[],
         answer: Shape::Pool,
@@ -91,7 +95,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "delete",
         method: "delete",
-        path: "/l/{id}",
+        under: "",
         does: "Deletes a pool: its leases stop being valid, and who waits gets 404",
         fields: &[],
         answer: Shape::Deleted,
@@ -100,7 +104,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "borrow",
         method: "post",
-        path: "/l/{id}/borrow",
+        under: "/borrow",
         does: "Borrows the lowest free slot, and waits for one if asked to",
         fields: &[
             TTL,
@@ -123,7 +127,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "return",
         method: "post",
-        path: "/l/{id}/return",
+        under: "/return",
         does: "Gives a slot back; may be repeated",
         fields: &[LEASE],
         answer: Shape::Returned,
@@ -132,7 +136,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "renew",
         method: "post",
-        path: "/l/{id}/renew",
+        under: "/renew",
         does: "Prolongs a live lease under the same token; never shortens it",
         fields: &[LEASE, TTL],
         answer: Shape::Lease,
@@ -141,7 +145,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call {
         name: "events",
         method: "get",
-        path: "/l/{id}/events",
+        under: "/events",
         does: "The state of a pool as server-sent events, without UUIDs",
         fields: &[],
         answer: Shape::Events,
@@ -156,7 +160,7 @@ const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
 pub(crate) fn openapi(max_count: i64) -> Value {
     let mut paths = json!({});
     for call in CALLS {
-        let place = &mut paths[call.path];
+        let place = &mut paths[format!("{POOLS}{{id}}{}", call.under)];
         if place.is_null() {
             *place = json!({ "parameters": [{
                 "name": "id", "in": "path", "required": true,

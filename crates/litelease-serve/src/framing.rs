@@ -2,7 +2,9 @@
 //!
 //! What two readers could understand in two ways is refused: that is how requests are smuggled.
 
-use httparse::{EMPTY_HEADER, Error, Status};
+use std::mem::MaybeUninit;
+
+use httparse::{Error, Status};
 
 use crate::answer::Refused;
 use crate::body::LONGEST;
@@ -44,18 +46,16 @@ pub(crate) fn head<T>(
     received: &[u8],
     take: impl FnOnce(&Head<'_>) -> T,
 ) -> Result<Option<(T, Framing, usize)>, Refused> {
-    let mut headers = [EMPTY_HEADER; MOST_HEADERS];
-    let mut request = httparse::Request::new(&mut headers);
-    let used = match request.parse(received) {
+    let mut headers = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut []);
+    let used = match request.parse_with_uninit_headers(received, &mut headers) {
         Ok(Status::Complete(used)) if used <= LONGEST_HEAD => used,
         Ok(Status::Partial) if received.len() < LONGEST_HEAD => return Ok(None),
         Ok(_) => return Err(Refused::new(431, "the head of the request is longer than 16 KiB")),
         Err(Error::TooManyHeaders) => return Err(Refused::new(431, "there are too many headers")),
         Err(_) => return Err(Refused::new(400, "the head of the request is not HTTP/1.1")),
     };
-    let mut lines = received.get(..used).unwrap_or_default().split(|byte| *byte == b'\n');
-    // The last one is what follows the last line end.
-    if lines.next_back().is_none() || lines.any(|line| !line.ends_with(b"\r")) {
+    if !ends_lines(received.get(..used).unwrap_or_default()) {
         return Err(Refused::new(400, "the lines of the head do not end as they must"));
     }
     let target = request.path.unwrap_or_default();
@@ -80,22 +80,29 @@ fn split(target: &str) -> Option<(Option<&str>, &str)> {
         None if target.starts_with('/') => (None, target),
         None => return None,
     };
-    match path.split('?').next()? {
+    match path.split_once('?').map_or(path, |(path, _)| path) {
         "" => Some((authority, "/")),
         path => Some((authority, path)),
     }
+}
+
+/// Whether every line ends with both characters. It looks at all of them in any case, which takes less than to stop.
+fn ends_lines(head: &[u8]) -> bool {
+    let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
+    let is_bare = |(first, second): (&u8, &u8)| (*second == b'\n') & (*first != b'\r');
+    !head.starts_with(b"\n") & !pairs.fold(false, |is_any, pair| is_any | is_bare(pair))
 }
 
 fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, Refused> {
     let refuse = |text: &str| Err(Refused::new(400, text));
     let length = match (head.one("content-length"), head.one("transfer-encoding")) {
         (Ok(None), Ok(None)) => Length::Known(0),
-        (Ok(Some(digits)), Ok(None)) => match digits.parse() {
+        (Ok(Some(digits)), Ok(None)) => match text(digits).map(str::parse) {
             // A sign is no digit, though parsing would take it.
-            Ok(length) if digits.bytes().all(|byte| byte.is_ascii_digit()) => Length::Known(length),
+            Some(Ok(length)) if digits.iter().all(u8::is_ascii_digit) => Length::Known(length),
             _ => return refuse("Content-Length must be one whole number"),
         },
-        (Ok(None), Ok(Some(coding))) if coding.eq_ignore_ascii_case("chunked") && !is_old => {
+        (Ok(None), Ok(Some(coding))) if coding.eq_ignore_ascii_case(b"chunked") && !is_old => {
             Length::Chunked
         }
         (Ok(None), Ok(_)) => return refuse("Transfer-Encoding must be chunked"),
@@ -108,7 +115,7 @@ fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, Refused> {
     let expects = head.one("expect").ok().flatten();
     Ok(Framing {
         length,
-        expects: !is_old && expects.is_some_and(|text| text.eq_ignore_ascii_case("100-continue")),
+        expects: !is_old && expects.is_some_and(|text| text.eq_ignore_ascii_case(b"100-continue")),
         is_head: head.method == "HEAD",
         stays: !is_old && !wants("close"),
         is_old,

@@ -38,7 +38,7 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), Refused> {
 fn is_visit(head: &Head<'_>) -> bool {
     matches!(head.method, "GET" | "HEAD")
         && page::FILES.iter().any(|file| file.path == head.path)
-        && head.one("sec-fetch-mode") == Ok(Some("navigate"))
+        && head.one("sec-fetch-mode") == Ok(Some(b"navigate"))
 }
 
 /// Whether a host is an address, which nobody can rebind, or a name of ours.
@@ -50,10 +50,7 @@ fn is_known(host: &str, known: &[String]) -> bool {
             }
             None => return false,
         },
-        None => match host.find(':') {
-            Some(at) => host.split_at(at),
-            None => (host, ""),
-        },
+        None => host.split_at(host.bytes().position(|byte| byte == b':').unwrap_or(host.len())),
     };
     let is_ours = name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok()

@@ -9,15 +9,16 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::answer::{JSON, Refused, Response, respond};
 use crate::body::{self, Fields};
-use crate::calls::{CALLS, Call, openapi};
+use crate::calls::{CALLS, Call, POOLS, openapi};
 use crate::events;
 use crate::hosts;
 use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
-use crate::request::Head;
+use crate::request::{Head, text};
 use crate::ticket::Ticket;
+use crate::timer::Timer;
 use crate::writer::Changed;
 
 /// What all requests share.
@@ -29,8 +30,8 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
-    /// The number of this process, which the ids of requests begin with.
-    process: u32,
+    /// What the ids of requests begin with: the number of this process. Their own follows.
+    pub(crate) process: String,
     /// The OpenAPI document.
     description: Bytes,
 }
@@ -62,16 +63,18 @@ impl Plan {
         self.what.is_err()
     }
 
-    /// With its body, which a head that is refused does not need.
-    pub(crate) fn with(mut self, body: Result<Vec<u8>, Refused>) -> Self {
-        self.what = match (self.what, body) {
-            (Ok(What::Call { call, id, key, .. }), Ok(body)) if !call.fields.is_empty() => {
-                body::check(&body, call.fields).map(|fields| What::Call { call, id, key, fields })
-            }
-            (Ok(what), Ok(_)) => Ok(what),
-            (Err(refused), _) | (_, Err(refused)) => Err(refused),
+    /// Adds its body, which a head that is refused does not need.
+    pub(crate) fn add(&mut self, body: Result<Vec<u8>, Refused>) {
+        let added = match &mut self.what {
+            Ok(What::Call { call, fields, .. }) if !call.fields.is_empty() => body
+                .and_then(|body| body::check(&body, call.fields))
+                .map(|checked| *fields = checked),
+            Ok(_) => body.map(|_| ()),
+            Err(_) => Ok(()),
         };
-        self
+        if let Err(refused) = added {
+            self.what = Err(refused);
+        }
     }
 
     /// Whether it is a borrow that waits until a slot is free.
@@ -88,7 +91,7 @@ impl App {
         changes: broadcast::Sender<Changed>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        let (places, process) = (AtomicU64::new(1), std::process::id());
+        let (places, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
         let description = openapi(options.max_count).to_string().into();
         let watched = events::Watched::default();
         App { jobs, options, metrics, changes, watched, stop, places, process, description }
@@ -103,29 +106,34 @@ impl App {
     }
 
     /// Does it, and leaves a line in the log.
-    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan) -> Response {
+    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan, timer: &mut Timer) -> Response {
         let done = match plan.what {
-            Ok(what) => self.perform(what).await,
+            Ok(what) => self.perform(what, timer).await,
             Err(refused) => Err(refused),
         };
-        let response = done.unwrap_or_else(Response::from);
+        let mut response = done.unwrap_or_else(Response::from);
         let (call, status) = (plan.about, response.status);
         self.metrics.answered(call, status);
-        let number = self.places.fetch_add(1, Ordering::Relaxed);
-        let request_id = format!("{:08x}-{number}", self.process);
-        let ms = u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        response.number = self.places.fetch_add(1, Ordering::Relaxed);
+        let request_id = || self.request_id(&response);
+        let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match (call, status) {
             // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
             // a shutdown there may be as many of the last.
             ("borrow" | "return" | "renew", 200) | (_, 503) => {
-                tracing::debug!(request_id, call, status, ms, "request");
+                tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
-            _ => tracing::info!(request_id, call, status, ms, "request"),
+            _ => tracing::info!(request_id = request_id(), call, status, ms = ms(), "request"),
         }
-        response.with("x-request-id", request_id)
+        response
     }
 
-    async fn perform(self: &Arc<Self>, what: What) -> Result<Response, Refused> {
+    /// What a request is called in the log and in its answer.
+    pub(crate) fn request_id(&self, response: &Response) -> String {
+        format!("{}{}", self.process, response.number)
+    }
+
+    async fn perform(self: &Arc<Self>, what: What, timer: &mut Timer) -> Result<Response, Refused> {
         const TEXT: &str = "text/plain; charset=utf-8";
         match what {
             What::Page(file) => Ok(file.response()),
@@ -135,7 +143,7 @@ impl App {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             What::Description => Ok(Response::new(200, JSON, self.description.clone())),
-            What::Call { call, id, key, fields } => self.call(call, id, key, fields).await,
+            What::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
         }
     }
 
@@ -145,6 +153,7 @@ impl App {
         id: Id,
         key: Option<String>,
         fields: Fields,
+        timer: &mut Timer,
     ) -> Result<Response, Refused> {
         let answer = match call.name {
             "register" => {
@@ -155,7 +164,7 @@ impl App {
                 self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
             }
             "delete" => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
-            "borrow" => self.borrow(&id, fields, key).await,
+            "borrow" => self.borrow(&id, fields, key, timer).await,
             "return" => {
                 let lease = fields.lease;
                 self.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
@@ -175,6 +184,7 @@ impl App {
         id: &Id,
         fields: Fields,
         key: Option<String>,
+        timer: &mut Timer,
     ) -> Result<Answer, Trouble> {
         let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
@@ -184,7 +194,7 @@ impl App {
         let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
         let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
         self.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
-        ticket.wait(wait).await
+        ticket.wait(wait.map(|wait| (wait, timer))).await
     }
 
     async fn ready(&self) -> Result<(), Refused> {
@@ -233,42 +243,43 @@ fn route(head: &Head<'_>) -> Plan {
     let started = Instant::now();
     // What can be got can be looked at.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
-    let plan = |about, what| Plan { started, about, what };
-    let fixed = match head.path {
-        "/healthz" => Some(("healthz", What::Healthy)),
-        "/readyz" => Some(("readyz", What::Ready)),
-        "/metrics" => Some(("metrics", What::Metrics)),
-        "/openapi.json" => Some(("openapi", What::Description)),
-        path => {
-            page::FILES.iter().find(|file| file.path == path).map(|file| ("page", What::Page(file)))
-        }
+    let found = match head.path.strip_prefix(POOLS) {
+        Some(pool) => on_pool(pool, method, head),
+        None => beside_pools(head.path, method),
     };
-    if let Some((about, what)) = fixed {
-        return match method {
-            "GET" => plan(about, Ok(what)),
-            _ => plan("other", Err(Refused::method("GET"))),
-        };
-    }
-    let there = || CALLS.iter().filter_map(|call| Some((call, id_in(call.path, head.path)?)));
-    match there().find(|(call, _)| call.method.eq_ignore_ascii_case(method)) {
-        Some((call, id)) => plan(call.name, called(call, id, head)),
-        None => {
-            let methods: Vec<String> =
-                there().map(|(call, _)| call.method.to_uppercase()).collect();
-            let refused = match methods.is_empty() {
-                true => Refused::new(404, "there is nothing at this path"),
-                false => Refused::method(&methods.join(", ")),
-            };
-            plan("other", Err(refused))
-        }
-    }
+    let (about, what) = found.unwrap_or_else(|refused| ("other", Err(refused)));
+    Plan { started, about, what }
 }
 
-/// What stands for the id in a path of this form, if it has that form.
-fn id_in<'p>(form: &str, path: &'p str) -> Option<&'p str> {
-    let (before, after) = form.split_once("{id}")?;
-    let id = path.strip_prefix(before)?.strip_suffix(after)?;
-    (!id.contains('/')).then_some(id)
+/// A request by its name, which is refused where something in it is wrong. `Err` if there is none.
+type Found = Result<(&'static str, Result<What, Refused>), Refused>;
+
+fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
+    let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
+    let there = || CALLS.iter().filter(|call| call.under == under);
+    if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
+        return Ok((call.name, called(call, id, head)));
+    }
+    let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
+    Err(match methods.is_empty() {
+        true => Refused::nothing_there(),
+        false => Refused::method(&methods.join(", ")),
+    })
+}
+
+fn beside_pools(path: &str, method: &str) -> Found {
+    let page = || page::FILES.iter().find(|file| file.path == path);
+    let (about, what) = match path {
+        "/healthz" => ("healthz", What::Healthy),
+        "/readyz" => ("readyz", What::Ready),
+        "/metrics" => ("metrics", What::Metrics),
+        "/openapi.json" => ("openapi", What::Description),
+        _ => ("page", What::Page(page().ok_or_else(Refused::nothing_there)?)),
+    };
+    match method {
+        "GET" => Ok((about, Ok(what))),
+        _ => Err(Refused::method("GET")),
+    }
 }
 
 fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refused> {
@@ -298,14 +309,14 @@ fn pool_id(text: &str) -> Result<Id, Refused> {
 
 fn is_json(head: &Head<'_>) -> bool {
     let kind = head.one("content-type").ok().flatten().unwrap_or_default();
-    let kind = kind.split(';').next().unwrap_or_default();
-    kind.trim().eq_ignore_ascii_case("application/json")
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
 fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
-    match head.one("idempotency-key") {
+    match head.one("idempotency-key").map(|key| key.map(text)) {
         Ok(None) => Ok(None),
-        Ok(Some(key)) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
+        Ok(Some(Some(key))) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
         _ => Err(Refused::new(
             400,
             "Idempotency-Key must be one text of 1 to 200 visible characters",
@@ -334,7 +345,10 @@ pub(crate) mod tests {
             let (app, _todo) = app(Options::default());
             let mut places = Vec::new();
             for _ in 0..2 {
-                let described = app.perform(What::Description).await.map(|response| response.body);
+                let described = app
+                    .perform(What::Description, &mut Timer::default())
+                    .await
+                    .map(|response| response.body);
                 let Ok(Body::Whole { text, .. }) = described else { continue };
                 assert!(text.starts_with(b"{"));
                 places.push(text.as_ptr());

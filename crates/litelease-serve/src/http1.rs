@@ -4,23 +4,27 @@
 //! say looks the same: so it is answered, unless that would lend it a slot, which would be lost if it were gone.
 
 use std::cell::RefCell;
-use std::io::{self, Write};
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use hyper::StatusCode;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::answer::{Body, Refused, Response};
+use crate::answer::{ALWAYS, Body, Refused, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
+use crate::timer::Timer;
 
-/// How much room there is for what comes next.
+/// How much is read at a time.
 const ROOM: usize = 1024;
 
 /// How long, and for how many bytes, a client that is refused may go on sending before it is cut off: it would not see
@@ -30,28 +34,30 @@ const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 /// Serves a connection, of which something has been read, until it ends.
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let connection = Connection { stream, received, is_over: false, app: Arc::clone(&app) };
-    let serving = connection.serve(&is_idle);
-    tokio::pin!(serving);
-    tokio::select! {
-        biased;
-        // What has come already is looked at first.
-        () = &mut serving => return,
-        () = app.stopped() => {}
-    }
-    // Whoever has asked for something, as a whole, is answered.
-    if !is_idle.load(Relaxed) {
-        serving.await;
-    }
+    let client = Client { stream, received, is_over: false };
+    let timer = Timer::default();
+    let serving = Connection { client, timer, app: Arc::clone(&app) }.serve(&is_idle);
+    let (mut serving, mut stopped) = (pin!(serving), pin!(app.stopped()));
+    // What has come already is looked at first. Whoever has asked for something, as a whole, is answered.
+    poll_fn(|context| match serving.as_mut().poll(context) {
+        Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
+        served => served,
+    })
+    .await;
 }
 
 struct Connection {
+    client: Client,
+    timer: Timer,
+    app: Arc<App>,
+}
+
+struct Client {
     stream: TcpStream,
     /// What has come and was not used yet.
     received: Vec<u8>,
     /// Nothing more will come.
     is_over: bool,
-    app: Arc<App>,
 }
 
 /// A request, as far as its head tells.
@@ -72,13 +78,14 @@ impl Connection {
             Ok(asked) => asked,
             Err(refused) => return self.refuse(refused).await,
         };
-        let Asked { plan, framing } = asked;
+        let Asked { mut plan, framing } = asked;
         let (body, is_read) = match self.body(framing, plan.is_refused()).await? {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
         is_idle.store(false, Relaxed);
-        let Some(response) = self.answer(plan.with(body)).await else { return Ok(false) };
+        plan.add(body);
+        let Some(response) = self.answer(plan).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
         is_idle.store(true, Relaxed);
@@ -91,22 +98,23 @@ impl Connection {
 
     /// Reads a head.
     async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
-        let deadline = Instant::now() + self.app.options.patience;
+        let Connection { client, timer, app } = self;
+        let deadline = Timer::deadline(app.options.patience);
         loop {
-            if !self.received.is_empty() {
-                match framing::head(&self.received, |head| self.app.plan(head)) {
+            if !client.received.is_empty() {
+                match framing::head(&client.received, |head| app.plan(head)) {
                     Ok(Some((plan, framing, used))) => {
-                        self.received.drain(..used);
+                        client.received.drain(..used);
                         return Ok(Ok(Asked { plan, framing }));
                     }
                     Ok(None) => {}
                     Err(refused) => return Ok(Err(refused)),
                 }
             }
-            match timeout_at(deadline, self.fill()).await {
-                Ok(filled) => filled?,
-                Err(_) if self.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
-                Err(_) => {
+            match timer.until(deadline, client.fill()).await {
+                Some(filled) => filled?,
+                None if client.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
+                None => {
                     let refused = Refused::new(408, "the head of the request took too long");
                     return Ok(Err(refused));
                 }
@@ -122,70 +130,60 @@ impl Connection {
     ) -> io::Result<Result<Vec<u8>, Refused>> {
         match framing.length {
             Length::Known(length) if length > LONGEST => return Ok(Err(Refused::too_long())),
-            Length::Known(length) if length <= self.received.len() => {
-                return Ok(Ok(self.take(length)));
+            Length::Known(length) if length <= self.client.received.len() => {
+                return Ok(Ok(self.client.take(length)));
             }
             _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
-        let patience = self.app.options.patience;
+        let Connection { client, timer, app } = self;
         let read = async {
             match framing.length {
                 Length::Known(length) => {
-                    while self.received.len() < length {
-                        self.fill().await?;
+                    while client.received.len() < length {
+                        client.fill().await?;
                     }
-                    Ok(Ok(self.take(length)))
+                    Ok(Ok(client.take(length)))
                 }
                 Length::Chunked => {
                     let mut chunks = Chunks::default();
                     loop {
-                        match chunks.take(&mut self.received) {
+                        match chunks.take(&mut client.received) {
                             Ok(true) => return Ok(Ok(chunks.into_body())),
-                            Ok(false) => self.fill().await?,
+                            Ok(false) => client.fill().await?,
                             Err(refused) => return Ok(Err(refused)),
                         }
                     }
                 }
             }
         };
-        timeout(patience, read).await.unwrap_or(Ok(Err(Refused::too_slow())))
+        let read = timer.within(app.options.patience, read).await;
+        read.unwrap_or(Ok(Err(Refused::too_slow())))
     }
 
     /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
     /// could not be seen to.
     async fn answer(&mut self, plan: Plan) -> Option<Response> {
-        if self.received.is_empty() {
-            self.received = Vec::new();
+        let Connection { client, timer, app } = self;
+        if client.received.is_empty() {
+            client.received = Vec::new();
         }
         let waits = plan.waits();
-        let app = Arc::clone(&self.app);
-        let answer = app.answer(plan);
+        let answer = app.answer(plan, timer);
         tokio::pin!(answer);
         loop {
-            if waits && !self.listens() {
+            if waits && !client.listens() {
                 return None;
             }
             tokio::select! {
                 biased;
                 // What it asks next may come already.
-                heard = self.hear(), if self.listens() => heard.ok()?,
+                heard = client.hear(), if client.listens() => heard.ok()?,
                 // Dropping a grant gives it back.
-                response = &mut answer => return (!self.is_over || !response.is_grant()).then_some(response),
+                response = &mut answer => return (!client.is_over || !response.is_grant()).then_some(response),
             }
         }
-    }
-
-    /// Whether it would be seen that the client hangs up: there is room for what it sends, and it has not.
-    fn listens(&self) -> bool {
-        !self.is_over && self.received.len() < LONGEST_HEAD
-    }
-
-    /// Reads what comes while a request is under way.
-    async fn hear(&mut self) -> io::Result<()> {
-        self.is_over = self.stream.read_buf(&mut self.received).await? == 0;
-        Ok(())
     }
 
     async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
@@ -196,7 +194,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Plan::refuse(refused)).await;
+        let response = self.app.answer(Plan::refuse(refused), &mut self.timer).await;
         self.respond(response, framing, false).await?;
         self.linger().await;
         Ok(false)
@@ -209,26 +207,21 @@ impl Connection {
         stays: bool,
     ) -> io::Result<()> {
         let mut out = Vec::with_capacity(512);
-        match response.body {
-            Body::Whole { ref text, .. } => {
-                write_head(&mut out, &response, stays);
-                // Writing to a vector cannot fail.
-                let _ = write!(out, "content-length: {}\r\n\r\n", text.len());
+        let mut digits = itoa::Buffer::new();
+        write_head(&mut out, &response, stays);
+        let number = digits.format(response.number);
+        put(&mut out, &["x-request-id: ", &self.app.process, number, "\r\n"]);
+        match &response.body {
+            Body::Whole { text, .. } => {
+                put(&mut out, &["content-length: ", digits.format(text.len()), "\r\n\r\n"]);
                 if !framing.is_head {
                     out.extend_from_slice(text);
                 }
-                self.send(&out).await?;
             }
-            Body::Stream(_) => {
-                write_head(&mut out, &response, stays);
-                let chunked: &[u8] = match framing.is_old {
-                    true => b"\r\n",
-                    false => b"transfer-encoding: chunked\r\n\r\n",
-                };
-                out.extend_from_slice(chunked);
-                self.send(&out).await?;
-            }
+            Body::Stream(_) if framing.is_old => put(&mut out, &["\r\n"]),
+            Body::Stream(_) => put(&mut out, &["transfer-encoding: chunked\r\n\r\n"]),
         }
+        self.send(&out).await?;
         match response.body {
             Body::Whole { unsent: Some(unsent), .. } => unsent.sent(),
             Body::Stream(texts) if !framing.is_head => {
@@ -249,8 +242,8 @@ impl Connection {
         let mut is_first = true;
         loop {
             let text = tokio::select! {
-                text = texts.recv(), if is_first || self.listens() => text,
-                heard = self.hear(), if self.listens() => {
+                text = texts.recv(), if is_first || self.client.listens() => text,
+                heard = self.client.hear(), if self.client.listens() => {
                     heard?;
                     continue;
                 }
@@ -271,10 +264,47 @@ impl Connection {
         }
     }
 
+    /// Sends all of it, to a client that takes it in time.
+    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let Connection { client: Client { stream, .. }, timer, app } = self;
+        let sent = match stream.try_write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            sent => sent?,
+        };
+        match bytes.get(sent..) {
+            None | Some([]) => Ok(()),
+            Some(rest) => {
+                let sent = timer.within(app.options.patience, stream.write_all(rest)).await;
+                sent.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    /// Lets the client see its answer before the connection is cut: it may still be sending.
+    async fn linger(&mut self) {
+        let Connection { client, timer, .. } = self;
+        let (time, most) = LINGER;
+        let drain = async {
+            let mut read = 0;
+            client.stream.shutdown().await?;
+            while read < most {
+                client.received.clear();
+                match client.read().await? {
+                    0 => break,
+                    more => read += more,
+                }
+            }
+            io::Result::Ok(())
+        };
+        // It is over in any case.
+        let _ = timer.within(time, drain).await;
+    }
+}
+
+impl Client {
     /// Reads what has come. An error if nothing comes any more.
     async fn fill(&mut self) -> io::Result<()> {
-        self.received.reserve(ROOM);
-        match self.stream.read_buf(&mut self.received).await? {
+        match self.read().await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
@@ -285,65 +315,75 @@ impl Connection {
         std::mem::replace(&mut self.received, rest)
     }
 
-    /// Sends all of it, to a client that takes it in time.
-    async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let sent = match self.stream.try_write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            sent => sent?,
-        };
-        match bytes.get(sent..) {
-            None | Some([]) => Ok(()),
-            Some(rest) => timeout(self.app.options.patience, self.stream.write_all(rest)).await?,
+    /// Whether it would be seen that it hangs up: there is room for what it sends, and it has not.
+    fn listens(&self) -> bool {
+        !self.is_over && self.received.len() < LONGEST_HEAD
+    }
+
+    /// Reads what comes while a request is under way.
+    async fn hear(&mut self) -> io::Result<()> {
+        self.is_over = self.read().await? == 0;
+        Ok(())
+    }
+
+    /// Adds what comes to what was received. It comes to the same place for all connections, so that each needs no more
+    /// than what has come.
+    async fn read(&mut self) -> io::Result<usize> {
+        thread_local! {
+            static PLACE: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
         }
-    }
-
-    /// Lets the client see its answer before the connection is cut: it may still be sending.
-    async fn linger(&mut self) {
-        let (time, most) = LINGER;
-        let drain = async {
-            let (mut read, mut scrap) = (0, [0; 4096]);
-            self.stream.shutdown().await?;
-            while read < most {
-                match self.stream.read(&mut scrap).await? {
-                    0 => break,
-                    more => read += more,
-                }
-            }
-            io::Result::Ok(())
-        };
-        // It is over in any case.
-        let _ = timeout(time, drain).await;
+        poll_fn(|context| {
+            PLACE.with_borrow_mut(|place| {
+                let mut read = ReadBuf::new(place);
+                ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
+                self.received.extend_from_slice(read.filled());
+                Poll::Ready(Ok(read.filled().len()))
+            })
+        })
+        .await
     }
 }
 
-/// The first line and all headers but the length, which comes last.
+/// The first line and all headers but the request id and the length, which come last.
 fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
-    let status = response.status;
-    let reason = hyper::StatusCode::from_u16(status).ok();
-    let reason = reason.and_then(|status| status.canonical_reason()).unwrap_or("Unknown");
-    // Writing to a vector cannot fail.
-    let _ = write!(out, "HTTP/1.1 {status} {reason}\r\ncontent-type: {}\r\n", response.kind);
+    let status = StatusCode::from_u16(response.status);
+    // All of ours are valid.
+    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let reason = status.canonical_reason().unwrap_or("Unknown");
+    put(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
+    put_header(out, "content-type", response.kind);
     for (name, value) in response.headers() {
-        let _ = write!(out, "{name}: {value}\r\n");
+        put_header(out, name, value);
     }
-    with_date(|date| _ = write!(out, "date: {date}\r\n"));
+    put_always(out);
     if !stays {
-        out.extend_from_slice(b"connection: close\r\n");
+        put_header(out, "connection", "close");
     }
 }
 
-/// The date as HTTP has it, which is made once a second.
-fn with_date(use_it: impl FnOnce(&str)) {
+fn put_header(out: &mut Vec<u8>, name: &str, value: &str) {
+    put(out, &[name, ": ", value, "\r\n"]);
+}
+
+fn put(out: &mut Vec<u8>, texts: &[&str]) {
+    texts.iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
+}
+
+/// The headers that every answer has, the date among them: they are made once a second.
+fn put_always(out: &mut Vec<u8>) {
     thread_local! {
-        static DATE: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+        static MADE: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
     }
     let now = SystemTime::now();
     let second = now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    DATE.with_borrow_mut(|(of, text)| {
-        if *of != second || text.is_empty() {
-            (*of, *text) = (second, httpdate::fmt_http_date(now));
+    MADE.with_borrow_mut(|(of, made)| {
+        if *of != second || made.is_empty() {
+            *of = second;
+            made.clear();
+            ALWAYS.iter().for_each(|(name, value)| put_header(made, name, value));
+            put_header(made, "date", &httpdate::fmt_http_date(now));
         }
-        use_it(text);
+        out.extend_from_slice(made);
     });
 }
 
@@ -352,6 +392,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use tokio::net::TcpListener;
+    use tokio::time::timeout;
 
     use super::*;
     use crate::answer::Unsent;
@@ -362,7 +403,7 @@ mod tests {
     /// A connection without room for anything more, its client, which takes nothing, and what is left for the writer.
     async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
         // The system finds more room for a while.
         while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
@@ -370,7 +411,8 @@ mod tests {
         }
         let options = Options { patience: Duration::from_millis(50), ..Options::default() };
         let (app, todo) = http::tests::app(options);
-        (Connection { stream, received: Vec::new(), is_over: false, app }, client, todo)
+        let client = Client { stream, received: Vec::new(), is_over: false };
+        (Connection { client, timer: Timer::default(), app }, peer, todo)
     }
 
     #[track_caller]

@@ -17,11 +17,12 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::answer::{Body, Refused, Unsent};
+use crate::answer::{ALWAYS, Body, Refused, Unsent};
 use crate::body::LONGEST;
 use crate::http::App;
 use crate::job::Trouble;
 use crate::request::Head;
+use crate::timer::Timer;
 
 /// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -78,7 +79,7 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
 
 async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
     let (parts, body) = request.into_parts();
-    let plan = {
+    let mut plan = {
         let headers = parts.headers.iter();
         let headers: Vec<_> = headers
             .map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() })
@@ -96,12 +97,14 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
             () = app.stopped() => Err(Trouble::Stopping.into()),
         },
     };
-    let response = app.answer(plan.with(body)).await;
+    plan.add(body);
+    let response = app.answer(plan, &mut Timer::default()).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
-    for (name, value) in response.headers() {
+    for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
         head = head.header(name, value);
     }
+    head = head.header("x-request-id", app.request_id(&response));
     // Names and values are ours, so there is nothing that could be wrong with them.
     head.body(response.body).unwrap_or_default()
 }

@@ -27,6 +27,7 @@ mod request;
 pub mod seam;
 mod server;
 mod ticket;
+mod timer;
 mod writer;
 
 pub use error::OpenError;

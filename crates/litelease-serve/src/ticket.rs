@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::Unsent;
 use crate::job::{Answer, Answered, Id, Job, Jobs, Trouble};
+use crate::timer::Timer;
 
 /// A borrow under way.
 ///
@@ -33,20 +34,21 @@ impl Ticket {
     }
 
     /// Waits for the answer. With a time, it is "nothing" when that is up.
-    pub(crate) async fn wait(mut self, wait: Option<Duration>) -> Result<Answer, Trouble> {
-        let Some(wait) = wait else {
-            let answered = (&mut self.answer).await;
-            self.is_done = true;
-            return answered.unwrap_or(Err(Trouble::Stopping));
+    pub(crate) async fn wait(
+        mut self,
+        wait: Option<(Duration, &mut Timer)>,
+    ) -> Result<Answer, Trouble> {
+        let answered = match wait {
+            Some((wait, timer)) => timer.within(wait, &mut self.answer).await,
+            None => Some((&mut self.answer).await),
         };
-        let answered = tokio::time::timeout(wait, &mut self.answer).await;
         match answered {
-            Ok(answered) => {
+            Some(answered) => {
                 self.is_done = true;
                 answered.unwrap_or(Err(Trouble::Stopping))
             }
             // A grant may have come in the same moment: it is taken or it was never sent.
-            Err(_) => self.close().unwrap_or(Ok(Answer::Nothing)),
+            None => self.close().unwrap_or(Ok(Answer::Nothing)),
         }
     }
 
