@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -210,3 +212,42 @@ def test_settings_are_verified(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.OperationalError):
         writer.reader().execute("CREATE TABLE t (x)")
     writer.close()
+
+
+def has_head(path: Path) -> bool:
+    """Whether somebody is the head of the queue, which is the same for all languages."""
+    try:
+        with open(f"{path}.lock.queue") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
+def test_a_head_of_the_queue_that_is_stopped_shuts_nobody_out(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    writer = with_notes(path)
+    assert not Path(f"{path}.lock.queue").exists(), "nobody has waited"
+    with writer.write():
+        head = subprocess.Popen([sys.executable, "-c", CHILD, path, "10"])
+        while not has_head(path):
+            assert head.poll() is None
+        os.kill(head.pid, signal.SIGSTOP)
+    for _ in range(5):  # far sooner than at the deadline, which is two minutes for each
+        time.sleep(0.002)
+        with writer.write() as conn:
+            conn.execute("INSERT INTO notes VALUES (1)")
+    assert has_head(path)
+    os.kill(head.pid, signal.SIGCONT)
+    assert head.wait() == 0
+    assert count(writer) == 15
+
+
+def test_a_queue_that_cannot_be_used_costs_manners_and_not_the_lock(tmp_path: Path) -> None:
+    writer = with_notes(tmp_path / "data.db")
+    (tmp_path / "data.db.lock.queue").mkdir()
+    children = [subprocess.Popen([sys.executable, "-c", CHILD, tmp_path / "data.db", "100"]) for _ in range(4)]
+    assert all(child.wait() == 0 for child in children)
+    assert count(writer) == 400

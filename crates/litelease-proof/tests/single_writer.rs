@@ -1,10 +1,10 @@
 //! One writer at a time: real processes, real kills, and lock files that are none.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{self, Connection};
 use litelease::{
-    LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriterOptions,
+    LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriteLock, WriterOptions,
 };
 use litelease_proof::command::Desk;
 use litelease_proof::rig::{Dice, Place, eventually, tell, worker};
@@ -130,7 +130,7 @@ fn a_thousand_contenders_are_all_served() {
     assert_eq!(count(&writer), 1_000);
 }
 
-fn lock_file(place: &Place) -> std::path::PathBuf {
+fn lock_file(place: &Place) -> PathBuf {
     let mut name = place.file.canonicalize().unwrap().into_os_string();
     name.push(".lock");
     name.into()
@@ -489,4 +489,157 @@ fn asking_who_holds_the_lock_is_in_nobodys_way() {
         }
         is_over.store(1, Ordering::SeqCst);
     });
+}
+
+/// The file that those lock who wait, next to the lock file.
+fn queue_file(place: &Place) -> PathBuf {
+    let mut name = lock_file(place).into_os_string();
+    name.push(".queue");
+    name.into()
+}
+
+/// Whether somebody is the head of the queue.
+fn has_head(place: &Place) -> bool {
+    let Ok(file) = File::open(queue_file(place)) else { return false };
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+/// Eight handles ask again and again. For each wait: how often another one got the lock meanwhile, the luckiest one.
+fn overtakings(lock: &Path) -> Vec<u32> {
+    const HANDLES: usize = 8;
+    let inside = AtomicU32::new(0);
+    let grants: [AtomicU32; HANDLES] = Default::default();
+    let all = || grants.each_ref().map(|grants| grants.load(Ordering::SeqCst));
+    let contend = |me: usize| {
+        let handle = WriteLock::new(lock);
+        let mut waits = Vec::new();
+        for _ in 0..100 {
+            let before = all();
+            let held = handle.acquire(Duration::from_secs(120), Waiting::Fair).unwrap();
+            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+            waits.push(all().iter().zip(before).map(|(now, before)| now - before).max().unwrap());
+            grants[me].fetch_add(1, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(2)); // the disk
+            inside.fetch_sub(1, Ordering::SeqCst);
+            drop(held);
+        }
+        waits
+    };
+    let mut waits: Vec<u32> = thread::scope(|scope| {
+        let contend = &contend;
+        let contenders: Vec<_> = (0..HANDLES).map(|me| scope.spawn(move || contend(me))).collect();
+        contenders.into_iter().flat_map(|contender| contender.join().unwrap()).collect()
+    });
+    waits.sort_unstable();
+    waits
+}
+
+/// Whoever had just unlocked used to take the lock again before the one who had been woken for it ran, a dozen times in a row.
+#[test]
+fn nobody_who_waits_is_overtaken_again_and_again() {
+    let place = Place::new("WAL");
+    with_notes(&place);
+    let waits = overtakings(&lock_file(&place));
+    let [median, p95, most] = [waits[400], waits[760], waits[799]];
+    tell(&format!("overtaken by the same one: median {median}, p95 {p95}, at most {most}"));
+    assert!(median <= 1, "{waits:?}");
+}
+
+#[test]
+fn a_queue_that_cannot_be_used_or_goes_away_costs_manners_and_not_the_lock() {
+    let place = Place::new("WAL");
+    with_notes(&place);
+    let queue = queue_file(&place);
+    assert!(!queue.exists(), "nobody has waited");
+    let victim = place.folder.path().join("victim");
+    fs::write(&victim, "precious").unwrap();
+    // Each contends with an `assert` that nobody else is inside.
+    fs::create_dir(&queue).unwrap();
+    overtakings(&lock_file(&place));
+    fs::remove_dir(&queue).unwrap();
+    symlink(&victim, &queue).unwrap();
+    overtakings(&lock_file(&place));
+    fs::remove_file(&queue).unwrap();
+    assert!(Command::new("mkfifo").arg(&queue).status().unwrap().success());
+    overtakings(&lock_file(&place));
+    fs::remove_file(&queue).unwrap();
+    thread::scope(|scope| {
+        let contention = scope.spawn(|| overtakings(&lock_file(&place)));
+        while !contention.is_finished() {
+            let _ = fs::remove_file(&queue);
+            thread::sleep(Duration::from_millis(3));
+        }
+    });
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+}
+
+/// A stopped process keeps its place at the head of the queue, and a killed one does not.
+#[test]
+fn a_head_of_the_queue_that_is_stopped_or_killed_shuts_nobody_out() {
+    for signal in ["STOP", "KILL"] {
+        let place = Place::new("WAL");
+        let writer = with_notes(&place);
+        let tx = writer.begin().unwrap();
+        let mut head = worker(PROGRAM, &["hold-write-lock"], &place.file);
+        eventually("it waits", || has_head(&place).then_some(()));
+        let id = head.id().to_string();
+        assert!(
+            Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap().success()
+        );
+        tx.commit().unwrap();
+        // Far sooner than at the deadline, which is two minutes for each.
+        let start = Instant::now();
+        for _ in 0..20 {
+            thread::sleep(Duration::from_millis(2)); // a new turn each time
+            note(&writer).unwrap();
+        }
+        assert!(start.elapsed() < Duration::from_secs(100), "{:?}", start.elapsed());
+        assert_eq!(has_head(&place), signal == "STOP");
+        let impatient = WriterOptions { timeout: Duration::from_millis(1), ..patient() };
+        let impatient = SingleWriter::open_with(&place.file, impatient).unwrap();
+        note(&impatient).unwrap();
+        assert_eq!(try_write(&place).unwrap(), 1, "a single try is past the queue");
+        if signal == "STOP" {
+            assert!(Command::new("kill").args(["-CONT", &id]).status().unwrap().success());
+            let mut line = String::new();
+            BufReader::new(head.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "locked\n");
+            head.kill().unwrap();
+        }
+        head.wait().unwrap();
+        assert_eq!(count(&writer), 22);
+    }
+}
+
+#[test]
+fn a_process_that_was_forked_while_its_parent_waited_stays_neither_in_the_queue_nor_in_the_lock() {
+    let place = Place::new("WAL");
+    let writer = with_notes(&place);
+    let tx = writer.begin().unwrap();
+    let impatient = WriterOptions { timeout: Duration::from_millis(100), ..patient() };
+    let other = SingleWriter::open_with(&place.file, impatient).unwrap();
+    eventually("its thread is the head", || {
+        note(&other).unwrap_err();
+        has_head(&place).then_some(())
+    });
+    // SAFETY: the copy does nothing but sleep.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: it ends without unwinding into the test.
+        unsafe {
+            libc::sleep(120);
+            libc::_exit(0)
+        };
+    }
+    tx.commit().unwrap();
+    eventually("nobody is in the queue", || (!has_head(&place)).then_some(()));
+    eventually("nobody has the lock", || {
+        (writer.lock_state().unwrap() == LockState::Free).then_some(())
+    });
+    // SAFETY: it is our child.
+    unsafe {
+        assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    note(&writer).unwrap();
 }

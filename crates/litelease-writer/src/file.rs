@@ -1,6 +1,6 @@
 //! The lock file: opening it without harming anything that is there instead, and its holder's line.
 
-use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 
@@ -16,17 +16,50 @@ pub(crate) fn open(path: &Path) -> Result<File, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed(error)),
     }
+    let mut options = reading();
+    let file = options.write(true).create(true).truncate(false).open(path).map_err(failed)?;
+    refuse(path, file.metadata().map_err(failed)?.file_type())?;
+    Ok(file)
+}
+
+/// Opens a file that is there, to see whether it is locked.
+pub(crate) fn open_to_look(path: &Path) -> io::Result<File> {
+    reading().open(path)
+}
+
+fn reading() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options.read(true);
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // Should it have become a link or a FIFO since: neither follow nor wait.
+        // Should it be a link or a FIFO: neither follow nor wait.
         options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     }
-    let file = options.open(path).map_err(failed)?;
-    refuse(path, file.metadata().map_err(failed)?.file_type())?;
-    Ok(file)
+    options
+}
+
+/// Waits until the file is locked.
+pub(crate) fn lock(file: &File, path: &Path) -> Result<(), Error> {
+    loop {
+        match file.lock() {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Error::Io { path: path.into(), error }),
+        }
+    }
+}
+
+/// Locks the file if nobody else has.
+pub(crate) fn try_lock(file: &File, path: &Path) -> Result<bool, Error> {
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(Error::Io { path: path.into(), error }),
+        }
+    }
 }
 
 /// Whether the path still leads to the file: it may have been removed while it was waited for, and then somebody
@@ -37,10 +70,6 @@ pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
 }
 
 /// What tells a file from every other one that is there at the same time.
-pub(crate) fn id(file: &File) -> io::Result<(u64, u64)> {
-    file.metadata().map(|metadata| identity(&metadata))
-}
-
 #[cfg(unix)]
 fn identity(metadata: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
@@ -55,7 +84,7 @@ fn identity(_: &Metadata) -> (u64, u64) {
 
 /// Whether somebody holds a lock on the file, where the system tells without one being tried.
 pub(crate) fn is_locked(file: &File) -> Option<bool> {
-    let (_, inode) = id(file).ok()?;
+    let (_, inode) = identity(&file.metadata().ok()?);
     let locks = fs::read_to_string("/proc/locks").ok()?;
     // "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; one that is waited for has an arrow before FLOCK.
     let is_ours = |line: &str| {
@@ -69,7 +98,7 @@ pub(crate) fn is_locked(file: &File) -> Option<bool> {
 /// Leaves the holder's line. The lock holds without it, so a full disk is no reason to give up.
 pub(crate) fn sign(mut file: &File, holder: &Holder) {
     let _ = file.set_len(0).and_then(|()| file.rewind());
-    let _ = writeln!(file, "{holder}");
+    let _ = file.write_all(format!("{holder}\n").as_bytes());
 }
 
 /// Who signed last, if that can be told.

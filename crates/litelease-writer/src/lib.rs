@@ -8,6 +8,7 @@ mod file;
 mod holder;
 mod lock;
 mod place;
+mod queue;
 mod turn;
 
 pub use error::Error;

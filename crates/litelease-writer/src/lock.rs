@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use crate::place::Place;
 use crate::turn::{NotNow, Turn};
-use crate::{Error, Holder, file};
+use crate::{Error, Holder, file, queue};
 
 /// How the lock is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// In the queue of the system: nobody starves.
+    /// In a queue, where whoever has had its turn goes to the end. A turn is one write, or a millisecond of short ones.
     #[default]
     Fair,
     /// By asking again and again, after 5 ms at first and 50 ms at last. It needs no thread, and it starves: whoever
@@ -39,8 +39,9 @@ pub enum LockState {
 
 /// A lock across processes and threads, on a file of its own.
 ///
-/// The file is made when it is missing, never truncated before it is locked and never deleted. Handles in one
-/// process exclude each other like processes do; threads that share a handle are served one after the other.
+/// The file is made when it is missing, never truncated before it is locked and never deleted. So is a second one, with
+/// `.queue` at its end, when somebody has to wait. Handles in one process exclude each other like processes do; threads
+/// that share a handle are served one after the other.
 ///
 /// ```
 /// use std::time::Duration;
@@ -60,7 +61,9 @@ pub enum LockState {
 pub struct WriteLock {
     path: PathBuf,
     turn: Turn,
-    place: Mutex<Arc<Place>>,
+    place: Arc<Place>,
+    /// When it was let in last, by the queue or because there was none.
+    let_in: Mutex<Option<Instant>>,
     pid: u32,
 }
 
@@ -74,6 +77,10 @@ pub struct Held<'l> {
     thread_bound: PhantomData<*const ()>,
 }
 
+/// How long whoever was let in may go on without queueing again. Waking the next one up takes longer than a short
+/// write, so a queue for each of them would be slow.
+const SLICE: Duration = Duration::from_millis(1);
+
 /// How often a lock file may vanish while it is locked before that counts as a fault.
 const MOST_REPLACEMENTS: u32 = 100;
 
@@ -84,8 +91,10 @@ impl WriteLock {
     /// let lock = litelease_writer::WriteLock::new("data.db.lock");
     /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let pid = std::process::id();
-        WriteLock { path: path.into(), turn: Turn::default(), place: Mutex::default(), pid }
+        let path = path.into();
+        let place = Arc::new(Place::new(path.clone()));
+        let (turn, let_in) = (Turn::default(), Mutex::default());
+        WriteLock { path, turn, place, let_in, pid: std::process::id() }
     }
 
     /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called.
@@ -193,10 +202,10 @@ impl WriteLock {
         for _ in 0..MOST_REPLACEMENTS {
             let file = file::open(&self.path)?;
             let locked = match waiting {
-                Waiting::Fair => self.lock_fairly(file, deadline),
-                Waiting::Polled => poll(file, deadline),
+                Waiting::Fair if Instant::now() < deadline => self.lock_fairly(file, deadline)?,
+                _ => self.poll(file, deadline)?,
             };
-            match locked.map_err(|error| self.failed(error))? {
+            match locked {
                 Some(file) if file::is_still_at(&file, &self.path) => return Ok(Some(file)),
                 // Somebody removed it meanwhile: what we hold is a lock on nothing.
                 Some(_) => {}
@@ -206,23 +215,33 @@ impl WriteLock {
         Err(Error::Unstable { path: self.path.clone() })
     }
 
-    fn lock_fairly(&self, file: File, deadline: Instant) -> io::Result<Option<File>> {
-        let place = self.place_for(&file)?;
-        // Where a thread of ours is in the queue already, its place is nearer than a new one.
-        if place.id().is_none() && try_lock(&file)? {
+    fn lock_fairly(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
+        let mut let_in = self.let_in.lock().unwrap_or_else(PoisonError::into_inner);
+        let slice = let_in.filter(|since| since.elapsed() < SLICE);
+        let may_try = slice.is_some() || queue::is_empty(&self.path);
+        if may_try && file::try_lock(&file, &self.path)? {
+            *let_in = slice.or_else(|| Some(Instant::now()));
             return Ok(Some(file));
         }
-        place.wait(file, deadline)
+        let locked = self.place.wait(file, deadline)?;
+        *let_in = locked.is_some().then(Instant::now);
+        Ok(locked)
     }
 
-    /// The place of this handle; a new one if the old one waits for a file that is no longer there.
-    fn place_for(&self, file: &File) -> io::Result<Arc<Place>> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = file::id(file)?;
-        if place.id().is_some_and(|waits_for| waits_for != id) {
-            *place = Arc::default();
+    /// The classic schedule; a single try if the deadline has passed.
+    fn poll(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
+        let mut pause = Duration::from_millis(5);
+        loop {
+            if file::try_lock(&file, &self.path)? {
+                return Ok(Some(file));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            thread::sleep(pause.min(left));
+            pause = (2 * pause).min(Duration::from_millis(50));
         }
-        Ok(Arc::clone(&place))
     }
 
     fn failed(&self, error: io::Error) -> Error {
@@ -257,32 +276,5 @@ impl Drop for Held<'_> {
             let _ = self.file.unlock();
         }
         self.lock.turn.give_back();
-    }
-}
-
-/// The classic schedule.
-fn poll(file: File, deadline: Instant) -> io::Result<Option<File>> {
-    let mut pause = Duration::from_millis(5);
-    loop {
-        if try_lock(&file)? {
-            return Ok(Some(file));
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        thread::sleep(pause.min(left));
-        pause = (2 * pause).min(Duration::from_millis(50));
-    }
-}
-
-fn try_lock(file: &File) -> io::Result<bool> {
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
     }
 }

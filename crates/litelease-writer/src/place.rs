@@ -1,99 +1,121 @@
-//! A place in the system's queue for the lock.
+//! A place in the queue for the lock.
 //!
-//! Polling starves: whoever has just unlocked asks again long before the others wake up. The system's own queue is
-//! fair, but a thread that waits in it cannot be called back at a deadline. So another thread waits there. When
-//! the deadline comes first, its place serves the next one who asks through the same handle; if nobody does, it
-//! gives the lock back unused at once. There is never more than one such thread per handle; that of a handle which is
-//! gone stays until it has got the lock and given it back.
+//! A thread that waits for a file cannot be called back at a deadline. So another thread waits. When the deadline
+//! comes first, its place serves the next one who asks through the same handle; if nobody does, it is given up unused
+//! at once. There is never more than one such thread per handle; that of a handle which is gone stays until its turn
+//! comes.
 
 use std::fs::File;
-use std::io;
+use std::mem;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::file;
+use crate::queue::Head;
+use crate::{Error, file};
 
 /// At most one thread that waits for the lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Place {
+    path: PathBuf,
     state: Mutex<State>,
     changed: Condvar,
-    /// The file that is waited for.
-    id: Mutex<Option<(u64, u64)>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum State {
     /// Nobody waits.
-    #[default]
     Empty,
     /// A thread waits, and somebody wants what it will get, or does not any more.
     Waiting { wanted: bool },
     /// It has got the lock, or an error.
-    Done(io::Result<File>),
+    Done(Result<File, Error>),
 }
 
+/// How long the queue is trusted at first. It moves on whenever somebody unlocks, unless its head is stopped.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 impl Place {
-    /// Waits until `file` is locked, in the queue of the system. `None` if the deadline came first.
+    /// A place in the queue for the lock on this file.
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Place { path, state: Mutex::new(State::Empty), changed: Condvar::new() }
+    }
+
+    /// Waits in the queue until the lock is had. `None` if the deadline came first.
     ///
-    /// The file that comes back may be another one that was opened from the same path before.
+    /// The head of the queue may be stopped, or wait for a file that is no longer at the path. So the lock on `file` is
+    /// tried past the queue as well: seldom, and ever more seldom, for that is not fair, and at the deadline.
     pub(crate) fn wait(
         self: &Arc<Self>,
         file: File,
         deadline: Instant,
-    ) -> io::Result<Option<File>> {
+    ) -> Result<Option<File>, Error> {
+        let mut patience = PATIENCE;
         let mut state = self.state();
-        match *state {
-            State::Empty => {
-                let place = Arc::clone(self);
-                *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(file::id(&file)?);
-                let thread = thread::Builder::new().name("litelease-writer".into());
-                thread.spawn(move || place.queue(file))?;
-                *state = State::Waiting { wanted: true };
-            }
-            State::Waiting { .. } => *state = State::Waiting { wanted: true },
-            State::Done(_) => {}
+        if let State::Empty = *state {
+            let place = Arc::clone(self);
+            let thread = thread::Builder::new().name("litelease-writer".into());
+            let started = thread.spawn(move || place.queue());
+            started.map_err(|error| Error::Io { path: self.path.clone(), error })?;
         }
         loop {
-            if let State::Done(_) = *state {
-                let State::Done(done) = std::mem::take(&mut *state) else { continue };
+            *state = State::Waiting { wanted: true };
+            let left = deadline.saturating_duration_since(Instant::now());
+            let is_waiting = |state: &mut State| matches!(state, State::Waiting { .. });
+            let waited = self.changed.wait_timeout_while(state, patience.min(left), is_waiting);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if let State::Done(done) = mem::replace(&mut *state, State::Waiting { wanted: false }) {
+                *state = State::Empty;
                 return done.map(Some);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                *state = State::Waiting { wanted: false };
+            if file::try_lock(&file, &self.path)? {
+                return Ok(Some(file));
+            }
+            if left <= patience {
                 return Ok(None);
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// The file that an earlier wait has left a thread in the queue for.
-    pub(crate) fn id(&self) -> Option<(u64, u64)> {
-        match *self.state() {
-            State::Empty => None,
-            _ => *self.id.lock().unwrap_or_else(PoisonError::into_inner),
+            patience *= 2;
         }
     }
 
     /// What the waiting thread does.
-    fn queue(&self, file: File) {
-        let locked = loop {
-            match file.lock() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                done => break done,
-            }
-        };
+    fn queue(&self) {
+        let head = Head::wait(&self.path);
+        if self.is_given_up() {
+            return;
+        }
+        let locked = self.lock();
         let mut state = self.state();
-        *state = match *state {
-            State::Waiting { wanted: true } => State::Done(locked.map(|()| file)),
-            // Nobody waits any more: closing the file frees the lock.
-            _ => State::Empty,
+        *state = match (&*state, locked) {
+            (State::Waiting { wanted: true }, locked) => State::Done(locked),
+            (_, Ok(file)) => {
+                // Closing it would not do: a process that was forked off meanwhile may have it open, too.
+                let _ = file.unlock();
+                State::Empty
+            }
+            (_, Err(_)) => State::Empty,
         };
         drop(state);
         self.changed.notify_all();
+        drop(head);
+    }
+
+    /// Gives up the place if nobody wants it any more.
+    fn is_given_up(&self) -> bool {
+        let mut state = self.state();
+        let is_unwanted = matches!(*state, State::Waiting { wanted: false });
+        if is_unwanted {
+            *state = State::Empty;
+        }
+        is_unwanted
+    }
+
+    /// Opens the file as late as that: it may be another one than when the waiting began.
+    fn lock(&self) -> Result<File, Error> {
+        let file = file::open(&self.path)?;
+        file::lock(&file, &self.path)?;
+        Ok(file)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -12,8 +12,8 @@ use rusqlite::{Connection, OpenFlags};
 /// A connection that writes under a lock which all writers of the file share.
 ///
 /// SQLite lets one writer in at a time, and those that come at once meet SQLITE_BUSY or starve. This lock is a
-/// file of its own next to the database (`data.db.lock`), waited for fairly and freed by the system when a process
-/// dies. Readers need no lock: the file is in WAL mode, so they go on meanwhile.
+/// file of its own next to the database (`data.db.lock`), waited for in a queue (`data.db.lock.queue`) and freed by the
+/// system when a process dies. Readers need no lock: the file is in WAL mode, so they go on meanwhile.
 ///
 /// A handle may be shared by threads, which are served one after the other. It is for programs that all write this
 /// way; one that does not is still kept out by SQLite itself, and waited for up to the busy timeout.

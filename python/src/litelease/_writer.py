@@ -1,7 +1,8 @@
 """Many processes, one SQLite file, one writer at a time, and nobody starves.
 
 The lock is the same as that of the Rust ``SingleWriter`` and of ``litelease write``: an flock on a file next to the
-database.
+database, and a queue in front of it, which is an flock on a second file. How that works, and why, is told in
+``litelease-writer``, in ``queue.rs`` and ``place.rs``.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class SingleWriter:
         self._pid = os.getpid()
         self._turn = threading.Lock()
         self._owner: int | None = None
-        self._place = _Place()
+        self._place = _Place(self.lock_path)
         self._set_up(synchronous)
 
     @contextlib.contextmanager
@@ -144,70 +145,153 @@ class SingleWriter:
 
     def _acquire(self, deadline: float) -> int:
         while True:
-            file = self._place.wait(lambda: _open(self.lock_path), deadline)
+            file = self._place.lock(deadline)
             if file is None:
                 raise WriteLockTimeout(self.timeout, self.holder())
             if _is_still_at(file, self.lock_path):
                 return file
             # Somebody removed it meanwhile: what we hold is a lock on nothing.
-            os.close(file)
+            _unlock(file)
+
+
+_SLICE = 0.001  # how long whoever was let in may go on without queueing again
+_HEAD_START = 0.0002  # of the one who is woken, before whoever has just unlocked
+_PATIENCE = 0.05  # how long the queue is trusted at first: its head may be stopped
 
 
 class _Place:
-    """A place in the system's queue, held by at most one thread: that cannot be called back at a deadline, so its place
-    serves the next one who asks, or is given up unused at once."""
+    """A place in the queue, held by at most one thread: that cannot be called back at a deadline, so its place serves the
+    next one who asks, or is given up unused at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._let_in = float("-inf")
         self._changed = threading.Condition()
         self._waiting = self._wanted = False
-        self._done: int | OSError | None = None
+        self._done: int | OSError | LiteleaseError | None = None
 
-    def wait(self, open_file: object, deadline: float) -> int | None:
+    def lock(self, deadline: float) -> int | None:
+        """The lock file, locked. ``None`` if the deadline came first."""
+        file, locked = _open(self._path), None
+        try:
+            now = time.monotonic()
+            is_over, is_let_in = now >= deadline, now < self._let_in + _SLICE
+            if (is_over or is_let_in or _is_empty(self._path)) and _try_lock(file):
+                locked = file
+            elif not is_over:
+                locked, is_let_in = self._wait(file, deadline), False
+            if locked is not None and not is_let_in:
+                self._let_in = time.monotonic()
+            return locked
+        finally:
+            if locked != file:
+                os.close(file)
+
+    def _wait(self, file: int, deadline: float) -> int | None:
         with self._changed:
             if not self._waiting:
-                file: int = open_file()  # type: ignore[operator]
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return file
-                except BlockingIOError:
-                    pass
-                try:
-                    threading.Thread(target=self._queue, args=(file,), name="litelease-writer", daemon=True).start()
-                except BaseException:
-                    os.close(file)
-                    raise
+                threading.Thread(target=self._queue, name="litelease-writer", daemon=True).start()
                 self._waiting = True
             self._wanted = True
+            patience = _PATIENCE
             try:
-                while self._waiting:
-                    left = deadline - time.monotonic()
-                    if left <= 0:
+                while True:
+                    left = max(0.0, deadline - time.monotonic())
+                    if self._changed.wait_for(lambda: not self._waiting, min(left, patience)):
+                        done, self._done = self._done, None
+                        break
+                    if _try_lock(file):
+                        return file
+                    if left <= patience:
                         return None
-                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
-                done, self._done = self._done, None
+                    patience *= 2
             finally:
                 # Whatever ends the waiting, a signal too: from here on nobody would take what the thread gets.
                 self._wanted = False
                 if isinstance(self._done, int):
-                    os.close(self._done)
+                    _unlock(self._done)
                 self._done = None
-        if isinstance(done, OSError):
+        if isinstance(done, Exception):
             raise done
         return done
 
-    def _queue(self, file: int) -> None:
-        done: int | OSError = file
+    def _queue(self) -> None:
+        head = _head(self._path)
+        try:
+            with self._changed:
+                if not self._wanted:
+                    self._waiting = False
+                    return
+            done = self._locked()
+            with self._changed:
+                self._waiting = False
+                if self._wanted:
+                    self._done = done
+                elif isinstance(done, int):
+                    _unlock(done)
+                self._changed.notify_all()
+        finally:
+            if head is not None:
+                _unlock(head)
+
+    def _locked(self) -> int | OSError | LiteleaseError:
+        try:
+            file = _open(self._path)
+        except (OSError, LiteleaseError) as error:
+            return error
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # Python itself tries again when it is interrupted
         except OSError as error:
-            done = error
-        with self._changed:
-            self._waiting = False
-            if self._wanted:
-                self._done = done
-            else:
-                os.close(file)  # nobody waits any more
-            self._changed.notify_all()
+            os.close(file)
+            return error
+        return file
+
+
+def _head(path: str) -> int | None:
+    """Waits to be the head of the queue: only that one waits for the lock. ``None`` if there can be no queue."""
+    time.sleep(_HEAD_START)
+    try:
+        file = _open(f"{path}.queue")
+    except (OSError, LiteleaseError):
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _is_empty(path: str) -> bool:
+    """Whether nobody is in the queue. Nobody ever was where there is no file."""
+    try:
+        file = os.open(f"{path}.queue", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        _unlock(file)
+
+
+def _try_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _unlock(file: int) -> None:
+    """Closing it would do, unless a process was forked off meanwhile that has it open, too."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)
+    os.close(file)
 
 
 def _open(path: str) -> int:

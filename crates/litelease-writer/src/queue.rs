@@ -1,0 +1,60 @@
+//! The queue for the lock.
+//!
+//! The system wakes those who wait for a lock one after the other, but whoever has just unlocked asks again before the
+//! one who was woken runs, and is let in. So there is a second file. Whoever has locked that one is the head of
+//! the queue, and only the head waits for the lock; all others wait for the second file, also who has just unlocked.
+//!
+//! It is manners and not the lock: where the file cannot be used, everybody waits for the lock itself. It is made when
+//! somebody has to wait for the first time, stays empty and is never deleted.
+
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::file;
+
+/// The head of the queue, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Head(File);
+
+/// Whoever has just unlocked comes back at the very moment when the next head is woken, and would be there first.
+const HEAD_START: Duration = Duration::from_micros(200);
+
+impl Head {
+    /// Waits to be the head. `None` if there can be no queue.
+    pub(crate) fn wait(lock: &Path) -> Option<Self> {
+        let path = path(lock);
+        thread::sleep(HEAD_START);
+        let file = file::open(&path).ok()?;
+        file::lock(&file, &path).ok()?;
+        Some(Head(file))
+    }
+}
+
+impl Drop for Head {
+    fn drop(&mut self) {
+        // Closing the file would not do: a process that was forked off meanwhile may have it open, too.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Whether nobody waits. Nobody ever has where there is no file.
+pub(crate) fn is_empty(lock: &Path) -> bool {
+    let Ok(file) = file::open_to_look(&path(lock)) else { return true };
+    // Those who look are not in each other's way.
+    match file.try_lock_shared() {
+        Ok(()) => {
+            let _ = file.unlock();
+            true
+        }
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => true,
+    }
+}
+
+fn path(lock: &Path) -> PathBuf {
+    let mut name = lock.as_os_str().to_owned();
+    name.push(".queue");
+    name.into()
+}
