@@ -226,6 +226,12 @@ def has_head(path: Path) -> bool:
         return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(") ")[2].startswith("T") for thread in threads)
+
+
 def test_a_head_of_the_queue_that_is_stopped_shuts_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "data.db"
     writer = with_notes(path)
@@ -235,6 +241,9 @@ def test_a_head_of_the_queue_that_is_stopped_shuts_nobody_out(tmp_path: Path) ->
         while not has_head(path):
             assert head.poll() is None
         os.kill(head.pid, signal.SIGSTOP)
+        # Until all its threads have stopped, it may still take the lock that comes free.
+        while not is_stopped(head.pid):
+            time.sleep(0.001)
     for _ in range(5):  # far sooner than at the deadline, which is two minutes for each
         time.sleep(0.002)
         with writer.write() as conn:
