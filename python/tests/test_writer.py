@@ -226,6 +226,11 @@ def has_head(path: Path) -> bool:
         return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all its threads are."""
+    return all(stat.read_text().rsplit(")")[-1].split()[0] == "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat"))
+
+
 def test_a_head_of_the_queue_that_is_stopped_shuts_nobody_out(tmp_path: Path) -> None:
     path = tmp_path / "data.db"
     writer = with_notes(path)
@@ -235,6 +240,8 @@ def test_a_head_of_the_queue_that_is_stopped_shuts_nobody_out(tmp_path: Path) ->
         while not has_head(path):
             assert head.poll() is None
         os.kill(head.pid, signal.SIGSTOP)
+        while not is_stopped(head.pid):  # until then it may still be given the lock, and keep it
+            time.sleep(0.001)
     for _ in range(5):  # far sooner than at the deadline, which is two minutes for each
         time.sleep(0.002)
         with writer.write() as conn:
