@@ -573,12 +573,12 @@ fn a_queue_that_cannot_be_used_or_goes_away_costs_manners_and_not_the_lock() {
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
 }
 
-/// Whether all threads of a process are stopped.
-fn is_stopped(pid: u32) -> bool {
-    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.all(|thread| {
-        let stat = fs::read_to_string(thread.unwrap().path().join("stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+/// Whether none of its threads runs or waits any more.
+fn is_stopped_or_dead(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
+        stat.rsplit(')').next().is_some_and(|state| state.trim_start().starts_with(['T', 'Z']))
     })
 }
 
@@ -595,10 +595,8 @@ fn a_head_of_the_queue_that_is_stopped_or_killed_shuts_nobody_out() {
         assert!(
             Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap().success()
         );
-        if signal == "STOP" {
-            // Until all its threads have, it may still take the lock that comes free.
-            eventually("it has stopped", || is_stopped(head.id()).then_some(()));
-        }
+        // Until then it may still be given the lock, and keep it.
+        eventually("the signal has arrived", || is_stopped_or_dead(head.id()).then_some(()));
         tx.commit().unwrap();
         // Far sooner than at the deadline, which is two minutes for each.
         let start = Instant::now();

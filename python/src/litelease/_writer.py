@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import os
 import re
 import sqlite3
@@ -79,8 +80,8 @@ class SingleWriter:
     def write(self) -> Iterator[sqlite3.Connection]:
         """Waits for the lock and begins a transaction; commits at the end of the block and unlocks."""
         with self._lock():
-            self._conn.execute("BEGIN IMMEDIATE")
             try:
+                self._conn.execute("BEGIN IMMEDIATE")
                 yield self._conn
                 if self._is_here() and not self._conn.in_transaction:
                     raise LiteleaseError(
@@ -135,7 +136,7 @@ class SingleWriter:
                 self._owner = None
                 if self._is_here():
                     fcntl.flock(file, fcntl.LOCK_UN)
-                os.close(file)
+                file.close()
         finally:
             self._turn.release()
 
@@ -143,7 +144,7 @@ class SingleWriter:
         """Whether this is the process that opened it. A forked child shares its lock and transaction, and must end neither."""
         return self._pid == os.getpid()
 
-    def _acquire(self, deadline: float) -> int:
+    def _acquire(self, deadline: float) -> io.FileIO:
         while True:
             file = self._place.lock(deadline)
             if file is None:
@@ -168,9 +169,9 @@ class _Place:
         self._let_in = float("-inf")
         self._changed = threading.Condition()
         self._waiting = self._wanted = False
-        self._done: int | OSError | LiteleaseError | None = None
+        self._done: io.FileIO | OSError | LiteleaseError | None = None
 
-    def lock(self, deadline: float) -> int | None:
+    def lock(self, deadline: float) -> io.FileIO | None:
         """The lock file, locked. ``None`` if the deadline came first."""
         file, locked = _open(self._path), None
         try:
@@ -184,17 +185,17 @@ class _Place:
                 self._let_in = time.monotonic()
             return locked
         finally:
-            if locked != file:
-                os.close(file)
+            if locked is not file:
+                file.close()
 
-    def _wait(self, file: int, deadline: float) -> int | None:
+    def _wait(self, file: io.FileIO, deadline: float) -> io.FileIO | None:
         with self._changed:
             if not self._waiting:
                 threading.Thread(target=self._queue, name="litelease-writer", daemon=True).start()
                 self._waiting = True
-            self._wanted = True
             patience = _PATIENCE
             try:
+                self._wanted = True
                 while True:
                     left = max(0.0, deadline - time.monotonic())
                     if self._changed.wait_for(lambda: not self._waiting, min(left, patience)):
@@ -208,7 +209,7 @@ class _Place:
             finally:
                 # Whatever ends the waiting, a signal too: from here on nobody would take what the thread gets.
                 self._wanted = False
-                if isinstance(self._done, int):
+                if isinstance(self._done, io.FileIO):
                     _unlock(self._done)
                 self._done = None
         if isinstance(done, Exception):
@@ -227,14 +228,14 @@ class _Place:
                 self._waiting = False
                 if self._wanted:
                     self._done = done
-                elif isinstance(done, int):
+                elif isinstance(done, io.FileIO):
                     _unlock(done)
                 self._changed.notify_all()
         finally:
             if head is not None:
                 _unlock(head)
 
-    def _locked(self) -> int | OSError | LiteleaseError:
+    def _locked(self) -> io.FileIO | OSError | LiteleaseError:
         try:
             file = _open(self._path)
         except (OSError, LiteleaseError) as error:
@@ -242,12 +243,12 @@ class _Place:
         try:
             fcntl.flock(file, fcntl.LOCK_EX)  # Python itself tries again when it is interrupted
         except OSError as error:
-            os.close(file)
+            file.close()
             return error
         return file
 
 
-def _head(path: str) -> int | None:
+def _head(path: str) -> io.FileIO | None:
     """Waits to be the head of the queue: only that one waits for the lock. ``None`` if there can be no queue."""
     time.sleep(_HEAD_START)
     try:
@@ -257,7 +258,7 @@ def _head(path: str) -> int | None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError:
-        os.close(file)
+        file.close()
         return None
     return file
 
@@ -265,7 +266,7 @@ def _head(path: str) -> int | None:
 def _is_empty(path: str) -> bool:
     """Whether nobody is in the queue. Nobody ever was where there is no file."""
     try:
-        file = os.open(f"{path}.queue", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        file = _file(f"{path}.queue", os.O_RDONLY)
     except OSError:
         return True
     try:
@@ -279,7 +280,7 @@ def _is_empty(path: str) -> bool:
         _unlock(file)
 
 
-def _try_lock(file: int) -> bool:
+def _try_lock(file: io.FileIO) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
@@ -287,22 +288,29 @@ def _try_lock(file: int) -> bool:
         return False
 
 
-def _unlock(file: int) -> None:
+def _unlock(file: io.FileIO) -> None:
     """Closing it would do, unless a process was forked off meanwhile that has it open, too."""
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_UN)
-    os.close(file)
+    file.close()
 
 
-def _open(path: str) -> int:
+def _file(path: str, flags: int) -> io.FileIO:
+    """An open file that closes itself when nobody has it any more: a signal's handler may raise between any two lines,
+    and a bare descriptor would keep its lock for as long as the process lives."""
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return io.FileIO(path, opener=lambda path, _: os.open(path, flags, 0o666))
+
+
+def _open(path: str) -> io.FileIO:
     """Opens the lock file, never truncating it. Whatever else is at the path is refused, and not even opened."""
     with contextlib.suppress(FileNotFoundError):
         _refuse(path, os.lstat(path).st_mode)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    file = _file(path, os.O_RDWR | os.O_CREAT)
     try:
-        _refuse(path, os.fstat(file).st_mode)
+        _refuse(path, os.fstat(file.fileno()).st_mode)
     except LiteleaseError:
-        os.close(file)
+        file.close()
         raise
     return file
 
@@ -313,8 +321,8 @@ def _refuse(path: str, mode: int) -> None:
         raise LiteleaseError(f"{path} cannot be a lock file: it is {what}; it was left alone, choose another path")
 
 
-def _is_still_at(file: int, path: str) -> bool:
-    ours = os.fstat(file)
+def _is_still_at(file: io.FileIO, path: str) -> bool:
+    ours = os.fstat(file.fileno())
     try:
         there = os.lstat(path)
     except FileNotFoundError:
@@ -322,12 +330,12 @@ def _is_still_at(file: int, path: str) -> bool:
     return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _sign(file: int) -> None:
+def _sign(file: io.FileIO) -> None:
     """Leaves the holder's line. The lock holds without it, so a full disk is no reason to give up."""
     now = datetime.datetime.now(datetime.timezone.utc)
     with contextlib.suppress(OSError):
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"pid:{os.getpid()} time:{now:%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), f"pid:{os.getpid()} time:{now:%Y-%m-%dT%H:%M:%SZ}\n".encode(), 0)
 
 
 def _signed(path: str) -> tuple[int, str] | None:
@@ -336,7 +344,7 @@ def _signed(path: str) -> tuple[int, str] | None:
     except (OSError, LiteleaseError):
         return None
     try:
-        found = re.fullmatch(rb"pid:(\d{1,10}) time:([-:0-9TZ]{20})\n?", os.pread(file, 256, 0))
+        found = re.fullmatch(rb"pid:(\d{1,10}) time:([-:0-9TZ]{20})\n?", os.pread(file.fileno(), 256, 0))
     finally:
-        os.close(file)
+        file.close()
     return (int(found[1]), found[2].decode()) if found else None
