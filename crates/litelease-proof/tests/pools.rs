@@ -1,6 +1,7 @@
 //! Pools of numbered slots: their cost, their tokens after accidents, damage, and many processes at once.
 
 use std::collections::HashSet;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{Borrow, Error, Litelease};
-use litelease_proof::rig::{LONG, Place, memory, sqlite_code, tell};
+use litelease_proof::rig::{Dice, LONG, Place, memory, sqlite_code, tell};
 use litelease_store::door::statement;
 
 /// A pool of which the lower half is lent out, and the upper half was.
@@ -149,6 +150,99 @@ fn a_token_counts_even_if_its_slot_was_given_back_or_its_pool_deleted_in_the_sam
         assert_eq!(pools.info("p").unwrap().unwrap().in_use, 0);
     }
     assert!(pools.borrow("p", LONG).unwrap().unwrap().slot.token > newest);
+}
+
+#[test]
+fn a_batch_answers_and_stores_what_a_plain_transaction_would() {
+    // A batch remembers what it has read and stores counts once; a plain transaction remembers nothing.
+    let (batched, plain) = (memory(), memory());
+    let (mut dice, mut leases) = (Dice::new("batches"), Vec::new());
+    for turn in 0..400 {
+        batched.begin_batch().unwrap();
+        plain.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+        for _ in 0..=dice.below(9) {
+            // Also a little before and after, which is another time to the same pool.
+            let now_ms = turn * 3 + [0, 0, 0, 7, -7][dice.below(5) as usize];
+            play(&batched, &plain, &mut dice, &mut leases, 1_000 + now_ms);
+        }
+        let is_kept = dice.below(4) > 0;
+        if is_kept { batched.commit_batch() } else { batched.rollback_batch() }.unwrap();
+        plain.conn().execute_batch(if is_kept { "COMMIT" } else { "ROLLBACK" }).unwrap();
+        assert_eq!(stored(&batched), stored(&plain), "turn {turn}");
+    }
+}
+
+/// Asks both the same, at the same time.
+fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String; 2]>, now_ms: i64) {
+    let id = ["p", "q", "r"][dice.below(3) as usize];
+    let (verb, number, key) = (dice.below(16), dice.below(5), format!("k{}", dice.below(6)));
+    let (count, ttl) = (number as i64, Duration::from_millis(10 * number + 1));
+    // One of the last few: most others are over.
+    let lease = leases.iter().rev().nth(dice.below(6) as usize).cloned();
+    let mut lent = Vec::new();
+    let [one, other] = [(0, a), (1, b)].map(|(side, db)| {
+        let pools = db.pools();
+        let lease = lease.as_ref().map_or("", |lease| &lease[side]);
+        match verb {
+            0 | 1 => told(pools.register_at(id, count, now_ms)),
+            2 => told(pools.info_at(id, now_ms)),
+            3 => told(pools.slots_at(id, now_ms)),
+            4 if number == 0 => told(pools.delete(id)),
+            4..=6 => told(pools.return_slot_at(id, lease, now_ms)),
+            7 => told(pools.renew_at(id, lease, ttl, now_ms)),
+            _ => {
+                let wishes = if verb < 11 { Borrow::new().key(&key) } else { Borrow::new() };
+                let borrowed = pools.borrow_with_at(id, ttl, wishes, now_ms);
+                told(borrowed.map(|borrowed| {
+                    borrowed.map(|borrowed| {
+                        lent.push(borrowed.lease);
+                        borrowed.slot
+                    })
+                }))
+            }
+        }
+    });
+    assert_eq!(one, other, "verb {verb} on {id}, at {now_ms}");
+    leases.extend(<[String; 2]>::try_from(lent));
+}
+
+/// An answer as a text.
+fn told(answer: litelease::Result<impl Debug>) -> String {
+    answer.map_or_else(|error| error.to_string(), |answer| format!("{answer:?}"))
+}
+
+/// All that is stored but the UUIDs; what was counted is what is there.
+fn stored(db: &Litelease) -> Vec<String> {
+    let sql = "SELECT printf('%s: %d of %d, %d', id, used, count, newest) FROM litelease_pools
+        UNION ALL SELECT printf('%d: %d %d %s', slot, token, expires_at_ms, key) FROM litelease_pool_slots
+        UNION ALL SELECT printf('%s is not as counted', id) FROM litelease_pools
+        WHERE (used, newest) IS NOT
+        (SELECT count(lease), max(token) FROM litelease_pool_slots WHERE pool = number)";
+    let Ok(mut statement) = db.conn().prepare(sql) else { return Vec::new() };
+    let rows = statement.query_map([], |row| row.get(0)).unwrap();
+    let rows: Vec<String> = rows.map(Result::unwrap).collect();
+    assert!(!rows.iter().any(|row| row.ends_with("counted")), "{rows:?}");
+    rows
+}
+
+#[test]
+fn a_pool_that_comes_after_the_last_number_gets_one_that_nobody_has() {
+    // Numbers grow for as long as the newest pool outlives the one before. One too large was stored as if it were right,
+    // and its pool could not even be deleted.
+    let db = memory();
+    let pools = db.pools();
+    pools.register("last", 1).unwrap();
+    db.conn().execute_batch("UPDATE litelease_pools SET number = 2147483647").unwrap();
+    for id in ["p", "q", "r"] {
+        pools.register(id, 1).unwrap();
+    }
+    assert!(pools.delete("q").unwrap());
+    pools.register("s", 1).unwrap();
+    let slots = ["p", "r", "s", "last"].map(|id| pools.borrow(id, LONG).unwrap().unwrap().slot);
+    assert_eq!(slots.map(|slot| (slot.position, slot.token)), [(0, 1), (0, 2), (0, 3), (0, 4)]);
+    for id in ["p", "r", "s", "last"] {
+        assert!(pools.delete(id).unwrap());
+    }
 }
 
 #[test]
