@@ -59,14 +59,8 @@ const FIND: &str = "SELECT number, count, used, ifnull(newest, 0),
 (SELECT count(*) FROM main.litelease_pool_slots WHERE pool = number AND expires_at_ms <= ?2)
 FROM main.litelease_pools WHERE id = ?1";
 
-/// SQLite gives a pool the number after the largest. Where there is none any more, it gets one that nobody has.
 const REGISTER: &str = "INSERT INTO main.litelease_pools
-(number, id, count, used, created_at_ms, updated_at_ms) VALUES (
-CASE WHEN (SELECT max(number) FROM main.litelease_pools) >= 2147483647 THEN
-(SELECT number + 1 FROM (SELECT 0 AS number UNION ALL SELECT number FROM main.litelease_pools) AS taken
-WHERE number < 2147483647 AND NOT EXISTS
-(SELECT 1 FROM main.litelease_pools AS next WHERE next.number = taken.number + 1) LIMIT 1) END,
-?1, ?2, 0, ?3, ?3)";
+(id, count, used, created_at_ms, updated_at_ms) VALUES (?1, ?2, 0, ?3, ?3)";
 
 const RESIZE: &str =
     "UPDATE main.litelease_pools SET count = ?2, updated_at_ms = ?3 WHERE number = ?1";
