@@ -122,7 +122,7 @@ fn half_full(slots: u32) -> Result<Litelease> {
     db.conn().execute_batch(&format!(
         "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {slots})
          INSERT INTO litelease_pool_slots (slot, token, lease, expires_at_ms)
-         SELECT 1 << 32 | i, i + 1, iif(i < {slots} / 2, 'lease' || i, NULL), iif(i < {slots} / 2, 1000000, NULL) FROM n;
+         SELECT 1 << 20 | i, i + 1, iif(i < {slots} / 2, 'lease' || i, NULL), iif(i < {slots} / 2, 1000000, NULL) FROM n;
          UPDATE litelease_pools SET used = {slots} / 2, newest = {slots};"
     ))?;
     Ok(db)

@@ -27,7 +27,7 @@ fn half_full(count: i64) -> (Litelease, Arc<AtomicI64>) {
     conn.execute_batch(&format!(
         "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {count})
          INSERT INTO litelease_pool_slots (slot, token, lease, expires_at_ms)
-         SELECT 1 << 32 | i, i + 1, iif(i < {count} / 2, 'lease' || i, NULL), iif(i < {count} / 2, 1000000, NULL) FROM n;
+         SELECT 1 << 20 | i, i + 1, iif(i < {count} / 2, 'lease' || i, NULL), iif(i < {count} / 2, 1000000, NULL) FROM n;
          UPDATE litelease_pools SET used = {count} / 2, newest = {count};"
     ))
     .unwrap();
@@ -236,6 +236,19 @@ fn what_the_caller_inserted_last_stays_so() {
         assert_eq!(db.conn().last_insert_rowid(), 2);
         assert!(db.pools().return_slot("p", &lent.lease).unwrap());
     }
+}
+
+#[test]
+fn the_last_number_of_a_pool_has_slots_and_one_after_it_is_refused() {
+    let db = memory();
+    let pools = db.pools();
+    pools.register("p", 2).unwrap();
+    db.conn().execute("UPDATE litelease_pools SET number = (1 << 43) - 1", []).unwrap();
+    let lent = [0, 1].map(|_| pools.borrow("p", LONG).unwrap().unwrap());
+    assert_eq!(lent.each_ref().map(|lent| lent.slot.position), [0, 1]);
+    assert!(lent.iter().all(|lent| pools.return_slot("p", &lent.lease).unwrap()));
+    db.conn().execute("UPDATE litelease_pools SET number = 1 << 43", []).unwrap();
+    assert!(matches!(pools.borrow("p", LONG), Err(Error::SchemaMismatch { .. })));
 }
 
 #[test]

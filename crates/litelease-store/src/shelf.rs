@@ -1,12 +1,12 @@
 //! The rows of pools: two tables, and every statement on them.
 //!
 //! A slot gets its row when it is first lent out, and keeps it. Its key is the number of its pool, and its position in the
-//! lower 32 bits. One that is free has no lease and no expiry, and so the index on (pool, expiry, slot) has the lowest free
+//! lower 20 bits. One that is free has no lease and no expiry, and so the index on (pool, expiry, slot) has the lowest free
 //! one and those whose time is up next to each other: no statement of a borrow looks at more rows than it changes.
 //!
 //! The UUID of a lease ends with the position of its slot, so a lease is found without an index of its own.
 
-use litelease_core::{PoolInfo, Shelf, SlotInfo};
+use litelease_core::{MAX_COUNT, PoolInfo, Shelf, SlotInfo};
 
 use crate::schema::{Table, is_there};
 use crate::sqlite::{Statement, Value, code};
@@ -32,8 +32,8 @@ pub(crate) const SLOTS: Table = Table {
     name: "litelease_pool_slots",
     definition: "(
   slot INTEGER PRIMARY KEY,
-  pool INTEGER AS (slot >> 32),
-  position INTEGER AS (slot & 4294967295),
+  pool INTEGER AS (slot >> 20),
+  position INTEGER AS (slot & 1048575),
   token INTEGER NOT NULL CHECK (token >= 1),
   lease TEXT,
   expires_at_ms INTEGER,
@@ -46,10 +46,11 @@ pub(crate) const SLOTS: Table = Table {
 };
 
 /// The bits of a slot's key that are its position.
-const POSITION: i64 = (1 << 32) - 1;
+const POSITION: i64 = (1 << 20) - 1;
+const _: () = assert!(MAX_COUNT <= POSITION);
 
 /// Numbers of pools are smaller than this, and not negative.
-const MOST_POOLS: i64 = 1 << 31;
+const MOST_POOLS: i64 = 1 << 43;
 
 // A bare parameter that is compared with a column and happens to be 0 or 1 makes SQLite compile a statement anew whenever
 // it is bound, in the hope of a better plan: that was half of what a borrow cost in the first pool of a file. Hence the +.
@@ -80,7 +81,7 @@ WHERE pool = +?1 AND expires_at_ms <= ?2";
 pub(crate) const LOWEST_FREE: &str = "SELECT coalesce(
 (SELECT position FROM main.litelease_pool_slots WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY slot LIMIT 1),
 (SELECT position + 1 FROM main.litelease_pool_slots
-WHERE slot BETWEEN ?1 << 32 AND ?1 << 32 | 4294967295 ORDER BY slot DESC LIMIT 1), 0)";
+WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575 ORDER BY slot DESC LIMIT 1), 0)";
 
 /// The newest token of any slot.
 pub(crate) const NEWEST_SLOT: &str = "SELECT max(newest) FROM main.litelease_pools";
@@ -195,7 +196,7 @@ impl PoolRow {
 
     /// The key of a slot.
     fn slot(&self, position: i64) -> i64 {
-        self.number << 32 | position & POSITION
+        self.number << 20 | position & POSITION
     }
 }
 
