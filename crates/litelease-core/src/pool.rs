@@ -49,7 +49,8 @@ pub struct PoolInfo {
 /// # use litelease_core::{PoolInfo, Shelf};
 /// let info = PoolInfo { count: 4, in_use: 2 };
 /// assert_eq!(Shelf { info, lowest: 1 }.lowest_free(), Some(1));
-/// assert_eq!(Shelf { info, lowest: 4 }.lowest_free(), None, "it was made smaller");
+/// let shrunk = PoolInfo { count: 1, in_use: 2 };
+/// assert_eq!(Shelf { info: shrunk, lowest: 0 }.lowest_free(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shelf {
