@@ -11,12 +11,12 @@ help: ## list the targets
 
 run: ## start the service on a file under target/, with a pool to look at
 	@scripts/setup cc curl
-	cargo build -q --release -p litelease-cli
+	cargo build --locked -q --release -p litelease-cli
 	@scripts/run-serve
 
 story: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
-	cargo run -q -p litelease-cli -- demo
+	cargo run --locked -q -p litelease-cli -- demo
 
 test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
 
@@ -26,7 +26,7 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
 	@scripts/setup-python
-	cargo test -q --workspace
+	cargo test --locked -q --workspace
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc
@@ -36,16 +36,16 @@ test-python: ## the Python package: types and tests, on two Pythons
 lint: ## formatting, clippy and documentation, without a warning
 	@scripts/setup cc
 	cargo fmt --all --check
-	cargo clippy -q --workspace --all-targets -- -D warnings
-	cargo doc -q --workspace --no-deps
+	cargo clippy --locked -q --workspace --all-targets -- -D warnings
+	cargo doc --locked -q --workspace --no-deps
 
 build-cli: ## build the command, target/release/litelease
 	@scripts/setup cc
-	cargo build -q --release -p litelease-cli
+	cargo build --locked -q --release -p litelease-cli
 
 build-ext: ## build the loadable extension, target/release/liblitelease_ext.so
 	@scripts/setup cc
-	cargo build -q --release -p litelease-extension
+	cargo build --locked -q --release -p litelease-extension
 
 smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python3 of the system
 	@scripts/setup cc sqlite3 valgrind
@@ -61,24 +61,24 @@ python-wheel: ## build the wheel of the Python package into dist/
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace
-	cargo build -q --release -p litelease-proof
+	cargo build --locked -q --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd
 	@scripts/setup-python
 	@scripts/setup-sayt2
-	cargo build -q --release -p litelease-bench -p litelease-extension -p litelease-cli
+	cargo build --locked -q --release -p litelease-bench -p litelease-extension -p litelease-cli
 	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 
 bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
 	@scripts/setup cc valgrind strace
-	cargo build -q --release -p litelease-bench -p litelease-extension
+	cargo build --locked -q --release -p litelease-bench -p litelease-extension
 	target/release/litelease-bench quick $(if $(SAVE),save)
 
 bench-plots: ## draw the plots of docs/performance.md again
 	@scripts/setup cc
-	cargo build -q --release -p litelease-bench
+	cargo build --locked -q --release -p litelease-bench
 	target/release/litelease-bench draw
 
 clean: ## remove everything that was built

@@ -26,7 +26,7 @@ def library() -> Path:
     """The release build of the extension, made now."""
     if shutil.which("cargo") is None:
         raise SystemExit("litelease is built with cargo: install Rust 1.89 or newer first")
-    command = ["cargo", "build", "--release", "-q", "-p", "litelease-extension"]
+    command = ["cargo", "build", "--locked", "--release", "-q", "-p", "litelease-extension"]
     subprocess.run([*command, "--target-dir", str(ROOT / "target")], cwd=ROOT, check=True)
     return ROOT / "target" / "release" / NAMES.get(sys.platform, "liblitelease_ext.so")
 
