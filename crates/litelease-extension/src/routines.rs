@@ -1,19 +1,69 @@
 //! SQLite's `sqlite3_api_routines`: the table of its functions that it hands to an extension.
 //!
-//! The table only ever grows at its end, so the place of a function never changes. Those that are used are
-//! listed here by their place; the last of them came with SQLite 3.34.
+//! The table only ever grows at its end, so the position of a function never changes. The last one that is
+//! used here came with SQLite 3.34.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
 
 use litelease_store::{Api, Callbacks};
 
-/// How many functions the table of SQLite 3.34 has.
-const LENGTH: usize = 253;
+/// Declares the table: one pointer per name, in the order of SQLite's header.
+macro_rules! routines {
+    ($($name:ident)*) => {
+        /// The table, up to the last function that is used. Older versions have a shorter one.
+        #[repr(C)]
+        pub struct Routines { $($name: *const c_void,)* }
 
-/// The table, up to the last function that is used. Older versions have a shorter one.
-#[repr(C)]
-pub struct Routines([*const c_void; LENGTH]);
+        #[cfg(test)]
+        impl Routines {
+            const EMPTY: Routines = Routines { $($name: std::ptr::null(),)* };
+        }
+    };
+}
+
+// The members of `struct sqlite3_api_routines` in sqlite3ext.h, in their order: tests/project.rs compares them.
+routines! {
+    aggregate_context aggregate_count bind_blob bind_double bind_int bind_int64 bind_null
+    bind_parameter_count bind_parameter_index bind_parameter_name bind_text bind_text16
+    bind_value busy_handler busy_timeout changes close collation_needed collation_needed16
+    column_blob column_bytes column_bytes16 column_count column_database_name
+    column_database_name16 column_decltype column_decltype16 column_double column_int
+    column_int64 column_name column_name16 column_origin_name column_origin_name16
+    column_table_name column_table_name16 column_text column_text16 column_type column_value
+    commit_hook complete complete16 create_collation create_collation16 create_function
+    create_function16 create_module data_count db_handle declare_vtab enable_shared_cache
+    errcode errmsg errmsg16 exec expired finalize free free_table get_autocommit get_auxdata
+    get_table global_recover interruptx last_insert_rowid libversion libversion_number malloc
+    mprintf open open16 prepare prepare16 profile progress_handler realloc reset result_blob
+    result_double result_error result_error16 result_int result_int64 result_null result_text
+    result_text16 result_text16be result_text16le result_value rollback_hook set_authorizer
+    set_auxdata xsnprintf step table_column_metadata thread_cleanup total_changes trace
+    transfer_bindings update_hook user_data value_blob value_bytes value_bytes16 value_double
+    value_int value_int64 value_numeric_type value_text value_text16 value_text16be
+    value_text16le value_type vmprintf overload_function prepare_v2 prepare16_v2 clear_bindings
+    create_module_v2 bind_zeroblob blob_bytes blob_close blob_open blob_read blob_write
+    create_collation_v2 file_control memory_highwater memory_used mutex_alloc mutex_enter
+    mutex_free mutex_leave mutex_try open_v2 release_memory result_error_nomem
+    result_error_toobig sleep soft_heap_limit vfs_find vfs_register vfs_unregister xthreadsafe
+    result_zeroblob result_error_code test_control randomness context_db_handle
+    extended_result_codes limit next_stmt sql status backup_finish backup_init backup_pagecount
+    backup_remaining backup_step compileoption_get compileoption_used create_function_v2
+    db_config db_mutex db_status extended_errcode log soft_heap_limit64 sourceid stmt_status
+    strnicmp unlock_notify wal_autocheckpoint wal_checkpoint wal_hook blob_reopen vtab_config
+    vtab_on_conflict close_v2 db_filename db_readonly db_release_memory errstr stmt_busy
+    stmt_readonly stricmp uri_boolean uri_int64 uri_parameter xvsnprintf wal_checkpoint_v2
+    auto_extension bind_blob64 bind_text64 cancel_auto_extension load_extension malloc64 msize
+    realloc64 reset_auto_extension result_blob64 result_text64 strglob value_dup value_free
+    result_zeroblob64 bind_zeroblob64 value_subtype result_subtype status64 strlike
+    db_cacheflush system_errno trace_v2 expanded_sql set_last_insert_rowid prepare_v3
+    prepare16_v3 bind_pointer result_pointer value_pointer vtab_nochange value_nochange
+    vtab_collation keyword_count keyword_name keyword_check str_new str_finish str_appendf
+    str_vappendf str_append str_appendall str_appendchar str_reset str_errcode str_length
+    str_value create_window_function normalized_sql stmt_isexplain value_frombind drop_modules
+    hard_heap_limit64 uri_key filename_database filename_journal filename_wal create_filename
+    free_filename database_file_object txn_state
+}
 
 // SAFETY: SQLite never changes its table.
 unsafe impl Sync for Routines {}
@@ -25,17 +75,18 @@ impl Routines {
         version: unsafe extern "C" fn() -> c_int,
         malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
     ) -> Self {
-        let mut table = [std::ptr::null(); LENGTH];
-        table[67] = version as *const c_void;
-        table[68] = malloc as *const c_void;
-        Routines(table)
+        Routines {
+            libversion_number: version as *const c_void,
+            malloc: malloc as *const c_void,
+            ..Routines::EMPTY
+        }
     }
 
     /// The version of the library, in SQLite's way of counting. Every version has this.
     pub(crate) fn version(&self) -> c_int {
         // SAFETY: the function in this place has this type.
         unsafe {
-            let function: unsafe extern "C" fn() -> c_int = transmute(self.0[67]);
+            let function: unsafe extern "C" fn() -> c_int = transmute(self.libversion_number);
             function()
         }
     }
@@ -44,7 +95,7 @@ impl Routines {
     pub(crate) fn malloc(&self, size: c_int) -> *mut c_void {
         // SAFETY: the function in this place has this type.
         unsafe {
-            let function: unsafe extern "C" fn(c_int) -> *mut c_void = transmute(self.0[68]);
+            let function: unsafe extern "C" fn(c_int) -> *mut c_void = transmute(self.malloc);
             function(size)
         }
     }
@@ -56,47 +107,47 @@ impl Routines {
         // to, which is opaque to both sides.
         unsafe {
             Api {
-                bind_blob64: transmute(self.0[193]),
-                bind_double: transmute(self.0[3]),
-                bind_int64: transmute(self.0[5]),
-                bind_null: transmute(self.0[6]),
-                bind_pointer: transmute(self.0[219]),
-                bind_text64: transmute(self.0[194]),
-                changes: transmute(self.0[15]),
-                clear_bindings: transmute(self.0[118]),
-                column_value: transmute(self.0[39]),
-                create_function_v2: transmute(self.0[162]),
-                create_module_v2: transmute(self.0[119]),
-                db_filename: transmute(self.0[180]),
-                declare_vtab: transmute(self.0[50]),
-                errmsg: transmute(self.0[53]),
-                extended_errcode: transmute(self.0[166]),
-                finalize: transmute(self.0[57]),
-                get_autocommit: transmute(self.0[60]),
-                last_insert_rowid: transmute(self.0[65]),
-                malloc: transmute(self.0[68]),
-                prepare_v3: transmute(self.0[217]),
-                reset: transmute(self.0[77]),
-                result_blob64: transmute(self.0[201]),
-                result_double: transmute(self.0[79]),
-                result_error: transmute(self.0[80]),
-                result_error_code: transmute(self.0[146]),
-                result_int64: transmute(self.0[83]),
-                result_null: transmute(self.0[84]),
-                result_text64: transmute(self.0[202]),
-                set_last_insert_rowid: transmute(self.0[216]),
-                step: transmute(self.0[94]),
-                stmt_status: transmute(self.0[170]),
-                txn_state: transmute(self.0[252]),
-                user_data: transmute(self.0[101]),
-                value_blob: transmute(self.0[102]),
-                value_bytes: transmute(self.0[103]),
-                value_double: transmute(self.0[105]),
-                value_int64: transmute(self.0[107]),
-                value_pointer: transmute(self.0[221]),
-                value_text: transmute(self.0[109]),
-                value_type: transmute(self.0[113]),
-                vtab_config: transmute(self.0[177]),
+                bind_blob64: transmute(self.bind_blob64),
+                bind_double: transmute(self.bind_double),
+                bind_int64: transmute(self.bind_int64),
+                bind_null: transmute(self.bind_null),
+                bind_pointer: transmute(self.bind_pointer),
+                bind_text64: transmute(self.bind_text64),
+                changes: transmute(self.changes),
+                clear_bindings: transmute(self.clear_bindings),
+                column_value: transmute(self.column_value),
+                create_function_v2: transmute(self.create_function_v2),
+                create_module_v2: transmute(self.create_module_v2),
+                db_filename: transmute(self.db_filename),
+                declare_vtab: transmute(self.declare_vtab),
+                errmsg: transmute(self.errmsg),
+                extended_errcode: transmute(self.extended_errcode),
+                finalize: transmute(self.finalize),
+                get_autocommit: transmute(self.get_autocommit),
+                last_insert_rowid: transmute(self.last_insert_rowid),
+                malloc: transmute(self.malloc),
+                prepare_v3: transmute(self.prepare_v3),
+                reset: transmute(self.reset),
+                result_blob64: transmute(self.result_blob64),
+                result_double: transmute(self.result_double),
+                result_error: transmute(self.result_error),
+                result_error_code: transmute(self.result_error_code),
+                result_int64: transmute(self.result_int64),
+                result_null: transmute(self.result_null),
+                result_text64: transmute(self.result_text64),
+                set_last_insert_rowid: transmute(self.set_last_insert_rowid),
+                step: transmute(self.step),
+                stmt_status: transmute(self.stmt_status),
+                txn_state: transmute(self.txn_state),
+                user_data: transmute(self.user_data),
+                value_blob: transmute(self.value_blob),
+                value_bytes: transmute(self.value_bytes),
+                value_double: transmute(self.value_double),
+                value_int64: transmute(self.value_int64),
+                value_pointer: transmute(self.value_pointer),
+                value_text: transmute(self.value_text),
+                value_type: transmute(self.value_type),
+                vtab_config: transmute(self.vtab_config),
                 callbacks,
             }
         }

@@ -185,3 +185,29 @@ fn dependencies_point_inward() {
         assert_eq!(known, may_know, "{krate}");
     }
 }
+
+/// SQLite hands an extension a table of functions. A name in the wrong position would call another function.
+#[test]
+fn the_extensions_table_has_the_order_of_sqlites_own_header() {
+    let version = run(Command::new("rustc").arg("-vV"));
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let arguments = ["metadata", "--format-version", "1", "--offline", "--filter-platform", host];
+    let metadata = run(cargo().args(arguments));
+    let is_sqlite =
+        |path: &&str| path.contains("/libsqlite3-sys-") && path.ends_with("/Cargo.toml");
+    let manifest = metadata.split('"').find(is_sqlite).expect("libsqlite3-sys is a dependency");
+    let header = Path::new(manifest).with_file_name("sqlite3").join("sqlite3ext.h");
+    let header = fs::read_to_string(header).unwrap().replace("SQLITE_CDECL", "");
+
+    let (_, members) = header.split_once("struct sqlite3_api_routines {").unwrap();
+    // Each member is `type (*name)(arguments);`.
+    let member =
+        |text: &'_ str| Some(text.split_once("(*")?.1.split_once(')')?.0.trim().to_owned());
+    let members: Vec<String> = members.split(';').filter_map(member).collect();
+
+    let source = read("crates/litelease-extension/src/routines.rs");
+    let (_, table) = source.split_once("routines! {\n").unwrap();
+    let table: Vec<&str> = table.split('}').next().unwrap().split_whitespace().collect();
+    assert!(table.len() > 250, "the table was found");
+    assert_eq!(table, members[..table.len()]);
+}
