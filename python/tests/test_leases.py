@@ -118,7 +118,7 @@ def test_a_missing_or_foreign_table_is_named() -> None:
         with pytest.raises(NotBootstrapped, match=r"bootstrap\(\)"):
             verb()
     db.conn.execute("CREATE TABLE litelease_resources (name TEXT PRIMARY KEY, owner BLOB)")
-    with pytest.raises(SchemaMismatch, match="expected `owner TEXT`, found `owner BLOB`"):
+    with pytest.raises(SchemaMismatch, match="column `owner` is BLOB, not TEXT"):
         db.bootstrap()
     for intruder, kind in (
         ("CREATE TRIGGER t BEFORE INSERT ON litelease_resources BEGIN SELECT RAISE(IGNORE); END", "trigger"),
