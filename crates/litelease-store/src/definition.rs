@@ -489,7 +489,7 @@ mod tests {
         for (from, to, reason) in cases {
             let changed = right.replacen(from, to, 1);
             assert_ne!(changed, right, "{from}");
-            let found = difference(&changed, &right).unwrap_or_else(|| panic!("{to} passes"));
+            let found = difference(&changed, &right).unwrap_or_default();
             assert!(found.starts_with(reason), "{to}: {found}");
         }
     }
