@@ -288,19 +288,26 @@ fn make_dist_makes_everything_with_checksums() {
 #[test]
 fn a_first_build_shows_what_it_does_and_a_later_one_is_one_line() {
     let folder = TempDir::new().unwrap();
-    let build = || {
+    let build = |command: &str| {
         let mut build = project("scripts/build");
-        build.args(["building the rule", "build", "-p", "litelease-core"]);
+        build.args(["building the rule", command, "-p", "litelease-core"]);
         let output = build.env("CARGO_TARGET_DIR", folder.path()).output().unwrap();
         let told = String::from_utf8(output.stderr.clone()).unwrap();
         printed(output);
         told
     };
-    let first = build();
+    let first = build("build");
     assert!(first.starts_with("==> building the rule: the first time"), "{first}");
     assert!(first.contains("two to four minutes"), "{first}");
     assert!(first.contains("Compiling litelease-core"), "{first}");
-    assert_eq!(build(), "==> building the rule\n");
+    assert_eq!(build("build"), "==> building the rule\n");
+    // Another step compiles everything once more, and is not silent either.
+    let other = build("check");
+    assert!(
+        other.contains("the first time") && other.contains("Checking litelease-core"),
+        "{other}"
+    );
+    assert_eq!(build("check"), "==> building the rule\n");
 
     // Everything that make compiles is announced so.
     let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
