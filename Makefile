@@ -4,21 +4,26 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-rust test-python lint build-cli build-ext smoke-ext dist-ext python-wheel torture bench bench-quick bench-plots clean
+.PHONY: help run story test test-begins test-rust test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 run: ## start the service on a file under target/, with a pool to look at
 	@scripts/setup cc curl
-	cargo build --locked -q --release -p litelease-cli
+	@scripts/build "building the command litelease" build --release -p litelease-cli
 	@scripts/run-serve
 
 story: ## tell a short story in the terminal: a worker is paused, another takes over, the database stops the first
 	@scripts/setup cc
-	cargo run --locked -q -p litelease-cli -- demo
+	@scripts/build "building the command litelease" build -p litelease-cli
+	@cargo run --locked -q -p litelease-cli -- demo
 
-test: lint test-rust smoke-ext test-python ## set up and run all checks and tests
+test: test-begins lint test-rust smoke-ext test-python ## set up and run all checks and tests
+
+test-begins:
+	@echo "make test: lints and documentation, the Rust tests, the extension, the Python package."
+	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
 	@scripts/setup cc strace sqlite3 redis-server initdb faketime pgrep curl
@@ -26,30 +31,44 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
 	@scripts/setup-python
-	cargo test --locked -q --workspace
+	@scripts/build "building the Rust tests" test --no-run --workspace
+	@echo "==> running the Rust tests: several minutes, with a dot for each test that passes"
+	@cargo test --locked -q --workspace
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc
 	@scripts/setup-python
+	@echo "==> checking and testing the Python package"
 	@scripts/test-python
 
 lint: ## formatting, clippy and documentation, without a warning
 	@scripts/setup cc
-	cargo fmt --all --check
-	cargo clippy --locked -q --workspace --all-targets -- -D warnings
-	cargo doc --locked -q --workspace --no-deps
+	@echo "==> checking the formatting"
+	@cargo fmt --all --check
+	@scripts/build "checking with clippy" clippy --workspace --all-targets -- -D warnings
+	@scripts/build "building the documentation" doc --workspace --no-deps
 
 build-cli: ## build the command, target/release/litelease
 	@scripts/setup cc
-	cargo build --locked -q --release -p litelease-cli
+	@scripts/build "building the command litelease" build --release -p litelease-cli
+
+install: ## install the command, its manual pages and completions (PREFIX=/usr/local, DESTDIR=)
+	@scripts/install
+
+uninstall: ## remove what make install has put there
+	@scripts/install uninstall
 
 build-ext: ## build the loadable extension, target/release/liblitelease_ext.so
 	@scripts/setup cc
-	cargo build --locked -q --release -p litelease-extension
+	@scripts/build "building the extension" build --release -p litelease-extension
 
 smoke-ext: build-ext ## take it through its life in the sqlite3 shell and python3 of the system
 	@scripts/setup cc sqlite3 valgrind
 	@scripts/smoke-ext
+
+dist: dist-ext ## a .deb, a tarball with a static program and the extension in dist/, with their checksums
+	@scripts/setup cc musl-gcc
+	@scripts/dist deb tarball
 
 dist-ext: build-ext ## put it into dist/, named after the platform, with its checksum
 	@scripts/dist-ext
@@ -61,24 +80,24 @@ python-wheel: ## build the wheel of the Python package into dist/
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace
-	cargo build --locked -q --release -p litelease-proof
+	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd
 	@scripts/setup-python
 	@scripts/setup-sayt2
-	cargo build --locked -q --release -p litelease-bench -p litelease-extension -p litelease-cli
+	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension -p litelease-cli
 	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 
 bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
 	@scripts/setup cc valgrind strace
-	cargo build --locked -q --release -p litelease-bench -p litelease-extension
+	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension
 	target/release/litelease-bench quick $(if $(SAVE),save)
 
 bench-plots: ## draw the plots of docs/performance.md again
 	@scripts/setup cc
-	cargo build --locked -q --release -p litelease-bench
+	@scripts/build "building the measurements" build --release -p litelease-bench
 	target/release/litelease-bench draw
 
 clean: ## remove everything that was built

@@ -11,26 +11,26 @@ const db = new Database(process.argv[2] ?? "app.sqlite3");
 db.loadExtension("./target/release/liblitelease_ext");
 
 const owner = `process-${process.pid}`;
-const ask = (sql, ...values) => db.prepare(sql).pluck().get(...values);
+// Integers are read as BigInt: a token may be larger than a number of JavaScript can tell exactly.
+const ask = (sql, ...values) => db.prepare(sql).pluck().safeIntegers().get(...values);
 
 ask("SELECT litelease_bootstrap()");
-// A number in JavaScript is a REAL to SQLite, and a BigInt is an INTEGER.
 const token = ask("SELECT litelease_claim('nightly-report', ?, 30000)", owner);
 if (token === null) {
   console.log(ask("SELECT litelease_owner('nightly-report')"), "is already at it");
   process.exit();
 }
-console.log("works under token", token);
+console.log(`works under token ${token}`);
 
 for (const page of [1, 2, 3]) {
   console.log("page", page);
   // Stay the owner while there is work, and stop as soon as somebody else is.
   const renew = "SELECT litelease_renew('nightly-report', ?, 30000, NULL, ?)";
-  if (ask(renew, owner, BigInt(token)) === null) {
+  if (ask(renew, owner, token) === null) {
     console.log("lost the lease");
     process.exit();
   }
 }
 
-ask("SELECT litelease_release('nightly-report', ?, NULL, ?)", owner, BigInt(token));
+ask("SELECT litelease_release('nightly-report', ?, NULL, ?)", owner, token);
 console.log("done");

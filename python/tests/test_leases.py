@@ -112,13 +112,30 @@ def test_a_failed_verb_leaves_no_transaction_open_and_nothing_written() -> None:
     assert isinstance(brief, Acquired) and brief.lease.lease_expires_at_ms == 101, "rounded up"
 
 
+def test_a_table_that_sqlite_respelled_is_ours_and_a_difference_names_the_column() -> None:
+    db = fresh()
+    db.claim("old", "a", ttl_ms=50, now_ms=100)
+    db.purge(200, now_ms=200)
+    for table in ("litelease_resources", "litelease_meta"):
+        db.conn.execute(f"ALTER TABLE {table} RENAME TO away")
+        db.conn.execute(f"ALTER TABLE away RENAME TO {table}")
+    db.conn.execute("ALTER TABLE litelease_resources RENAME COLUMN owner TO who")
+    db.conn.execute('ALTER TABLE litelease_resources RENAME COLUMN who TO "owner"')
+    ((sql,),) = db.conn.execute("SELECT sql FROM sqlite_schema WHERE name = 'litelease_resources'").fetchall()
+    assert sql.startswith('CREATE TABLE "litelease_resources"') and '"owner" TEXT' in sql
+    assert isinstance(db.claim("x", "a", LONG), Acquired)
+    db.conn.execute("ALTER TABLE litelease_resources ADD COLUMN notes TEXT")
+    with pytest.raises(SchemaMismatch, match="is not as Litelease makes it: extra column `notes`$"):
+        db.claim("x", "a", LONG)
+
+
 def test_a_missing_or_foreign_table_is_named() -> None:
     db = Litelease(sqlite3.connect(":memory:"))
     for verb in (lambda: db.claim("x", "a", 1), lambda: db.owner("x"), lambda: db.purge(0)):
         with pytest.raises(NotBootstrapped, match=r"bootstrap\(\)"):
             verb()
     db.conn.execute("CREATE TABLE litelease_resources (name TEXT PRIMARY KEY, owner BLOB)")
-    with pytest.raises(SchemaMismatch, match="expected `owner TEXT`, found `owner BLOB`"):
+    with pytest.raises(SchemaMismatch, match="missing column `token`, missing column"):
         db.bootstrap()
     for intruder, kind in (
         ("CREATE TRIGGER t BEFORE INSERT ON litelease_resources BEGIN SELECT RAISE(IGNORE); END", "trigger"),

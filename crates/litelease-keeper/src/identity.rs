@@ -105,16 +105,23 @@ impl fmt::Display for Identity {
 /// ```
 pub fn unique() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mut random = [0u8; 16];
-    // SAFETY: the buffer is ours, and as long as is said.
-    let filled = unsafe { libc::getentropy(random.as_mut_ptr().cast(), random.len()) };
-    if filled != 0 {
-        // No system without entropy is known; then process and nanoseconds must do.
-        let otherwise = u128::from(std::process::id()) << 64 | since.as_nanos();
-        random = otherwise.to_le_bytes();
-    }
-    let low = u128::from_le_bytes(random) & ((1 << 80) - 1);
+    // No system without entropy is known; then process and nanoseconds must do.
+    let random = random().unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
+    let low = random & ((1 << 80) - 1);
     format!("{:012x}{low:020x}", since.as_millis() & ((1 << 48) - 1))
+}
+
+/// Returns 128 random bits from the system.
+fn random() -> Option<u128> {
+    let mut bytes = [0u8; 16];
+    // With musl, the libc crate has only the first of the two.
+    #[cfg(target_os = "linux")]
+    // SAFETY: the buffer is ours, and as long as is said.
+    let is_filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } == 16;
+    #[cfg(not(target_os = "linux"))]
+    // SAFETY: the buffer is ours, and as long as is said.
+    let is_filled = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) } == 0;
+    is_filled.then(|| u128::from_le_bytes(bytes))
 }
 
 /// The host's name, as one word.

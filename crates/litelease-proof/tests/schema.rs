@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
-use litelease::{Error, Litelease, LiteleaseRef};
+use litelease::{AdmitResult, CheckpointResult, Error, Guard, Litelease, LiteleaseRef, is_stale};
 use litelease_proof::rig::{LONG, Place, acquired};
 
 const RIGHT: &str = "CREATE TABLE litelease_resources (
@@ -44,6 +44,120 @@ fn a_table_written_elsewhere_is_ours_whatever_its_white_space() {
     db.bootstrap().unwrap();
 }
 
+/// What may stand in the place of a name in SQL: SQLite takes all of these for the same identifier.
+const QUOTES: [(&str, &str); 3] = [("\"", "\""), ("`", "`"), ("[", "]")];
+
+#[test]
+fn a_table_written_elsewhere_is_ours_however_its_names_are_quoted() {
+    for (open, close) in QUOTES {
+        for name in ["litelease_resources", "name", "owner", "token", "lease_expires_at_ms"] {
+            let db = memory(&RIGHT.replace(name, &format!("{open}{name}{close}")));
+            db.bootstrap().unwrap();
+            assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
+            // Its constraints are those of the columns, and not of strings.
+            let row = "INSERT INTO litelease_resources VALUES ('y', 'a', 1, NULL, 0, 0)";
+            assert!(db.conn().execute(row, []).is_err(), "{name}");
+            let row = "INSERT INTO litelease_resources VALUES ('y', NULL, 0, NULL, 0, 0)";
+            assert!(db.conn().execute(row, []).is_err(), "{name}");
+        }
+    }
+}
+
+/// A file that has every table of ours, and guarded tables by connection and by column.
+fn with_everything() -> Litelease {
+    let db = with_floor();
+    db.conn()
+        .execute_batch(
+            "CREATE TABLE orders (text); CREATE TABLE ledger (text, lease_token INTEGER)",
+        )
+        .unwrap();
+    db.guard("orders", "x", &Guard::by_connection().strict()).unwrap();
+    db.guard("ledger", "x", &Guard::by_column("lease_token")).unwrap();
+    let lease = acquired(db.claim("x", "a", LONG));
+    assert_eq!(db.checkpoint("x", lease.token, "row 1").unwrap(), CheckpointResult::Stored);
+    assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted);
+    db.pools().register("p", 1000).unwrap();
+    db
+}
+
+/// Uses every table of ours, through a handle that is new and through one that is not.
+#[track_caller]
+fn everything_works(db: &Litelease, after: &str) {
+    let conn = db.conn();
+    let fresh = LiteleaseRef::new(conn);
+    for db in [&**db, &*fresh] {
+        db.bootstrap().unwrap_or_else(|error| panic!("{after}: {error}"));
+        let _ = db.break_lease("x").unwrap();
+        let lease = acquired(db.claim("x", "a", LONG));
+        let guards = db.guards().unwrap();
+        assert!(
+            guards.len() == 2 && guards.iter().all(|guard| guard.is_intact),
+            "{after}: {guards:?}"
+        );
+        assert!(db.present("x", lease.token).unwrap(), "{after}");
+        conn.execute("INSERT INTO orders VALUES ('ours')", []).unwrap();
+        let by_column = "INSERT INTO ledger VALUES ('ours', ?1)";
+        conn.execute(by_column, [lease.token]).unwrap();
+        assert!(is_stale(&conn.execute(by_column, [lease.token - 1]).unwrap_err()), "{after}");
+        assert_eq!(
+            db.checkpoint("x", lease.token, "row 2").unwrap(),
+            CheckpointResult::Stored,
+            "{after}"
+        );
+        assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted, "{after}");
+        assert!(db.pools().borrow("p", LONG).unwrap().is_some(), "{after}");
+        db.purge(0).unwrap();
+    }
+}
+
+#[test]
+fn a_table_that_sqlite_itself_respelled_is_still_ours() {
+    let db = with_everything();
+    everything_works(&db, "nothing");
+    let list = |sql: &str| -> Vec<String> {
+        let mut statement = db.conn().prepare(sql).unwrap();
+        statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let tables =
+        list("SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'litelease%'");
+    assert_eq!(tables.len(), 7, "{tables:?}");
+    for table in tables {
+        let there_and_back =
+            format!("ALTER TABLE {table} RENAME TO away; ALTER TABLE away RENAME TO {table}");
+        db.conn().execute_batch(&there_and_back).unwrap();
+        let sql = list(&format!("SELECT sql FROM sqlite_schema WHERE name = '{table}'"));
+        assert!(sql[0].starts_with(&format!("CREATE TABLE \"{table}\" (")), "{sql:?}");
+        everything_works(&db, &there_and_back);
+        for column in list(&format!("SELECT name FROM pragma_table_xinfo('{table}')")) {
+            for (open, close) in [("", ""), ("\"", "\"")] {
+                let there_and_back = format!(
+                    "ALTER TABLE {table} RENAME COLUMN {column} TO \"a way\";
+                     ALTER TABLE {table} RENAME COLUMN \"a way\" TO {open}{column}{close}"
+                );
+                db.conn().execute_batch(&there_and_back).unwrap();
+                everything_works(&db, &there_and_back);
+            }
+        }
+        // The reason names what was added, and what was added can be taken away again.
+        db.conn().execute_batch(&format!("ALTER TABLE {table} ADD COLUMN notes TEXT")).unwrap();
+        let refused = [
+            db.bootstrap().err(),
+            db.guards().err(),
+            db.last_checkpoint("x").err(),
+            db.admit("printer", 7).err(),
+            db.pools().borrow("p", LONG).err(),
+        ];
+        let reason =
+            format!("the table {table} is not as Litelease makes it: extra column `notes`");
+        assert!(
+            refused.iter().flatten().any(|error| error.to_string().contains(&reason)),
+            "{refused:?}"
+        );
+        db.conn().execute_batch(&format!("ALTER TABLE {table} DROP COLUMN notes")).unwrap();
+        everything_works(&db, &format!("a column that came to {table} and went"));
+    }
+}
+
 #[test]
 fn an_index_that_changes_no_answer_is_tolerated() {
     let db = memory(&format!("{RIGHT}; CREATE INDEX i ON litelease_resources (owner)"));
@@ -70,48 +184,68 @@ fn what_bootstrap_makes_is_the_documented_table() {
 }
 
 #[test]
-fn a_wrong_schema_is_refused_and_the_reason_names_the_first_difference() {
+fn a_wrong_schema_is_refused_and_the_reason_names_the_column() {
     let with = |from: &str, to: &str| RIGHT.replace(from, to);
     let cases = [
-        (with("owner TEXT,", "owner TEXT, note TEXT,"), "found `note TEXT`"),
+        (with("owner TEXT,", "owner TEXT, note TEXT,"), "extra column `note`"),
         (
             with(
                 "  name TEXT PRIMARY KEY,\n  owner TEXT,",
                 "  owner TEXT,\n  name TEXT PRIMARY KEY,",
             ),
-            "expected `name TEXT PRIMARY KEY`, found `owner TEXT`",
+            "column `owner` stands where `name` should be",
         ),
-        (with("owner TEXT,", "owner VARCHAR,"), "found `owner VARCHAR`"),
-        (with("owner TEXT,", "owner TEXT\u{a0},"), "found `owner TEXT"),
-        (with("owner TEXT,", "owner TEXT NOT NULL,"), "found `owner TEXT NOT NULL`"),
-        (with("name TEXT PRIMARY KEY", "name TEXT UNIQUE"), "found `name TEXT UNIQUE`"),
-        (with("name TEXT PRIMARY KEY", "name TEXT COLLATE NOCASE PRIMARY KEY"), "COLLATE NOCASE"),
+        (with("owner TEXT,", "owner VARCHAR,"), "column `owner` is VARCHAR, not TEXT"),
+        (with("owner TEXT,", "owner TEXT\u{a0},"), "column `owner` is TEXT\u{a0}, not TEXT"),
+        (with("owner TEXT,", "owner \"TEXT\","), "column `owner` is \"TEXT\", not TEXT"),
+        (with("owner TEXT,", "owner TEXT NOT NULL,"), "column `owner` has `NOT NULL`, which is"),
+        (
+            with("name TEXT PRIMARY KEY", "name TEXT UNIQUE"),
+            "column `name` has `UNIQUE` in the place of `PRIMARY KEY`",
+        ),
+        (
+            with("name TEXT PRIMARY KEY", "name TEXT COLLATE NOCASE PRIMARY KEY"),
+            "column `name` has `COLLATE NOCASE`, which is not ours",
+        ),
         (
             with("token INTEGER NOT NULL CHECK (token >= 1)", "token INTEGER NOT NULL"),
-            "CHECK (token >= 1)",
+            "column `token` has lost its `CHECK (token >= 1)`",
         ),
-        (with("token >= 1", "token >= 0"), "CHECK (token >= 0)"),
-        (with("INTEGER NOT NULL CHECK", "INTEGER CHECK"), "found `token INTEGER CHECK"),
+        (with("token >= 1", "token >= 0"), "has `CHECK (token >= 0)` in the place of `CHECK (tok"),
+        (with("(token >= 1", "('token' >= 1"), "has `CHECK ('token' >= 1)` in the place of `CHECK"),
+        (with("INTEGER NOT NULL CHECK", "INTEGER CHECK"), "column `token` has lost its `NOT NULL`"),
         (
             with("created_at_ms INTEGER NOT NULL", "created_at_ms INTEGER"),
-            "found `created_at_ms INTEGER`",
+            "column `created_at_ms` has lost its `NOT NULL`",
         ),
-        (with("created_at_ms", "born_at_ms"), "found `born_at_ms INTEGER NOT NULL`"),
+        (
+            with("created_at_ms", "born_at_ms"),
+            "missing column `created_at_ms`, extra column `born_at_ms`",
+        ),
+        (
+            with("(owner IS NULL", "(\"nobody\" IS NULL"),
+            "it has the constraint `CHECK ((\"nobody\" IS",
+        ),
+        (
+            with("(owner IS NULL", "('owner' IS NULL"),
+            "it has the constraint `CHECK (('owner' IS NULL",
+        ),
         (
             with(
                 ",\n  CHECK (\n    (owner IS NULL AND lease_expires_at_ms IS NULL)\n    OR (owner IS NOT NULL AND lease_expires_at_ms IS NOT NULL)\n  )",
                 "",
             ),
-            "expected `CHECK (",
+            "the constraint `CHECK ((owner IS NULL AND",
         ),
         (with("litelease_resources", "Litelease_Resources"), "CREATE TABLE Litelease_Resources"),
         (
-            with("litelease_resources", "\"litelease_resources\""),
-            "CREATE TABLE \"litelease_resources\"",
+            with("litelease_resources", "'litelease_resources'"),
+            "found `CREATE TABLE 'litelease_resources'`",
         ),
-        (format!("{RIGHT} WITHOUT ROWID"), "found `WITHOUT ROWID`"),
-        (format!("{RIGHT} STRICT"), "found `STRICT`"),
-        (with("owner TEXT,", "owner TEXT, -- who"), "-- who"),
+        (format!("{RIGHT} WITHOUT ROWID"), "it is `WITHOUT ROWID`"),
+        (format!("{RIGHT} STRICT"), "it is `STRICT`"),
+        (with("owner TEXT,", "owner TEXT, -- who"), "it has a comment, `-- who`"),
+        (with("owner TEXT,", "owner TEXT /* , */,"), "it has a comment, `/* , */`"),
         ("CREATE VIEW litelease_resources AS SELECT 1 AS name".into(), "it is a view"),
         (
             "CREATE VIRTUAL TABLE litelease_resources USING rtree(a, b, c)".into(),
@@ -195,7 +329,7 @@ fn temporary_and_attached_tables_of_our_name_are_never_taken_for_ours() {
 #[test]
 fn a_schema_that_drifts_under_an_open_handle_is_noticed_at_the_next_call() {
     let drifts = [
-        ("ALTER TABLE litelease_resources ADD COLUMN note TEXT", "note TEXT"),
+        ("ALTER TABLE litelease_resources ADD COLUMN note TEXT", "extra column `note`"),
         ("CREATE TRIGGER t AFTER UPDATE ON litelease_resources BEGIN SELECT 1; END", "trigger"),
         (
             "CREATE TEMP TRIGGER t BEFORE UPDATE ON main.litelease_resources BEGIN SELECT RAISE(IGNORE); END",

@@ -116,8 +116,13 @@ fn wrong_arguments_are_named() {
             "litelease_claim: ttl_ms must be an INTEGER, not TEXT",
         ),
         (
-            "SELECT litelease_claim('x', 'a', 5.0)",
-            "litelease_claim: ttl_ms must be an INTEGER, not a REAL (in JavaScript, bind a BigInt)",
+            "SELECT litelease_claim('x', 'a', 5.5)",
+            "litelease_claim: ttl_ms must be an INTEGER, not a REAL with a fraction",
+        ),
+        ("SELECT litelease_claim('x', 7.0, 5)", "litelease_claim: owner must be TEXT, not a REAL"),
+        (
+            "SELECT litelease_guard('t', 'x', NULL, 0.5)",
+            "litelease_guard: strict must be 0 or 1, not a REAL",
         ),
         (
             "SELECT litelease_claim('x', 'a', NULL)",
@@ -156,6 +161,74 @@ fn wrong_arguments_are_named() {
         assert!(error.contains(words), "{sql}: {error}");
     }
     assert_eq!(one(&conn, "SELECT count(*) FROM litelease_resources"), Value::Integer(0));
+}
+
+#[test]
+fn a_whole_real_is_an_integer_up_to_what_a_real_can_tell_apart() {
+    let conn = memory();
+    one(&conn, "SELECT litelease_pool('p', 3.0)");
+    let claim = |now_ms: f64| {
+        let sql = "SELECT litelease_claim('x', 'a', 50.0, ?1)";
+        conn.query_row(sql, [now_ms], |row| row.get::<_, i64>(0))
+    };
+    // JavaScript's largest safe integer is the last one that cannot be a rounded neighbour.
+    let largest = 9_007_199_254_740_991.0;
+    for (token, now_ms) in (1..).zip([-largest, -0.0, 100.0, largest]) {
+        assert_eq!(claim(now_ms).unwrap(), token, "{now_ms}");
+        let sql = "SELECT lease_expires_at_ms - 50 FROM litelease_resources WHERE name = 'x'";
+        assert_eq!(one(&conn, sql), Value::Integer(now_ms as i64), "{now_ms}");
+    }
+    let before = one(&conn, "SELECT group_concat(token) FROM litelease_resources");
+    let calls = [
+        "litelease_claim('y', 'a', ?1)",
+        "litelease_claim('y', 'a', 50, ?1)",
+        "litelease_claim('y', 'a', 50, 100, ?1)",
+        "litelease_renew('x', 'a', ?1)",
+        "litelease_renew('x', 'a', 50, ?1)",
+        "litelease_renew('x', 'a', 50, 100, ?1)",
+        "litelease_transfer('x', 'a', 'b', ?1)",
+        "litelease_transfer('x', 'a', 'b', 50, ?1)",
+        "litelease_transfer('x', 'a', 'b', 50, 100, ?1)",
+        "litelease_release('x', 'a', ?1)",
+        "litelease_release('x', 'a', 100, ?1)",
+        "litelease_break('x', ?1)",
+        "litelease_purge(?1)",
+        "litelease_purge(100, ?1)",
+        "litelease_raise(?1)",
+        "litelease_raise('x', ?1)",
+        "litelease_owner('x', ?1)",
+        "litelease_guard('t', 'x', NULL, ?1)",
+        "litelease_present('x', ?1)",
+        "litelease_checkpoint('x', ?1, 'row')",
+        "litelease_admit('x', ?1)",
+        "litelease_pool('p', ?1)",
+        "litelease_borrow('p', ?1)",
+        "litelease_borrow('p', 50, ?1)",
+        "litelease_pool_renew('p', 'lease', ?1)",
+        "litelease_pool_renew('p', 'lease', 50, ?1)",
+        "litelease_return('p', 'lease', ?1)",
+        "(SELECT count(*) FROM litelease_leases(?1))",
+        "(SELECT count(*) FROM litelease_slots('p', ?1))",
+    ];
+    for call in calls {
+        for real in [30_000.5, 0.1, largest + 1.0, -largest - 1.0, 1e300, f64::INFINITY] {
+            let sql = format!("SELECT {call}");
+            let refused = conn.query_row(&sql, [real], |row| row.get::<_, Value>(0));
+            let error = refused.expect_err(&sql).to_string();
+            let named = match real {
+                _ if call.contains("litelease_guard(") => "strict must be 0 or 1, not a REAL",
+                _ if call.starts_with("(SELECT") => "now_ms must be an INTEGER, or NULL",
+                real if real.abs() < 1e6 => "not a REAL with a fraction",
+                _ => "not a REAL of 2^53 or more, which may have been rounded",
+            };
+            assert!(error.contains(named), "{sql} {real}: {error}");
+        }
+    }
+    assert_eq!(one(&conn, "SELECT group_concat(token) FROM litelease_resources"), before);
+    // A value is kept as it is.
+    one(&conn, "SELECT litelease_checkpoint('x', 4.0, 7.0)");
+    let value = one(&conn, "SELECT typeof(value) FROM litelease_checkpoint_get('x')");
+    assert_eq!(value, Value::Text("real".into()));
 }
 
 #[test]
@@ -392,7 +465,7 @@ fn a_schema_change_under_kept_statements_is_noticed() {
     assert_eq!(one(&conn, "SELECT litelease_renew('x', 'a', 60000)"), Value::Integer(1));
     other.execute_batch("ALTER TABLE litelease_resources ADD COLUMN note").unwrap();
     let error = refused(&conn, "SELECT litelease_renew('x', 'a', 60000)");
-    assert!(error.contains("found `note`"), "{error}");
+    assert!(error.contains("extra column `note`"), "{error}");
 }
 
 #[test]

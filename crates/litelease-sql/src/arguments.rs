@@ -16,6 +16,7 @@ pub(crate) struct Argument {
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Text,
+    /// Or a REAL without a fraction: JavaScript's numbers arrive as such.
     Integer,
     /// 0 or 1.
     Flag,
@@ -35,15 +36,14 @@ impl<'a> Arguments<'a> {
     pub(crate) fn check(self, type_of: impl Fn(usize) -> c_int) -> Result<Self, String> {
         for (at, (argument, value)) in self.wanted.iter().zip(self.given).enumerate() {
             let fits = match (argument.kind, value) {
-                (Kind::Text, Some(Value::Text(_)))
-                | (Kind::Integer, Some(Value::Integer(_)))
-                | (Kind::Flag, Some(Value::Integer(0 | 1)))
-                | (Kind::Anything, Some(_)) => true,
+                (Kind::Text, Some(Value::Text(_))) | (Kind::Anything, Some(_)) => true,
                 (_, Some(Value::Null)) => argument.null.is_some(),
+                (Kind::Integer, Some(value)) => whole(*value).is_some(),
+                (Kind::Flag, Some(value)) => matches!(whole(*value), Some(0 | 1)),
                 _ => false,
             };
             if !fits {
-                return Err(self.complaint(argument, type_of(at)));
+                return Err(self.complaint(argument, *value, type_of(at)));
             }
         }
         Ok(self)
@@ -64,7 +64,7 @@ impl<'a> Arguments<'a> {
 
     /// A number that may have been left out.
     pub(crate) fn optional(&self, at: usize) -> Option<i64> {
-        self.value(at).and_then(Value::integer)
+        self.value(at).and_then(whole)
     }
 
     /// A time that may have been left out or be NULL: then it is the system clock's.
@@ -76,7 +76,7 @@ impl<'a> Arguments<'a> {
         self.given.get(at).copied().flatten()
     }
 
-    fn complaint(&self, argument: &Argument, kind: c_int) -> String {
+    fn complaint(&self, argument: &Argument, value: Option<Value<'_>>, kind: c_int) -> String {
         let wanted = match argument.kind {
             Kind::Text => "TEXT",
             Kind::Integer => "an INTEGER",
@@ -87,7 +87,11 @@ impl<'a> Arguments<'a> {
         let given = match (kind, argument.kind) {
             (1, Kind::Flag) => "another INTEGER",
             (1, _) => "an INTEGER",
-            (2, _) => "a REAL (in JavaScript, bind a BigInt)",
+            (2, Kind::Integer) if !has_fraction(value) => {
+                "a REAL of 2^53 or more, which may have been rounded (in JavaScript, bind a BigInt)"
+            }
+            (2, Kind::Integer) => "a REAL with a fraction",
+            (2, _) => "a REAL",
             (3, Kind::Text | Kind::Anything) => "text that is not UTF-8",
             (3, _) => "TEXT",
             (4, _) => "a BLOB",
@@ -96,4 +100,25 @@ impl<'a> Arguments<'a> {
         let (function, name) = (self.function, argument.name);
         format!("{function}: {name} must be {wanted}{null}, not {given}")
     }
+}
+
+/// The largest whole number that JavaScript calls safe, 2^53 - 1. Beyond it a REAL may be a rounded integer.
+const MOST_EXACT: f64 = 9_007_199_254_740_991.0;
+
+/// An INTEGER, or a REAL that is exactly one.
+pub(crate) fn whole(value: Value<'_>) -> Option<i64> {
+    match value {
+        Value::Integer(number) => Some(number),
+        // The range makes the conversion exact; NaN is in no range.
+        Value::Real(number) if number.abs() <= MOST_EXACT && number.fract() == 0.0 =>
+        {
+            #[allow(clippy::cast_possible_truncation)]
+            Some(number as i64)
+        }
+        _ => None,
+    }
+}
+
+fn has_fraction(value: Option<Value<'_>>) -> bool {
+    matches!(value, Some(Value::Real(number)) if number.fract() != 0.0 && number.is_finite())
 }

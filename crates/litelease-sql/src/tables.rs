@@ -3,6 +3,7 @@
 use litelease_core::{Row, SlotInfo};
 use litelease_store::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 
+use crate::arguments::whole;
 use crate::functions::Answer;
 use crate::table::{Given, Rows, TableFunction};
 
@@ -131,11 +132,12 @@ fn slots(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
 fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
-    match given {
-        None | Some(Given::Nothing | Given::Value(Value::Null)) => Ok(When::Now.now_ms()),
-        Some(Given::Value(Value::Integer(now_ms))) => Ok(*now_ms),
-        _ => Err(complaint("now_ms must be an INTEGER, or NULL for the system clock")),
-    }
+    let given = match given {
+        None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
+        Some(Given::Value(value)) => whole(*value),
+        Some(Given::BadText) => None,
+    };
+    given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
 fn complaint(message: &str) -> Error {

@@ -192,18 +192,21 @@ pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
     mark.boot == Boot::present().number() && mark.is_enough_for(token)
 }
 
-/// The first difference between a table as it is stored and as it should be. `None` means that it is ours.
+/// The first difference between a table as it is stored and as it should be. `None` means that it is ours. For
+/// what the statement `intruders` finds, `kind` and `text` are what it found.
 ///
 /// ```
 /// use litelease_store::door::difference;
 ///
 /// let reason = difference("litelease_resources", "table", "CREATE TABLE litelease_resources (name)");
-/// assert!(reason.unwrap().starts_with("expected `name TEXT PRIMARY KEY`"));
+/// assert!(reason.unwrap().starts_with("missing column `owner`"));
+/// let reason = difference("litelease_resources", "trigger", "log_it");
+/// assert!(reason.unwrap().starts_with("it has a trigger that is not ours, \"log_it\""));
 /// ```
-pub fn difference(table: &str, kind: &str, sql: &str) -> Option<String> {
+pub fn difference(table: &str, kind: &str, text: &str) -> Option<String> {
     let tables = [&RESOURCES, &META, &CHECKPOINTS, &GATES, &POOLS, &SLOTS];
     match tables.into_iter().find(|ours| ours.name == table) {
-        Some(ours) => ours.difference(kind, sql),
+        Some(ours) => ours.difference(kind, text),
         None => Some("Litelease has no such table".into()),
     }
 }

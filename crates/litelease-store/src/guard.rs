@@ -369,10 +369,8 @@ impl Store {
             *column = found;
         }
         let fence = renamed.fence(&shape);
-        renamed.is_intact = WRITES
-            .iter()
-            .zip(&texts)
-            .all(|(write, text)| *text == format!("CREATE TRIGGER {}", fence.trigger(write)));
+        renamed.is_intact =
+            WRITES.iter().zip(&texts).all(|(write, text)| fence.is_trigger(write, text));
         if renamed.is_intact {
             renamed.is_current =
                 renamed.table == guarded.table && renamed.demands == guarded.demands;

@@ -11,6 +11,7 @@ mod callbacks;
 mod change;
 mod checkpoint;
 mod clock;
+mod definition;
 pub mod door;
 mod error;
 mod file;

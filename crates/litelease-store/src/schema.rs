@@ -1,5 +1,6 @@
 //! The tables: their definition, their creation, and the strict check that they are ours.
 
+use crate::definition::{WHITE, difference};
 use crate::sqlite::{Connection, TxnState, Value, code};
 use crate::statements::execute_once;
 use crate::transaction::Boundary;
@@ -22,10 +23,16 @@ impl Table {
         Error::SchemaMismatch { table: self.name, reason }
     }
 
-    /// The first difference between an entry in the schema and the right one.
-    pub(crate) fn difference(&self, kind: &str, sql: &str) -> Option<String> {
+    /// The first difference between an entry in the schema and the right one. `text` is the entry's SQL, or the
+    /// name of a trigger or index that somebody has put on the table.
+    pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
-            "table" => difference(sql, self),
+            "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
+            "trigger" => Some(format!(
+                "it has a trigger that is not ours, {text:?}: drop it, and record changes in the \
+                 transactions that make them"
+            )),
+            "index" => Some(format!("it has a unique index that is not ours, {text:?}: drop it")),
             _ => Some("it is a view".into()),
         }
     }
@@ -199,12 +206,11 @@ pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Er
     let mut statement = connection.prepare(INTRUDERS)?;
     let mut run = statement.run(&[Value::Text(table.name)])?;
     if run.step()? {
-        let kind = match run.column(0).and_then(Value::text) {
-            Some("index") => "unique index",
-            _ => "trigger",
-        };
+        let kind = run.column(0).and_then(Value::text).unwrap_or_default();
         let name = run.column(1).and_then(Value::text).unwrap_or("?");
-        return Err(table.mismatch(format!("it has a {kind} that is not ours, {name:?}")));
+        if let Some(reason) = table.difference(kind, name) {
+            return Err(table.mismatch(reason));
+        }
     }
     Ok(true)
 }
@@ -221,56 +227,6 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
         Some(reason) => Err(table.mismatch(reason)),
         None => Ok(true),
     }
-}
-
-/// What SQLite takes for white space. Unicode has more, which to SQLite is part of a word.
-const WHITE: [char; 5] = [' ', '\t', '\n', '\r', '\x0c'];
-
-/// The first difference between a stored definition and the right one. White space is the only one that
-/// does not count.
-fn difference(found: &str, table: &Table) -> Option<String> {
-    if word_by_word(found).take(2).eq(["CREATE", "VIRTUAL"]) {
-        return Some("it is a virtual table".into());
-    }
-    let wanted = format!("CREATE TABLE {} {}", table.name, table.definition);
-    if found == wanted {
-        return None;
-    }
-    let (found, wanted) = (parts(found), parts(&wanted));
-    let length = found.len().max(wanted.len());
-    let part = |parts: &[&str], at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
-    let at = (0..length).find(|&at| {
-        let (found, wanted) = (part(&found, at), part(&wanted, at));
-        !word_by_word(&found).eq(word_by_word(&wanted))
-    })?;
-    let shown = |parts: &[&str]| match part(parts, at) {
-        none if none.is_empty() => "nothing".to_owned(),
-        some => format!("`{}`", some.split_whitespace().collect::<Vec<_>>().join(" ")),
-    };
-    Some(format!("expected {}, found {}", shown(&wanted), shown(&found)))
-}
-
-/// A definition in the pieces that a difference is told by: what precedes the columns, each column or
-/// constraint, and what follows them.
-fn parts(sql: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let (mut depth, mut start) = (0, 0);
-    for word in word_by_word(sql) {
-        if word == ")" {
-            depth -= 1;
-        }
-        let ends_a_part = matches!((word, depth), ("(" | ")", 0) | (",", 1));
-        if word == "(" {
-            depth += 1;
-        }
-        if ends_a_part {
-            let at = word.as_ptr() as usize - sql.as_ptr() as usize;
-            parts.push(sql[start..at].trim_matches(WHITE));
-            start = at + word.len();
-        }
-    }
-    parts.push(sql[start..].trim_matches(WHITE));
-    parts
 }
 
 /// The words, quoted pieces and punctuation marks of a piece of SQL, without the white space.
@@ -290,70 +246,4 @@ pub(crate) fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
         rest = after;
         Some(word)
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[track_caller]
-    fn check(change: impl Fn(&str) -> String, reason: Option<&str>) {
-        let right = format!("CREATE TABLE {} {}", RESOURCES.name, RESOURCES.definition);
-        assert_eq!(difference(&change(&right), &RESOURCES).as_deref(), reason);
-    }
-
-    #[test]
-    fn white_space_is_no_difference() {
-        check(|sql| sql.to_owned(), None);
-        check(|sql| sql.split_whitespace().collect::<Vec<_>>().join(" "), None);
-        check(|sql| sql.replace('(', "\t(\r\n"), None);
-        check(|sql| sql.replace(", ", ",").replace(" (", "(").replace(" >= ", ">="), None);
-    }
-
-    #[test]
-    fn the_first_difference_is_named() {
-        check(
-            |sql| sql.replace("owner TEXT,", "owner BLOB,").replace("created_at_ms", "made"),
-            Some("expected `owner TEXT`, found `owner BLOB`"),
-        );
-        check(
-            |sql| sql.replace(" CHECK (token >= 1)", ""),
-            Some(
-                "expected `token INTEGER NOT NULL CHECK (token >= 1)`, found `token INTEGER NOT NULL`",
-            ),
-        );
-        check(
-            |sql| sql.replace("  owner TEXT,\n", ""),
-            Some("expected `owner TEXT`, found `token INTEGER NOT NULL CHECK (token >= 1)`"),
-        );
-        check(
-            |sql| format!("{sql} WITHOUT ROWID"),
-            Some("expected nothing, found `WITHOUT ROWID`"),
-        );
-        check(
-            |sql| sql.replace("NOT NULL,\n  CHECK", "NOT NULL, note TEXT,\n CHECK"),
-            Some(
-                "expected `CHECK ( (owner IS NULL AND lease_expires_at_ms IS NULL) OR (owner IS NOT NULL \
-                 AND lease_expires_at_ms IS NOT NULL) )`, found `note TEXT`",
-            ),
-        );
-        check(
-            |sql| sql.replace("litelease_resources", "\"litelease_resources\""),
-            Some(
-                "expected `CREATE TABLE litelease_resources`, found `CREATE TABLE \"litelease_resources\"`",
-            ),
-        );
-        check(
-            |_| "CREATE VIRTUAL TABLE litelease_resources USING fts5(name)".into(),
-            Some("it is a virtual table"),
-        );
-    }
-
-    #[test]
-    fn odd_text_is_a_difference_and_no_panic() {
-        for text in ["", "(", ")))", "'", "\"", "[", "é", "CREATE TABLE 'x", ",,,", "((((", "--"] {
-            check(|_| text.into(), difference(text, &RESOURCES).as_deref());
-            assert!(difference(text, &RESOURCES).is_some(), "{text}");
-        }
-    }
 }

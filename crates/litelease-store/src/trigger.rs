@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use crate::definition::is_same;
 use crate::error::Short;
 use crate::schema::word_by_word;
 
@@ -74,6 +75,13 @@ impl Fence<'_> {
             ),
         };
         format!("{} {rest}END", quoted(&name))
+    }
+
+    /// Tells whether a trigger in the schema is that one. ALTER TABLE … RENAME of the lease table quotes its name here,
+    /// too.
+    pub(crate) fn is_trigger(&self, write: &str, sql: &str) -> bool {
+        let wanted = format!("CREATE TRIGGER {}", self.trigger(write));
+        is_same(sql, &wanted, &["litelease_resources", "name", "token", "lease_expires_at_ms"])
     }
 
     fn by_column(&self) -> bool {

@@ -527,13 +527,9 @@ class Litelease(Fences):
         found = self._run("entry", table)
         if not found:
             return False
-        kind, sql = (_as_text(value) for value in found[0])
-        if reason := _library.difference(table, kind, sql):
-            raise SchemaMismatch(f"the table {table} is not as Litelease makes it: {reason}")
-        if intruders := self._run("intruders", table):
-            kind, name = (_as_text(value) for value in intruders[0])
-            kind = "unique index" if kind == "index" else kind
-            raise SchemaMismatch(f"the table {table} has a {kind} that is not ours, {name!r}")
+        for kind, text in found + self._run("intruders", table):
+            if reason := _library.difference(table, _as_text(kind), _as_text(text)):
+                raise SchemaMismatch(f"the table {table} is not as Litelease makes it: {reason}")
         return True
 
     def _load(self, name: str, keeps_mark: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:

@@ -26,7 +26,8 @@ pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
         })?,
     };
     let mut text = Vec::new();
-    Man::new(page).render(&mut text)?;
+    let version = concat!("litelease ", env!("CARGO_PKG_VERSION"));
+    Man::new(page).source(version).manual("Litelease").render(&mut text)?;
     std::io::stdout().write_all(&text)?;
     Ok(code::OK)
 }
