@@ -252,7 +252,7 @@ impl Model for World {
                 moment.grants.push(grant);
             }
             Action::ClaimAbove => {
-                let grant = self.grant(&mut moment, 5 << 40)?;
+                let grant = self.grant(&mut moment, 5 << 32)?;
                 moment.grants.push(grant);
             }
             Action::ClaimInTransaction => {
@@ -314,7 +314,7 @@ impl Model for World {
                 moment.boot > 1 && moment.grants.iter().any(|grant| grant.token > moment.now.token)
             }),
             Property::sometimes(GOES_ON, |_, moment: &Moment| {
-                moment.restored && moment.grants.iter().any(|grant| grant.token > 1 << 53)
+                moment.restored && moment.grants.iter().any(|grant| grant.token > 1 << 45)
             }),
         ]
     }
