@@ -465,6 +465,9 @@ fn a_fence_is_above_the_token_that_was_seen_and_tokens_stay_below_two_to_the_53(
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     assert_eq!(db.restore_fence().unwrap(), 1 << 46);
+    let unrecorded = plain("WAL");
+    in_boot(7, &unrecorded, 2).restore_fence().unwrap();
+    assert_eq!(mark(&unrecorded.connect(Duration::ZERO)), Some((1 << 46, 7)), "recorded, too");
     let seen = (1 << 50) + 17;
     let floor = db.restore_fence_above(seen).unwrap();
     assert_eq!(floor, (1 << 50) + (1 << 46));
@@ -808,4 +811,38 @@ fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
     assert!(matches!(db.restore_fence(), Err(Error::InvalidLeaseRow(_))));
     assert_eq!(mark(db.conn()), None, "nothing changed");
     assert!(db.conn().is_autocommit());
+}
+
+/// What `litelease doctor` says of one thing.
+fn doctor(place: &Place, what: &str) -> String {
+    let mut doctor = std::process::Command::new(litelease_proof::rig::litelease());
+    let output = doctor.arg("doctor").arg("--db").arg(&place.file).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let found = told.lines().find(|line| line.split_whitespace().nth(1) == Some(what));
+    found.unwrap_or_else(|| panic!("nothing about {what}: {told}")).to_owned()
+}
+
+#[test]
+fn the_doctor_names_a_boot_that_is_not_recorded_and_tokens_that_come_near_two_to_the_53() {
+    pretend(None);
+    let place = plain("WAL");
+    assert!(doctor(&place, "boot").starts_with("mind"), "nobody has recorded it");
+    assert!(doctor(&place, "boot").contains("not recorded since the machine was started"));
+    let db = Litelease::from_connection(place.connect(Duration::ZERO));
+    db.conn().pragma_update(None, "synchronous", 1).unwrap();
+    begin(&db);
+    acquired(db.claim("x", "a", LONG));
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert!(doctor(&place, "boot").contains("inside a transaction before this boot"));
+    db.bootstrap().unwrap();
+    assert!(doctor(&place, "boot").starts_with("ok"));
+    assert!(doctor(&place, "tokens").starts_with("ok"));
+
+    let few = (1_i64 << 53) - (1 << 18) * EPOCH;
+    db.raise(few - 1).unwrap();
+    assert!(doctor(&place, "tokens").starts_with("ok"), "262,144 are left");
+    // A single name may be far above the others.
+    db.raise_name("x", few).unwrap();
+    let told = doctor(&place, "tokens");
+    assert!(told.starts_with("mind") && told.contains("262143 epochs are left"), "{told}");
 }

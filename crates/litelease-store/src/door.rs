@@ -170,7 +170,11 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
         Wish::Grant(token) => mark.needed(token, here)?,
         Wish::Record => mark.recording(here)?,
         Wish::Raise(floor) => Some(mark.raised(floor, here)?),
-        Wish::Restore(newest) => Some(mark.raised(mark.floor_after_restore(newest)?, here)?),
+        Wish::Restore(newest) => {
+            // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
+            let here = Here { is_weak: boot != 0, ..here };
+            Some(mark.raised(mark.floor_after_restore(newest)?, here)?)
+        }
     };
     Ok((wanted, is_weak))
 }

@@ -1,6 +1,6 @@
 //! Raising tokens by hand, for a file that may be older than what it protects.
 
-use litelease_core::{State, Step};
+use litelease_core::{Here, State, Step};
 
 use crate::boot::Boot;
 use crate::change::Change;
@@ -74,6 +74,8 @@ impl Store {
                 let newest = newest.max(above.unwrap_or(0));
                 let floor = self.mark()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
+                // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
+                let here = Here { is_weak: here.boot != 0, ..here };
                 self.all_or_nothing(|| {
                     let floor = self.raise_floor(here, floor)?;
                     if has_pools {
