@@ -305,7 +305,9 @@ fn a_single_writer_records_the_boot_by_itself() {
     // Leases that are made inside a write are recorded before the next one.
     let place = Place::new("WAL");
     let writer = SingleWriter::open(&place.file).unwrap();
-    writer.write(|tx| Ok(LiteleaseRef::new(tx).bootstrap().unwrap())).unwrap();
+    let tx = writer.begin().unwrap();
+    LiteleaseRef::new(&tx).bootstrap().unwrap();
+    tx.commit().unwrap();
     let reader = writer.reader().unwrap();
     assert_eq!(mark(&reader), None, "inside a transaction nothing can be recorded");
     let tx = writer.begin().unwrap();
@@ -326,7 +328,8 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
         litelease::functions::register(db.conn()).unwrap();
         db.conn().query_row(sql, [], |row| row.get(0)).unwrap()
     };
-    let verbs: [(&str, Box<dyn Fn(&Litelease) -> i64>); 11] = [
+    type Verb = Box<dyn Fn(&Litelease) -> i64>;
+    let verbs: [(&str, Verb); 11] = [
         ("claim", Box::new(|db| claim_at(db, "x", 1_000))),
         ("claim of a new name above", {
             Box::new(|db| acquired(db.claim_above_at("new", "a", TTL, 0, EPOCH - 1)).token)
