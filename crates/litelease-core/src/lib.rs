@@ -32,7 +32,7 @@ pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
     RenewResult, TransferResult,
 };
-pub use mark::{Here, Mark};
+pub use mark::{Here, Mark, epochs_left};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, Shelf, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{

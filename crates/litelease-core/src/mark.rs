@@ -6,11 +6,25 @@
 
 use crate::Refusal;
 
-/// How many tokens fit into an epoch, as a power of two.
-const EPOCH_BITS: u32 = 40;
+/// How many tokens fit into an epoch, as a power of two. With 32 bits there are 2²¹ epochs below 2⁵³, the largest number
+/// up to which JavaScript and many readers of JSON have every integer.
+const EPOCH_BITS: u32 = 32;
 
 /// How many epochs the fence of a restored file skips: more boots than lie between a backup and its return.
 const RESTORE_EPOCHS: i64 = 1 << 14;
+
+/// Returns how many epochs lie between a token's epoch and 2⁵³: 0 if the token is in the last one, or above.
+///
+/// ```
+/// # use litelease_core::epochs_left;
+/// assert_eq!(epochs_left(1), (1 << 21) - 1);
+/// assert_eq!(epochs_left((1 << 53) - 1), 0);
+/// assert_eq!(epochs_left(i64::MAX), 0);
+/// ```
+pub fn epochs_left(token: i64) -> i64 {
+    let last = (1 << (53 - EPOCH_BITS)) - 1;
+    (last - (token >> EPOCH_BITS)).max(0)
+}
 
 /// The floor of a file's tokens, and the boot of the machine that its epoch belongs to.
 ///
@@ -25,7 +39,7 @@ const RESTORE_EPOCHS: i64 = 1 << 14;
 /// assert_eq!(mark.needed(2, here)?, None);
 /// // After the next boot nobody knows what was lost, so numbers go on far above.
 /// let next = mark.needed(3, Here { boot: 8, ..here })?.unwrap();
-/// assert_eq!(next, Mark { floor: 1 << 40, boot: 8 });
+/// assert_eq!(next, Mark { floor: 1 << 32, boot: 8 });
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -33,7 +47,7 @@ pub struct Mark {
     /// Every new token is larger. Its epoch is that of every token granted so far, or a later one.
     pub floor: i64,
     /// The boot in which grants may have been lost: 0 if there is none. It is negative while the mark itself
-    /// may still get lost, because it was made in a caller's transaction.
+    /// may still get lost: it was made in a caller's transaction, or its commit may not have been synced yet.
     pub boot: i64,
 }
 
@@ -57,8 +71,9 @@ pub struct Here {
 impl Mark {
     /// The mark that must be stored before `token` may be granted, or `None` if this one will do.
     pub fn needed(self, token: i64, here: Here) -> Result<Option<Mark>, Refusal> {
-        let is_sure = here.is_own || !here.is_weak;
-        let ours = if is_sure { here.boot } else { -here.boot };
+        // Inside a caller's transaction even a strong commit leaves it unsure: a process that is killed between writing and
+        // syncing leaves a mark that others of this boot see, and that a power cut can still take.
+        let ours = if here.is_own { here.boot } else { -here.boot };
         let mut needed = match self.boot {
             // Nothing can be lost here, and nothing could before.
             0 if !here.is_weak => self,
@@ -73,6 +88,22 @@ impl Mark {
             needed.boot = if needed.boot == 0 { 0 } else { ours };
         }
         Ok((needed != self).then_some(needed))
+    }
+
+    /// Returns the mark that `bootstrap` stores, or `None` if this boot is recorded already.
+    ///
+    /// It records the boot on a strong connection, too. A weaker one may join later and grant inside a transaction, where
+    /// nothing can be made durable first; and what is durable then is the same whether it has granted something or not.
+    ///
+    /// ```
+    /// # use litelease_core::{Here, Mark};
+    /// let strong = Here { boot: 7, is_weak: false, is_own: true };
+    /// assert_eq!(Mark::default().recording(strong)?, Some(Mark { floor: 0, boot: 7 }));
+    /// assert_eq!(Mark { floor: 0, boot: 7 }.recording(strong)?, None);
+    /// # Ok::<(), litelease_core::Refusal>(())
+    /// ```
+    pub fn recording(self, here: Here) -> Result<Option<Mark>, Refusal> {
+        self.needed(0, Here { is_weak: here.boot != 0, ..here })
     }
 
     /// The mark with a floor of at least `floor`.
@@ -92,20 +123,20 @@ impl Mark {
     ///
     /// ```
     /// # use litelease_core::Mark;
-    /// assert!(Mark::default().is_enough_for((1 << 40) - 1));
-    /// assert!(!Mark::default().is_enough_for(1 << 40));
+    /// assert!(Mark::default().is_enough_for((1 << 32) - 1));
+    /// assert!(!Mark::default().is_enough_for(1 << 32));
     /// ```
     #[inline]
     pub fn is_enough_for(self, token: i64) -> bool {
         token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
     }
 
-    /// A floor far above everything granted since a backup, of which this is the mark and `newest` the newest
-    /// token.
+    /// A floor far above everything granted since a backup, of which this is the mark, and above `newest`: the newest
+    /// token of the backup, or one that was seen elsewhere if that is larger.
     ///
     /// ```
     /// # use litelease_core::Mark;
-    /// assert_eq!(Mark::default().floor_after_restore(41)?, 1 << 54);
+    /// assert_eq!(Mark::default().floor_after_restore(41)?, 1 << 46);
     /// # Ok::<(), litelease_core::Refusal>(())
     /// ```
     pub fn floor_after_restore(self, newest: i64) -> Result<i64, Refusal> {

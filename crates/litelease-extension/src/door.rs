@@ -9,8 +9,8 @@ use std::panic::catch_unwind;
 use std::{ptr, slice, str};
 
 use litelease_store::door::{
-    MarkQuestion, Outcome, Question, Verb, Wish, decide, difference, is_plainly_marked, mark,
-    marked, statement,
+    LARGEST_TOKEN_NEEDED, MarkQuestion, Outcome, Question, Verb, Wish, decide, difference,
+    is_plainly_marked, mark, marked, statement, tells_boots_apart,
 };
 
 use litelease_core::{Claimant, Mark, Reason, Refusal, State};
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn litelease_door_decide(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CMarkQuestion {
-    /// 0 to grant a token, 1 to raise the floor, 2 to fence a restored file.
+    /// 0 to grant a token, 1 to raise the floor, 2 to fence a restored file, 3 to record the present boot.
     wish: c_int,
     is_own: c_int,
     /// The token, the floor, or the newest token.
@@ -135,7 +135,22 @@ pub extern "C" fn litelease_door_is_plainly_marked(floor: i64, boot: i64, token:
     catch_unwind(|| is_plainly_marked(Mark { floor, boot }, token)).map_or(0, c_int::from)
 }
 
-/// Takes note that this process has left its mark in a file, and confirmed it.
+/// Why a restored file cannot be fenced without a token that was seen elsewhere, copied to `out` as far as it fits. Answers its
+/// length, or 0 if it can be.
+///
+/// # Safety
+/// The pointer must be valid for its length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_needs_largest_token(
+    out: *mut c_char,
+    size: usize,
+) -> usize {
+    let needed = catch_unwind(|| !tells_boots_apart()).unwrap_or(true);
+    // SAFETY: as promised.
+    unsafe { give(needed.then(|| LARGEST_TOKEN_NEEDED.to_owned()), out, size) }
+}
+
+/// Takes note that this process has left its mark in a file.
 ///
 /// # Safety
 /// The text must be valid.
@@ -158,6 +173,7 @@ unsafe fn answer_mark(asked: &CMarkQuestion) -> Result<CMark, c_int> {
             0 => Wish::Grant(asked.number),
             1 => Wish::Raise(asked.number),
             2 => Wish::Restore(asked.number),
+            3 => Wish::Record,
             _ => return Err(5),
         },
         mark: stored,

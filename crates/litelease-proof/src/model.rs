@@ -28,6 +28,8 @@ pub enum Protection {
     Epoch,
     /// The mark is stored so that no power cut takes it.
     DurableMark,
+    /// `bootstrap` stores it on a strong connection, too.
+    MarkOfStrong,
     /// A restored file is fenced before it is used.
     RestoreFence,
     /// A token above the epoch raises it.
@@ -35,12 +37,13 @@ pub enum Protection {
 }
 
 /// All of them.
-pub const PROTECTIONS: [Protection; 7] = [
+pub const PROTECTIONS: [Protection; 8] = [
     Protection::Fence,
     Protection::NoClocks,
     Protection::AfterCommit,
     Protection::Epoch,
     Protection::DurableMark,
+    Protection::MarkOfStrong,
     Protection::RestoreFence,
     Protection::EpochOfToken,
 ];
@@ -115,6 +118,8 @@ struct Moment {
     clock: i64,
     boot: i64,
     restored: bool,
+    /// Somebody has called `bootstrap` in this boot, and it left no mark.
+    bootstrapped_in_vain: bool,
     /// Something outside the file that remembers the largest token it has seen, and which grant wrote last.
     gate: (i64, usize),
     out_of_order: bool,
@@ -122,6 +127,8 @@ struct Moment {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Action {
+    /// On a connection whose commits are synced. Claims are made on one whose commits are not.
+    Bootstrap,
     Claim,
     /// A token that was seen elsewhere: far above what the file knows.
     ClaimAbove,
@@ -148,16 +155,39 @@ impl World {
         Here { boot, is_weak: true, is_own: true }
     }
 
+    /// What `bootstrap` leaves, and its commit with all before it is synced.
+    fn bootstrap(&self, moment: &mut Moment) {
+        let (mark, strong) = (moment.now.mark, Here { is_weak: false, ..self.here(moment) });
+        let needed = match self.has(Protection::MarkOfStrong) {
+            true => mark.recording(strong),
+            false => mark.needed(0, strong),
+        };
+        match needed.expect("room") {
+            None => moment.bootstrapped_in_vain = !self.is_marked(moment),
+            Some(mark) => {
+                moment.now.mark = mark;
+                if self.has(Protection::DurableMark) {
+                    moment.safe = moment.now;
+                }
+            }
+        }
+    }
+
+    fn is_marked(&self, moment: &Moment) -> bool {
+        moment.now.mark.needed(0, self.here(moment)) == Ok(None)
+    }
+
     /// What a claim would be granted, with the mark right before it.
-    fn grant(&self, moment: &mut Moment, min_token: i64) -> Option<Grant> {
+    fn grant(&self, moment: &mut Moment, min_token: i64, is_own: bool) -> Option<Grant> {
         let mut token = 0;
         loop {
             let mark = moment.now.mark;
             let above = if self.has(Protection::EpochOfToken) { token } else { 0 };
-            if let Some(needed) = mark.needed(above, self.here(moment)).expect("room") {
-                // The transaction that is open has to do without.
+            let here = Here { is_own, ..self.here(moment) };
+            if let Some(needed) = mark.needed(above, here).expect("room") {
                 moment.now.mark = needed;
-                if self.has(Protection::DurableMark) {
+                // In a transaction of the caller's it is part of that.
+                if is_own && self.has(Protection::DurableMark) {
                     moment.safe.mark = needed;
                 }
             }
@@ -203,6 +233,7 @@ impl Model for World {
             clock: 0,
             boot: 1,
             restored: false,
+            bootstrapped_in_vain: false,
             gate: (0, 0),
             out_of_order: false,
         }]
@@ -212,9 +243,13 @@ impl Model for World {
         let is_open = moment.open.is_some();
         if moment.grants.len() < self.grants && !is_open {
             actions.extend([Action::Claim, Action::ClaimAbove]);
-            // Inside a transaction the mark is promised only where bootstrap has left it before.
-            if moment.now.mark.needed(0, self.here(moment)) == Ok(None) {
+            // Inside a transaction order is promised only where bootstrap was called before, or a mark was left.
+            let is_marked = self.is_marked(moment);
+            if is_marked || moment.bootstrapped_in_vain {
                 actions.push(Action::ClaimInTransaction);
+            }
+            if !is_marked && !moment.bootstrapped_in_vain {
+                actions.push(Action::Bootstrap);
             }
         }
         match is_open {
@@ -247,16 +282,17 @@ impl Model for World {
     fn next_state(&self, last: &Moment, action: Action) -> Option<Moment> {
         let mut moment = last.clone();
         match action {
+            Action::Bootstrap => self.bootstrap(&mut moment),
             Action::Claim => {
-                let grant = self.grant(&mut moment, 0)?;
+                let grant = self.grant(&mut moment, 0, true)?;
                 moment.grants.push(grant);
             }
             Action::ClaimAbove => {
-                let grant = self.grant(&mut moment, 5 << 40)?;
+                let grant = self.grant(&mut moment, 5 << 32, true)?;
                 moment.grants.push(grant);
             }
             Action::ClaimInTransaction => {
-                let grant = self.grant(&mut moment, 0)?;
+                let grant = self.grant(&mut moment, 0, false)?;
                 moment.open = Some((last.now, grant));
                 if !self.has(Protection::AfterCommit) {
                     moment.grants.push(grant);
@@ -273,6 +309,7 @@ impl Model for World {
             Action::PowerCut => {
                 (moment.now, moment.open) = (moment.safe, None);
                 moment.boot += 1;
+                moment.bootstrapped_in_vain = false;
             }
             Action::Backup => moment.backup = Some(moment.now),
             Action::Restore => {
@@ -284,6 +321,7 @@ impl Model for World {
                 }
                 (moment.now, moment.safe) = (file, file);
                 moment.restored = true;
+                moment.bootstrapped_in_vain = false;
             }
             Action::SetClock(clock) => moment.clock = clock,
             Action::WriteToTable(number) => {
@@ -314,7 +352,7 @@ impl Model for World {
                 moment.boot > 1 && moment.grants.iter().any(|grant| grant.token > moment.now.token)
             }),
             Property::sometimes(GOES_ON, |_, moment: &Moment| {
-                moment.restored && moment.grants.iter().any(|grant| grant.token > 1 << 53)
+                moment.restored && moment.grants.iter().any(|grant| grant.token > 1 << 45)
             }),
         ]
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, fs};
 
 use litelease::rusqlite::{Connection, OpenFlags};
-use litelease::{ClaimResult, Litelease};
+use litelease::{Leases, Litelease};
 use litelease_store::boot::{Boot, pretend};
 use tempfile::TempDir;
 
@@ -20,6 +20,9 @@ use crate::vfs;
 
 const FILE: &str = "cut.sqlite3";
 const TTL: Duration = Duration::from_millis(50);
+/// A pool, and what its slots are told by.
+const POOL: &str = "p";
+const SLOT: &str = "a slot";
 
 /// How a connection is set up.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -118,6 +121,64 @@ pub fn cut_power(
     until: Option<Instant>,
     seed: u64,
 ) -> Tally {
+    let workload = |file: &Path, dice: &mut Dice| grants(file, setting, dice);
+    cut_during(workload, &setting.to_string(), epoch, images, until, seed)
+}
+
+/// Cuts the power while several connections of different `synchronous` use one file, change it in between, and grant inside
+/// transactions and outside. At the start of a boot, one of them calls `bootstrap`; or nobody does, and then they grant only
+/// in transactions that the library begins, and outside.
+pub fn cut_power_of_shared(
+    journals: Journals,
+    epoch: Epoch,
+    images: u64,
+    until: Option<Instant>,
+    seed: u64,
+) -> Tally {
+    let workload = |file: &Path, dice: &mut Dice| shared_grants(file, journals, dice);
+    cut_during(workload, &format!("shared, {journals:?}"), epoch, images, until, seed)
+}
+
+/// The journal modes of connections that share a file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Journals {
+    /// All use the write-ahead log.
+    Wal,
+    /// Each has a rollback journal of its own kind.
+    Rollback,
+}
+
+impl Journals {
+    /// The settings that a connection may have: first the strong ones, then the weak ones. Those that SQLite warns of are left out.
+    fn settings(self) -> [&'static [(&'static str, &'static str)]; 2] {
+        match self {
+            Journals::Wal => [&[("WAL", "FULL"), ("WAL", "EXTRA")], &[("WAL", "NORMAL")]],
+            Journals::Rollback => [
+                &[("DELETE", "EXTRA"), ("TRUNCATE", "FULL"), ("PERSIST", "FULL")],
+                &[("DELETE", "FULL")],
+            ],
+        }
+    }
+
+    /// Sets a connection up anew, so that it is strong or weak.
+    fn set(self, conn: &Connection, is_strong: bool, dice: &mut Dice) {
+        let settings = self.settings()[usize::from(!is_strong)];
+        let (journal, synchronous) = settings[dice.below(settings.len() as u64) as usize];
+        conn.execute_batch(&format!(
+            "PRAGMA journal_mode = {journal}; PRAGMA synchronous = {synchronous}"
+        ))
+        .expect("pragmas");
+    }
+}
+
+fn cut_during(
+    workload: impl Fn(&Path, &mut Dice) -> Acknowledged,
+    setting: &str,
+    epoch: Epoch,
+    images: u64,
+    until: Option<Instant>,
+    seed: u64,
+) -> Tally {
     let mut dice = Dice::from(seed);
     let mut tally = Tally::default();
     let places = Places::new();
@@ -131,7 +192,7 @@ pub fn cut_power(
                 Epoch::Off => Boot::Known(1),
             });
             pretend(Some(boots[0]));
-            let (start, events, acknowledged) = places.workload(setting, &files, &mut dice);
+            let (start, events, acknowledged) = places.record(&workload, &files, &mut dice);
             tally.runs += 1;
             pretend(Some(boots[1]));
             // Now and then a workload writes nothing at all.
@@ -227,16 +288,16 @@ impl Places {
     }
 
     /// Records a few grants, with these files to begin with. Answers how many events put those there, too.
-    fn workload(
+    fn record(
         &self,
-        setting: Setting,
+        workload: impl Fn(&Path, &mut Dice) -> Acknowledged,
         files: &Image,
         dice: &mut Dice,
     ) -> (usize, Vec<Event>, Acknowledged) {
         put(&self.run, files);
         vfs::record(files);
         let start = vfs::position();
-        let acknowledged = grants(&self.run.join(FILE), setting, dice);
+        let acknowledged = workload(&self.run.join(FILE), dice);
         (start, vfs::recorded(), acknowledged)
     }
 
@@ -267,13 +328,16 @@ impl Places {
         let floor = "SELECT token_floor FROM litelease_meta";
         let floor: i64 = db.conn().query_row(floor, [], |row| row.get(0)).unwrap_or(0);
         let is_lost = |(name, largest): (&String, &i64)| {
-            let newest = db.token(name).ok().flatten().unwrap_or(0);
+            let newest = match name.as_str() {
+                SLOT => db.pools().newest_token().unwrap_or(0),
+                name => db.token(name).ok().flatten().unwrap_or(0),
+            };
             newest.max(floor) < *largest
         };
         tally.lost += u64::from(told.iter().any(is_lost));
         for (name, largest) in told {
-            match db.claim_at(name, "after", TTL, i64::MAX - 1_000) {
-                Ok(ClaimResult::Acquired(lease)) if lease.token > *largest => {}
+            match granted_after(&db, name) {
+                Ok(Some(token)) if token > *largest => {}
                 answer => {
                     // Where nothing is granted, no token comes back: then the file is damaged.
                     match answer {
@@ -288,6 +352,16 @@ impl Places {
             }
         }
     }
+}
+
+/// What the next boot is granted.
+fn granted_after(db: &Litelease, name: &str) -> litelease::Result<Option<i64>> {
+    let now_ms = i64::MAX - 1_000;
+    if name == SLOT {
+        db.pools().register_at(POOL, 1_000, now_ms)?;
+        return Ok(db.pools().borrow_at(POOL, TTL, now_ms)?.map(|lent| lent.slot.token));
+    }
+    Ok(db.claim_at(name, "after", TTL, now_ms)?.acquired().map(|lease| lease.token))
 }
 
 /// Lets SQLite look for damage.
@@ -353,7 +427,7 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
                 lease
             }
             1 => {
-                let above = (dice.below(3) as i64) << 40 | dice.below(100) as i64;
+                let above = (dice.below(3) as i64) << 32 | dice.below(100) as i64;
                 db.claim_above_at(name, "a", TTL, now_ms, above).expect("a claim").acquired()
             }
             2 => {
@@ -385,4 +459,94 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
         }
     }
     acknowledged
+}
+
+/// The workload of connections that share a file. What was granted in a transaction is told after its COMMIT.
+fn shared_grants(file: &Path, journals: Journals, dice: &mut Dice) -> Acknowledged {
+    let page_size = [512, 1024, 4096][dice.below(3) as usize];
+    let mut open = |is_strong| {
+        let flags = OpenFlags::default();
+        let conn = Connection::open_with_flags_and_vfs(file, flags, vfs::NAME).expect("opens");
+        conn.execute_batch(&format!("PRAGMA page_size = {page_size}")).expect("a page size");
+        journals.set(&conn, is_strong, dice);
+        conn.execute_batch("PRAGMA wal_autocheckpoint = 9").expect("a pragma");
+        Litelease::from_connection(conn)
+    };
+    let mut handles = [open(true), open(false), open(false)];
+    // Mostly the strong one is first, and often the weak ones grant nothing outside transactions.
+    let first = &handles[dice.below(4).saturating_sub(1) as usize];
+    let bootstraps = first.token("x").is_err() || dice.below(4) > 0;
+    if bootstraps {
+        first.bootstrap().expect("bootstrap");
+    }
+    first.pools().register(POOL, 1_000).expect("a pool");
+    let kinds = [2, 4, 8][dice.below(3) as usize];
+    // Later than everything that the boots before have left.
+    let latest = "SELECT max(ifnull((SELECT max(updated_at_ms) FROM litelease_resources), 0),
+        ifnull((SELECT max(expires_at_ms) FROM litelease_pool_slots), 0))";
+    let latest: i64 = first.conn().query_row(latest, [], |row| row.get(0)).expect("a time");
+    let mut acknowledged = Acknowledged::new();
+    for now_ms in (1..9).map(|step| latest + 1_000 * step) {
+        let which = dice.below(3) as usize;
+        let db = &mut handles[which];
+        if dice.below(4) == 0 {
+            journals.set(db.conn(), dice.below(2) == 0, dice);
+        }
+        let name = ["x", "y"][dice.below(2) as usize];
+        let told = match dice.below(kinds) {
+            0 if bootstraps => {
+                db.conn().execute_batch("BEGIN").expect("a transaction");
+                let token = claim_and_perhaps_transfer(db, name, now_ms, dice);
+                db.conn().execute_batch("COMMIT").expect("a commit");
+                Some((name, token))
+            }
+            1 if bootstraps => {
+                db.conn().execute_batch("BEGIN").expect("a transaction");
+                let lent = db.pools().borrow_at(POOL, TTL, now_ms).expect("a borrow");
+                db.conn().execute_batch("COMMIT").expect("a commit");
+                lent.map(|lent| (SLOT, lent.slot.token))
+            }
+            0..=2 => {
+                let tx = db.transaction().expect("a transaction");
+                let token = claim_and_perhaps_transfer(&tx, name, now_ms, dice);
+                tx.commit().expect("a commit");
+                Some((name, token))
+            }
+            3 => {
+                let tx = db.transaction().expect("a transaction");
+                tx.purge_at(now_ms, now_ms).expect("a purge");
+                tx.commit().expect("a commit");
+                None
+            }
+            4 => {
+                let above = (dice.below(3) as i64) << 32 | dice.below(100) as i64;
+                let lease = db.claim_above_at(name, "a", TTL, now_ms, above).expect("a claim");
+                lease.acquired().map(|lease| (name, lease.token))
+            }
+            5 => {
+                let lent = db.pools().borrow_at(POOL, TTL, now_ms).expect("a borrow");
+                lent.map(|lent| (SLOT, lent.slot.token))
+            }
+            _ => {
+                let lease = db.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired();
+                lease.map(|lease| (name, lease.token))
+            }
+        };
+        if let Some((name, token)) = told {
+            acknowledged.push((vfs::position(), name.into(), token));
+        }
+    }
+    acknowledged
+}
+
+fn claim_and_perhaps_transfer(db: &Leases, name: &str, now_ms: i64, dice: &mut Dice) -> i64 {
+    let claimed = db.claim_at(name, "a", TTL, now_ms).expect("a claim");
+    let lease = claimed.acquired().expect("nobody has it");
+    match dice.below(3) {
+        0 => {
+            let handed_on = db.transfer_exact_at(&lease, "b", TTL, now_ms).expect("a transfer");
+            handed_on.transferred().expect("handed on").token
+        }
+        _ => lease.token,
+    }
 }

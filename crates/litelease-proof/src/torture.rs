@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::model::{PROTECTIONS, search};
-use crate::power_cut::{Epoch, Setting, Tally, cut_power};
+use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use crate::rig::tell;
 
 /// A long proof.
@@ -25,6 +25,7 @@ pub struct Proof {
 /// Every long proof.
 pub const PROOFS: &[Proof] = &[
     Proof { name: "power-cuts", share: 12, run: power_cuts },
+    Proof { name: "power-cuts-shared", share: 4, run: power_cuts_shared },
     Proof { name: "power-cuts-without-epoch", share: 1, run: power_cuts_without_epoch },
     Proof { name: "model", share: 2, run: model },
     Proof { name: "kills", share: 3, run: |watch| again_and_again(watch, "processes", "") },
@@ -118,6 +119,24 @@ fn power_cuts(watch: &Watch) -> Outcome {
     Outcome { tried: all.to_string(), found }
 }
 
+/// Connections of different strength on one file.
+fn power_cuts_shared(watch: &Watch) -> Outcome {
+    let kinds = vec![Journals::Wal, Journals::Rollback];
+    let cut =
+        |journals, seed| cut_power_of_shared(journals, Epoch::On, 500, Some(watch.until), seed);
+    let mut all = Tally::default();
+    let mut found = Vec::new();
+    for (journals, tally) in cut_in_turn(watch, kinds, cut) {
+        if tally.repeated > 0 || tally.damaged > 0 {
+            let first = tally.first.clone().unwrap_or_default();
+            found.push(format!("{journals:?}: {tally}: {first}"));
+        }
+        tell(&format!("  {journals:?}: {tally}"));
+        all.add(tally);
+    }
+    Outcome { tried: all.to_string(), found }
+}
+
 /// The negative control: where commits get lost, tokens must come back.
 fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
     let mut all = Tally::default();
@@ -137,10 +156,19 @@ fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
     Outcome { tried: format!("{all}, as must be"), found }
 }
 
-/// Cuts the power in all settings, on all processors.
+/// Cuts the power in all settings.
 fn cut_everywhere(watch: &Watch, epoch: Epoch) -> Vec<(Setting, Tally)> {
-    let settings: Vec<Setting> = Setting::all().collect();
-    let tallies = Mutex::new(vec![Tally::default(); settings.len()]);
+    let cut = |setting, seed| cut_power(setting, epoch, 500, Some(watch.until), seed);
+    cut_in_turn(watch, Setting::all().collect(), cut)
+}
+
+/// Cuts the power in each of these ways in turn, with ever another seed, on all processors.
+fn cut_in_turn<T: Copy + Sync>(
+    watch: &Watch,
+    kinds: Vec<T>,
+    cut: impl Fn(T, u64) -> Tally + Sync,
+) -> Vec<(T, Tally)> {
+    let tallies = Mutex::new(vec![Tally::default(); kinds.len()]);
     let (next, images) = (AtomicU64::new(0), AtomicU64::new(0));
     let threads = thread::available_parallelism().map_or(2, usize::from);
     thread::scope(|scope| {
@@ -148,9 +176,9 @@ fn cut_everywhere(watch: &Watch, epoch: Epoch) -> Vec<(Setting, Tally)> {
             scope.spawn(|| {
                 while !watch.is_over() && images.load(Ordering::Relaxed) < IMAGES {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    let which = number as usize % settings.len();
-                    let seed = watch.seed.wrapping_add(number / settings.len() as u64);
-                    let tally = cut_power(settings[which], epoch, 500, Some(watch.until), seed);
+                    let which = number as usize % kinds.len();
+                    let seed = watch.seed.wrapping_add(number / kinds.len() as u64);
+                    let tally = cut(kinds[which], seed);
                     let before = images.fetch_add(tally.images, Ordering::Relaxed);
                     if before / 50_000 != (before + tally.images) / 50_000 {
                         watch.show(&format!("{} files", before + tally.images));
@@ -160,7 +188,7 @@ fn cut_everywhere(watch: &Watch, epoch: Epoch) -> Vec<(Setting, Tally)> {
             });
         }
     });
-    settings.into_iter().zip(tallies.into_inner().expect("no panic")).collect()
+    kinds.into_iter().zip(tallies.into_inner().expect("no panic")).collect()
 }
 
 fn model(watch: &Watch) -> Outcome {

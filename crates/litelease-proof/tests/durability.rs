@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
-use litelease::{Error, Leases, Litelease, LiteleaseRef, RenewResult};
+use litelease::{BootRecord, Error, Leases, Litelease, LiteleaseRef, RenewResult, SingleWriter};
 use litelease_proof::rig::{LONG, Place, acquired, sqlite_code};
 use litelease_store::boot::{Boot, pretend};
 
 const TTL: Duration = Duration::from_millis(50);
-const EPOCH: i64 = 1 << 40;
+const EPOCH: i64 = 1 << 32;
 
 /// The settings in which an acknowledged commit can get lost, and those in which it cannot.
 const WEAK: [(&str, i64); 9] = [
@@ -97,12 +97,29 @@ fn a_weak_connection_leaves_a_mark_once_per_boot_and_goes_on_in_a_new_epoch() {
 }
 
 #[test]
-fn a_strong_connection_needs_no_mark_and_its_numbers_stay_dense() {
+fn bootstrap_records_each_boot_on_a_strong_connection_too() {
     for (journal, level) in STRONG {
         let place = Place::new(journal);
         for boot in [7, 8, 9] {
+            let case = format!("{journal}, synchronous {level}, boot {boot}");
             let db = in_boot(boot, &place, level);
             db.bootstrap().unwrap();
+            let epoch = (boot - 7) * EPOCH;
+            assert_eq!(mark(db.conn()), Some((epoch, boot)), "{case}");
+            assert_eq!(claim_at(&db, "x", boot * 1_000), epoch + 1, "{case}");
+            in_boot(boot, &place, level).bootstrap().unwrap();
+            assert_eq!(mark(db.conn()), Some((epoch, boot)), "{case}: once per boot");
+            assert_eq!(synchronous(db.conn()), level, "{case}");
+        }
+    }
+}
+
+#[test]
+fn a_strong_claim_outside_a_transaction_records_nothing_and_its_numbers_stay_dense() {
+    for (journal, level) in STRONG {
+        let place = plain(journal);
+        for boot in [7, 8, 9] {
+            let db = in_boot(boot, &place, level);
             assert_eq!(claim_at(&db, "x", boot * 1_000), boot - 6, "{journal}, {level}");
             assert_eq!(mark(db.conn()), None, "{journal}, {level}");
         }
@@ -111,6 +128,7 @@ fn a_strong_connection_needs_no_mark_and_its_numbers_stay_dense() {
     let memory = litelease_proof::rig::memory();
     acquired(memory.claim("x", "a", LONG));
     assert_eq!(mark(memory.conn()), None, "nothing in memory outlives a boot");
+    assert_eq!(memory.epoch().unwrap().boot, BootRecord::Durable);
 }
 
 #[test]
@@ -129,9 +147,8 @@ fn a_strong_connection_minds_what_a_weak_one_may_have_lost_in_another_boot() {
 
 #[test]
 fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
-    let place = Place::new("WAL");
+    let place = plain("WAL");
     let db = in_boot(7, &place, 2);
-    db.bootstrap().unwrap();
     claim_at(&db, "x", 0);
     assert_eq!(mark(db.conn()), None);
     db.conn().pragma_update(None, "synchronous", 1).unwrap();
@@ -162,52 +179,314 @@ fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_
     }
 }
 
+/// Begins a transaction as a caller does: without the library.
+fn begin(db: &Litelease) {
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+}
+
 #[test]
-fn in_a_transaction_the_mark_comes_and_goes_with_it_and_the_next_grant_makes_sure() {
+fn in_a_transaction_of_the_callers_the_mark_comes_and_goes_with_it_and_the_next_grant_makes_sure() {
     for journal in ["WAL", "DELETE"] {
         let place = plain(journal);
-        let mut db = in_boot(7, &place, 1);
-        let tx = db.transaction().unwrap();
-        assert_eq!(claim_at(&tx, "x", 0), 1);
-        assert_eq!(mark(tx.conn()), Some((0, -7)), "it may still get lost");
-        tx.rollback().unwrap();
+        let db = in_boot(7, &place, 1);
+        begin(&db);
+        assert_eq!(claim_at(&db, "x", 0), 1);
+        assert_eq!(mark(db.conn()), Some((0, -7)), "it may still get lost");
+        db.conn().execute_batch("ROLLBACK").unwrap();
         assert_eq!(mark(db.conn()), None, "{journal}");
+        assert_eq!(db.epoch().unwrap().boot, BootRecord::Missing, "{journal}");
 
-        let mut tx = db.transaction().unwrap();
-        let savepoint = tx.savepoint().unwrap();
-        assert_eq!(claim_at(&savepoint, "x", 0), 1);
-        savepoint.commit().unwrap();
-        assert_eq!(claim_at(&tx, "x", 1_000), 2, "{journal}");
-        tx.commit().unwrap();
+        db.conn().execute_batch("BEGIN IMMEDIATE; SAVEPOINT s").unwrap();
+        assert_eq!(claim_at(&db, "x", 0), 1);
+        db.conn().execute_batch("RELEASE s").unwrap();
+        assert_eq!(claim_at(&db, "x", 1_000), 2, "{journal}");
+        db.conn().execute_batch("COMMIT").unwrap();
         assert_eq!(mark(db.conn()), Some((0, -7)), "{journal}");
+        assert_eq!(db.epoch().unwrap().boot, BootRecord::AtRisk, "{journal}");
 
         assert_eq!(claim_at(&db, "y", 0), 1);
         assert_eq!(mark(db.conn()), Some((0, 7)), "{journal}: sure now");
+        assert_eq!(db.epoch().unwrap().boot, BootRecord::Durable, "{journal}");
         // And then a transaction finds it so.
-        let tx = db.transaction().unwrap();
-        claim_at(&tx, "z", 0);
-        assert_eq!(mark(tx.conn()), Some((0, 7)), "{journal}");
-        tx.commit().unwrap();
+        begin(&db);
+        claim_at(&db, "z", 0);
+        assert_eq!(mark(db.conn()), Some((0, 7)), "{journal}");
+        db.conn().execute_batch("COMMIT").unwrap();
 
-        let mut next = in_boot(8, &place, 1);
-        let tx = next.transaction().unwrap();
-        assert_eq!(claim_at(&tx, "x", 5_000), EPOCH + 1, "{journal}");
-        assert_eq!(mark(tx.conn()), Some((EPOCH, -8)), "{journal}");
-        tx.rollback().unwrap();
+        let next = in_boot(8, &place, 1);
+        begin(&next);
+        assert_eq!(claim_at(&next, "x", 5_000), EPOCH + 1, "{journal}");
+        assert_eq!(mark(next.conn()), Some((EPOCH, -8)), "{journal}");
+        next.conn().execute_batch("ROLLBACK").unwrap();
         next.bootstrap().unwrap();
         assert_eq!(mark(next.conn()), Some((EPOCH, 8)), "{journal}");
     }
 }
 
 #[test]
-fn in_a_strong_transaction_the_mark_is_as_sure_as_the_transaction() {
+fn in_a_strong_transaction_of_the_callers_the_mark_stays_unsure_until_it_is_confirmed() {
+    // A process that is killed between writing and syncing leaves a mark that others see, and that can still get lost.
     let place = Place::new("WAL");
     in_boot(7, &place, 1).bootstrap().unwrap();
-    let mut db = in_boot(8, &place, 2);
-    let tx = db.transaction().unwrap();
-    assert_eq!(claim_at(&tx, "x", 0), EPOCH + 1);
-    tx.commit().unwrap();
+    let db = in_boot(8, &place, 2);
+    begin(&db);
+    assert_eq!(claim_at(&db, "x", 0), EPOCH + 1);
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert_eq!(mark(db.conn()), Some((EPOCH, -8)));
+    begin(&db);
+    assert_eq!(claim_at(&db, "x", 1_000), EPOCH + 2, "which is no new epoch");
+    db.conn().execute_batch("COMMIT").unwrap();
+    db.bootstrap().unwrap();
     assert_eq!(mark(db.conn()), Some((EPOCH, 8)));
+}
+
+#[test]
+fn whoever_bootstraps_covers_every_weaker_connection_that_joins() {
+    for journal in ["WAL", "DELETE"] {
+        let place = Place::new(journal);
+        let strong = in_boot(7, &place, 3);
+        strong.bootstrap().unwrap();
+        strong.pools().register("p", 9).unwrap();
+        let weak = in_boot(7, &place, 1);
+        begin(&weak);
+        assert_eq!(claim_at(&weak, "x", 0), 1);
+        assert_eq!(weak.pools().borrow_at("p", TTL, 0).unwrap().unwrap().slot.token, 1);
+        assert_eq!(mark(weak.conn()), Some((0, 7)), "{journal}: recorded before, and durably");
+        weak.conn().execute_batch("COMMIT").unwrap();
+        // The same connection, after its pragma was changed.
+        strong.conn().pragma_update(None, "synchronous", 1).unwrap();
+        begin(&strong);
+        assert_eq!(claim_at(&strong, "y", 0), 1);
+        assert_eq!(mark(strong.conn()), Some((0, 7)), "{journal}");
+        strong.conn().execute_batch("COMMIT").unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_that_the_library_begins_is_recorded_before_it_begins() {
+    for (journal, level) in [("WAL", 1), ("WAL", 2), ("DELETE", 2)] {
+        let place = plain(journal);
+        let mut db = in_boot(7, &place, level);
+        let tx = db.transaction().unwrap();
+        assert_eq!(mark(tx.conn()), Some((0, 7)), "{journal}, {level}");
+        assert_eq!(claim_at(&tx, "x", 0), 1);
+        tx.rollback().unwrap();
+        assert_eq!(mark(db.conn()), Some((0, 7)), "{journal}, {level}: it is not part of it");
+        assert_eq!(synchronous(db.conn()), level);
+        let next = in_boot(8, &place, level);
+        next.begin_batch().unwrap();
+        assert_eq!(mark(next.conn()), Some((EPOCH, 8)), "{journal}, {level}");
+        next.rollback_batch().unwrap();
+    }
+    // Where there are no leases, there is nothing to record.
+    let place = Place::new("WAL");
+    let mut db = in_boot(7, &place, 1);
+    db.transaction().unwrap().commit().unwrap();
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    assert_eq!(db.conn().query_row(tables, [], |row| row.get::<_, i64>(0)).unwrap(), 0);
+}
+
+#[test]
+fn a_single_writer_records_the_boot_by_itself() {
+    pretend(Some(Boot::Known(7)));
+    let place = plain("WAL");
+    let writer = SingleWriter::open(&place.file).unwrap();
+    let reader = writer.reader().unwrap();
+    assert_eq!(mark(&reader), Some((0, 7)), "when it is opened");
+    let token = writer.write(|tx| Ok(claim_at(&LiteleaseRef::new(tx), "x", 0))).unwrap();
+    assert_eq!((token, mark(&reader)), (1, Some((0, 7))));
+    // In the next boot it need not be the one who bootstraps.
+    pretend(Some(Boot::Known(8)));
+    let next = SingleWriter::open(&place.file).unwrap();
+    assert_eq!(mark(&reader), Some((EPOCH, 8)));
+    let token = next.write(|tx| Ok(claim_at(&LiteleaseRef::new(tx), "x", 100))).unwrap();
+    assert_eq!(token, EPOCH + 1);
+
+    // Leases that are made inside a write are recorded before the next one.
+    let place = Place::new("WAL");
+    let writer = SingleWriter::open(&place.file).unwrap();
+    let tx = writer.begin().unwrap();
+    LiteleaseRef::new(&tx).bootstrap().unwrap();
+    tx.commit().unwrap();
+    let reader = writer.reader().unwrap();
+    assert_eq!(mark(&reader), None, "inside a transaction nothing can be recorded");
+    let tx = writer.begin().unwrap();
+    assert_eq!(mark(&reader), Some((0, 8)), "in a commit of its own");
+    drop(tx);
+    // Tables of that name which are not ours stop nobody else's writes.
+    let place = Place::new("WAL");
+    place.connect(Duration::ZERO).execute_batch("CREATE TABLE litelease_resources (id)").unwrap();
+    let writer = SingleWriter::open(&place.file).unwrap();
+    writer.write(|tx| tx.execute("INSERT INTO litelease_resources VALUES (1)", [])).unwrap();
+}
+
+/// Each way to a new token, at the last token of an epoch: the next epoch is recorded, durably, and the token is above it.
+#[test]
+fn a_grant_that_crosses_into_the_next_epoch_records_it() {
+    let newest: fn(&Litelease) -> i64 = |db| db.token("x").unwrap().unwrap();
+    let ask = |db: &Litelease, sql: &str| -> i64 {
+        litelease::functions::register(db.conn()).unwrap();
+        db.conn().query_row(sql, [], |row| row.get(0)).unwrap()
+    };
+    type Verb = Box<dyn Fn(&Litelease) -> i64>;
+    let verbs: [(&str, Verb); 11] = [
+        ("claim", Box::new(|db| claim_at(db, "x", 1_000))),
+        ("claim of a new name above", {
+            Box::new(|db| acquired(db.claim_above_at("new", "a", TTL, 0, EPOCH - 1)).token)
+        }),
+        ("transfer", {
+            Box::new(move |db| {
+                let _ = db.transfer_at("x", "a", "b", TTL, 10).unwrap();
+                newest(db)
+            })
+        }),
+        ("break", {
+            Box::new(move |db| {
+                let _ = db.break_lease_at("x", 10).unwrap();
+                newest(db)
+            })
+        }),
+        ("raise_name", {
+            Box::new(move |db| {
+                db.raise_name("x", EPOCH).unwrap();
+                newest(db)
+            })
+        }),
+        ("raise", {
+            Box::new(|db| {
+                db.raise(EPOCH).unwrap();
+                claim_at(db, "new", 0)
+            })
+        }),
+        ("borrow", {
+            Box::new(|db| db.pools().borrow_at("p", TTL, 1_000).unwrap().unwrap().slot.token)
+        }),
+        ("SQL claim", Box::new(move |db| ask(db, "SELECT litelease_claim('x', 'a', 50, 1000)"))),
+        ("SQL transfer", {
+            Box::new(move |db| ask(db, "SELECT litelease_transfer('x', 'a', 'b', 50, 10)"))
+        }),
+        ("SQL borrow", {
+            Box::new(move |db| {
+                let lease = "SELECT token FROM litelease_pool_slots ORDER BY token DESC LIMIT 1";
+                let lent = "SELECT litelease_borrow('p', 50, 1000) IS NOT NULL";
+                assert_eq!(ask(db, lent), 1);
+                ask(db, lease)
+            })
+        }),
+        ("a batch", {
+            Box::new(|db| {
+                db.begin_batch().unwrap();
+                let lent = db.pools().borrow_at("p", TTL, 1_000).unwrap().unwrap();
+                db.commit_batch().unwrap();
+                lent.slot.token
+            })
+        }),
+    ];
+    for (journal, level) in [("WAL", 1), ("WAL", 2), ("DELETE", 2)] {
+        for (verb, call) in &verbs {
+            let case = format!("{verb}, {journal}, {level}");
+            let place = Place::new(journal);
+            let db = in_boot(7, &place, level);
+            db.bootstrap().unwrap();
+            acquired(db.claim_above_at("x", "a", TTL, 0, EPOCH - 2));
+            db.pools().register("p", 2).unwrap();
+            db.pools().borrow_at("p", TTL, 0).unwrap().unwrap();
+            let last = format!("UPDATE litelease_pools SET newest = {}", EPOCH - 1);
+            db.conn().execute_batch(&last).unwrap();
+            assert_eq!(mark(db.conn()).unwrap(), (0, 7), "{case}");
+            let token = call(&db);
+            assert!(token > EPOCH, "{case}: {token}");
+            let (floor, boot) = mark(db.conn()).unwrap();
+            assert_eq!(floor >> 32, 1, "{case}");
+            // In a batch, which is a transaction, it cannot be durable before: the next call makes sure.
+            assert_eq!(boot, if *verb == "a batch" { -7 } else { 7 }, "{case}");
+            assert_eq!(synchronous(db.conn()), level, "{case}");
+            let next = in_boot(8, &place, level);
+            assert!(claim_at(&next, "x", 5_000) > 2 * EPOCH, "{case}");
+        }
+    }
+}
+
+/// Epochs had room for 2⁴⁰ tokens once. The floor is a plain number, so what was large stays large.
+#[test]
+fn a_file_with_epochs_of_40_bits_goes_on_above_all_its_tokens() {
+    let place = plain("WAL");
+    let db = in_boot(7, &place, 1);
+    db.conn()
+        .execute_batch(&format!(
+            "CREATE TABLE litelease_meta (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  format INTEGER NOT NULL,
+  token_floor INTEGER NOT NULL CHECK (token_floor >= 0),
+  epoch INTEGER AS (token_floor >> 40),
+  boot INTEGER NOT NULL
+);
+INSERT INTO litelease_meta (id, format, token_floor, boot) VALUES (1, 1, {0}, 7);
+INSERT INTO litelease_resources VALUES ('x', NULL, {0} + 5, NULL, 0, 0)",
+            3_i64 << 40
+        ))
+        .unwrap();
+    db.bootstrap().unwrap();
+    assert_eq!(claim_at(&db, "x", 0), (3 << 40) + 6);
+    assert_eq!(claim_at(&db, "y", 0), (3 << 40) + 1);
+    let next = in_boot(8, &place, 1);
+    next.bootstrap().unwrap();
+    assert_eq!(claim_at(&next, "x", 1_000), (3 << 40) + EPOCH + 1);
+    assert_eq!(mark(next.conn()), Some(((3 << 40) + EPOCH, 8)));
+    assert!(next.restore_fence().unwrap() > (3 << 40) + EPOCH + 1);
+}
+
+#[test]
+fn where_boots_cannot_be_told_apart_a_fence_wants_the_largest_token() {
+    let place = Place::new("WAL");
+    pretend(Some(Boot::Unknown(101)));
+    let db = Litelease::from_connection(place.connect(Duration::ZERO));
+    db.bootstrap().unwrap();
+    let lease = acquired(db.claim("x", "a", LONG));
+    let refused = db.restore_fence();
+    assert!(matches!(refused, Err(Error::LargestTokenNeeded)), "{refused:?}");
+    assert!(refused.unwrap_err().to_string().contains("--above TOKEN"));
+    assert_eq!(db.inspect("x").unwrap(), Some(lease), "nothing was done");
+    litelease::functions::register(db.conn()).unwrap();
+    let ask = |sql: &str| db.conn().query_row(sql, [], |row| row.get::<_, i64>(0));
+    let refused = ask("SELECT litelease_restore_fence()").unwrap_err().to_string();
+    assert!(refused.contains("litelease_restore_fence(token)"), "{refused}");
+    let seen = 20_000 * EPOCH + 3;
+    let floor = db.restore_fence_above(seen).unwrap();
+    assert!(floor > seen && floor < 1 << 53, "{floor}");
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, floor + 1);
+    assert!(ask("SELECT litelease_restore_fence(0)").unwrap() > floor);
+    // In memory no epochs are taken.
+    pretend(Some(Boot::Unknown(102)));
+    litelease_proof::rig::memory().restore_fence().unwrap();
+    pretend(None);
+}
+
+#[test]
+fn a_fence_is_above_the_token_that_was_seen_and_tokens_stay_below_two_to_the_53() {
+    let place = Place::new("WAL");
+    let db = in_boot(7, &place, 2);
+    db.bootstrap().unwrap();
+    assert_eq!(db.restore_fence().unwrap(), 1 << 46);
+    let unrecorded = plain("WAL");
+    in_boot(7, &unrecorded, 2).restore_fence().unwrap();
+    assert_eq!(mark(&unrecorded.connect(Duration::ZERO)), Some((1 << 46, 7)), "recorded, too");
+    let seen = (1 << 50) + 17;
+    let floor = db.restore_fence_above(seen).unwrap();
+    assert_eq!(floor, (1 << 50) + (1 << 46));
+    assert_eq!(acquired(db.claim("x", "a", LONG)).token, floor + 1);
+    assert!(db.restore_fence_above(0).unwrap() > floor + 1, "never lower");
+    assert!(matches!(db.restore_fence_above(i64::MAX), Err(Error::TokenExhausted { .. })));
+    let place = Place::new("WAL");
+    let db = in_boot(7, &place, 2);
+    db.bootstrap().unwrap();
+    let (mut calls, mut newest) = (0, 0);
+    while newest < 1 << 53 {
+        assert_eq!(db.epoch().unwrap().newest, newest);
+        (calls, newest) = (calls + 1, db.restore_fence().unwrap());
+    }
+    assert_eq!(calls, 128, "so there is room for 127");
+    assert_eq!(db.epoch().unwrap().epochs_left(), 0);
 }
 
 #[test]
@@ -373,7 +652,7 @@ fn the_last_epoch_is_the_end_and_says_so() {
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     acquired(db.claim_above_at("x", "a", TTL, 0, i64::MAX - 1));
-    assert_eq!(claim_at(&db, "y", 0), (i64::MAX >> 40 << 40) + 1, "there are others left");
+    assert_eq!(claim_at(&db, "y", 0), (i64::MAX >> 32 << 32) + 1, "there are others left");
     let next = in_boot(8, &place, 2);
     for refused in [
         next.claim_at("y", "a", TTL, 1_000).map(drop),
@@ -382,7 +661,7 @@ fn the_last_epoch_is_the_end_and_says_so() {
     ] {
         assert!(matches!(refused, Err(Error::TokenExhausted { .. })), "{refused:?}");
     }
-    assert_eq!(next.token("y").unwrap(), Some((i64::MAX >> 40 << 40) + 1));
+    assert_eq!(next.token("y").unwrap(), Some((i64::MAX >> 32 << 32) + 1));
 }
 
 #[test]
@@ -535,4 +814,38 @@ fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
     assert!(matches!(db.restore_fence(), Err(Error::InvalidLeaseRow(_))));
     assert_eq!(mark(db.conn()), None, "nothing changed");
     assert!(db.conn().is_autocommit());
+}
+
+/// What `litelease doctor` says of one thing.
+fn doctor(place: &Place, what: &str) -> String {
+    let mut doctor = std::process::Command::new(litelease_proof::rig::litelease());
+    let output = doctor.arg("doctor").arg("--db").arg(&place.file).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let found = told.lines().find(|line| line.split_whitespace().nth(1) == Some(what));
+    found.unwrap_or_else(|| panic!("nothing about {what}: {told}")).to_owned()
+}
+
+#[test]
+fn the_doctor_names_a_boot_that_is_not_recorded_and_tokens_that_come_near_two_to_the_53() {
+    pretend(None);
+    let place = plain("WAL");
+    assert!(doctor(&place, "boot").starts_with("mind"), "nobody has recorded it");
+    assert!(doctor(&place, "boot").contains("not recorded since the machine was started"));
+    let db = Litelease::from_connection(place.connect(Duration::ZERO));
+    db.conn().pragma_update(None, "synchronous", 1).unwrap();
+    begin(&db);
+    acquired(db.claim("x", "a", LONG));
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert!(doctor(&place, "boot").contains("inside a transaction before this boot"));
+    db.bootstrap().unwrap();
+    assert!(doctor(&place, "boot").starts_with("ok"));
+    assert!(doctor(&place, "tokens").starts_with("ok"));
+
+    let few = (1_i64 << 53) - (1 << 18) * EPOCH;
+    db.raise(few - 1).unwrap();
+    assert!(doctor(&place, "tokens").starts_with("ok"), "262,144 are left");
+    // A single name may be far above the others.
+    db.raise_name("x", few).unwrap();
+    let told = doctor(&place, "tokens");
+    assert!(told.starts_with("mind") && told.contains("262143 epochs are left"), "{told}");
 }

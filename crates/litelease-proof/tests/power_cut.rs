@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease::Litelease;
 use litelease::rusqlite::{Connection, OpenFlags};
 use litelease_proof::disk::{Cut, Disk, Event, Image};
-use litelease_proof::power_cut::{Epoch, Setting, Tally, cut_power};
+use litelease_proof::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use litelease_proof::rig::{Dice, acquired, tell};
 use litelease_proof::vfs;
 use litelease_store::boot::{Boot, pretend};
@@ -50,6 +50,24 @@ fn after_a_power_cut_no_file_is_damaged_and_no_token_comes_back() {
     assert!(all.lost > 100, "the cuts took nothing, so they prove nothing");
 }
 
+/// Connections of different `synchronous` share a file. `bootstrap` on one that loses nothing once left no record of the boot,
+/// and a grant inside a transaction of a weaker one recorded it in the commit that the cut took: token 1, and token 1 again.
+#[test]
+fn no_token_comes_back_where_connections_of_different_strength_share_a_file() {
+    let both = [Journals::Wal, Journals::Rollback].map(|journals| {
+        thread::spawn(move || {
+            let cut = |epoch, images| cut_power_of_shared(journals, epoch, images, None, SEED);
+            (journals, cut(Epoch::On, 2_500), cut(Epoch::Off, 300))
+        })
+    });
+    for (journals, tally, control) in both.map(|cuts| cuts.join().expect("no panic")) {
+        tell(&format!("power cuts, shared file, {journals:?}: {tally}"));
+        assert_eq!((tally.repeated, tally.damaged), (0, 0), "{:?}", tally.first);
+        assert!(tally.images >= 2_500 && tally.lost > 30, "the cuts took too little: {tally}");
+        assert!(control.repeated > 0, "without the epoch: {control}");
+    }
+}
+
 /// The negative control: the same cuts, and the file does not learn that the machine was off.
 #[test]
 fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
@@ -68,14 +86,29 @@ fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
 /// the mark, and grants by it; then the power goes.
 #[test]
 fn a_mark_that_was_never_synced_is_not_trusted() {
+    assert!(never_synced("NORMAL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
+    assert!(never_synced("FULL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
+    // A commit that is synced leaves one inside the caller's transaction, too. It was once taken for safe before the sync.
+    let trusted = never_synced("FULL", |db| {
+        db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+        acquired(db.claim_at("y", "o", Duration::from_millis(1), 5_000));
+        db.conn().execute_batch("COMMIT").unwrap();
+    });
+    assert_eq!(trusted, 0, "the next bootstrap makes sure");
+}
+
+/// Returns how often the mark was trusted that `leave` has left, with the process killed after each of its events.
+fn never_synced(synchronous: &str, leave: impl Fn(&Litelease)) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("db");
-    let open = || {
+    let open_with = |synchronous: &str| {
         let connection =
             Connection::open_with_flags_and_vfs(&file, OpenFlags::default(), vfs::NAME).unwrap();
-        connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL").unwrap();
+        let pragmas = format!("PRAGMA journal_mode = WAL; PRAGMA synchronous = {synchronous}");
+        connection.execute_batch(&pragmas).unwrap();
         Litelease::from_connection(connection)
     };
+    let open = || open_with("NORMAL");
     let put = |image: &Image| {
         for end in ["", "-journal", "-wal", "-shm"] {
             let path = folder.path().join(format!("db{end}"));
@@ -102,8 +135,8 @@ fn a_mark_that_was_never_synced_is_not_trusted() {
     pretend(Some(Boot::Known(2)));
     put(&files);
     let start = vfs::position();
-    let db = open();
-    db.bootstrap().unwrap();
+    let db = open_with(synchronous);
+    leave(&db);
     let end = vfs::position();
     drop(db);
     let events = vfs::recorded();
@@ -145,5 +178,5 @@ fn a_mark_that_was_never_synced_is_not_trusted() {
         );
     }
     pretend(None);
-    assert!(trusted > 0, "a mark is trusted in the end");
+    trusted
 }

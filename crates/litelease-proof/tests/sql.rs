@@ -78,6 +78,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_restore_fence/0 direct only",
+            "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
             "litelease_return/3 direct only",
             "litelease_token/1 innocuous",

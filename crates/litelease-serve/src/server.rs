@@ -75,7 +75,11 @@ impl Service {
     /// ```
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let (db, mark) = file::open(path)?;
-        db.restore_fence()?;
+        match mark.token() {
+            // The error says what to do where the system needs to be told a token.
+            0 => db.restore_fence()?,
+            answered => db.restore_fence_above(answered)?,
+        };
         file::check_age(path, &db, &mark)?;
         Ok(Service { db, mark, options })
     }

@@ -36,6 +36,11 @@ impl Boot {
         }
     }
 
+    /// Returns whether the system tells boots apart.
+    pub(crate) fn is_known(self) -> bool {
+        matches!(self, Boot::Known(_))
+    }
+
     /// What a file's mark of `boot` means, at this floor.
     ///
     /// A process that cannot tell boots apart takes every mark for another boot's, until it has left one of its

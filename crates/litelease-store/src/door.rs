@@ -134,6 +134,8 @@ pub struct MarkQuestion<'a> {
 pub enum Wish {
     /// To grant this token.
     Grant(i64),
+    /// To record the present boot, as `bootstrap` does.
+    Record,
     /// To raise the floor to this at least.
     Raise(i64),
     /// To fence off what was granted since a backup in which this is the newest token.
@@ -166,13 +168,18 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
     let mark = Mark { boot: present.read(mark.boot, mark.floor, file), ..mark };
     let wanted = match wish {
         Wish::Grant(token) => mark.needed(token, here)?,
+        Wish::Record => mark.recording(here)?,
         Wish::Raise(floor) => Some(mark.raised(floor, here)?),
-        Wish::Restore(newest) => Some(mark.raised(mark.floor_after_restore(newest)?, here)?),
+        Wish::Restore(newest) => {
+            // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
+            let here = Here { is_weak: boot != 0, ..here };
+            Some(mark.raised(mark.floor_after_restore(newest)?, here)?)
+        }
     };
     Ok((wanted, is_weak))
 }
 
-/// Takes note that this process has left its mark in a file, and confirmed it.
+/// Takes note that this process has left its mark in a file.
 ///
 /// ```
 /// litelease_store::door::marked("", 0);
@@ -180,6 +187,19 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
 pub fn marked(file: &str, floor: i64) {
     Boot::present().remember(floor, file.into());
 }
+
+/// Returns whether the system tells boots apart. Where it does not, a restored file cannot be fenced without a token that was
+/// seen elsewhere, and [`LARGEST_TOKEN_NEEDED`] says so.
+///
+/// ```
+/// assert!(litelease_store::door::tells_boots_apart() || !cfg!(target_os = "linux"));
+/// ```
+pub fn tells_boots_apart() -> bool {
+    Boot::present().is_known()
+}
+
+/// What is said where a token must be given.
+pub use crate::error::LARGEST_TOKEN_NEEDED;
 
 /// Whether a token may be granted with this mark, as far as can be told from the two alone. If not, [`mark`] knows.
 ///

@@ -50,6 +50,9 @@ pub enum Error<E = Failure> {
         /// The floor as it is.
         present: i64,
     },
+    /// A restored file is to be fenced where the system has no boot id. There every start of a process takes an epoch, so
+    /// nobody knows how far to raise tokens: pass the largest token that was seen. Nothing was written.
+    LargestTokenNeeded,
     /// The database has no lease table yet: call `bootstrap`.
     NotBootstrapped,
     /// A table of ours is not as it should be. It is never repaired or used as it is.
@@ -122,6 +125,12 @@ pub enum Error<E = Failure> {
     Sqlite(E),
 }
 
+/// What [`Error::LargestTokenNeeded`] says, in every language.
+pub const LARGEST_TOKEN_NEEDED: &str = "this system has no boot id, so every start of a process takes an epoch, and how \
+     many were taken since the backup is not known: pass the largest token that was seen anywhere, or 0 if none was \
+     (restore-fence --above TOKEN on the command line, restore_fence_above(token) in Rust, restore_fence(above=token) in \
+     Python, litelease_restore_fence(token) in SQL)";
+
 /// An error of SQLite: its extended code and its message.
 ///
 /// ```
@@ -145,6 +154,7 @@ impl<E> Error<E> {
             Error::TimeOverflow { .. } => "TimeOverflow",
             Error::TokenExhausted { .. } => "TokenExhausted",
             Error::FloorTooLow { .. } => "FloorTooLow",
+            Error::LargestTokenNeeded => "LargestTokenNeeded",
             Error::NotBootstrapped => "NotBootstrapped",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::NewerFormat { .. } => "NewerFormat",
@@ -173,6 +183,7 @@ impl<E> Error<E> {
             Error::FloorTooLow { name, floor, present } => {
                 Error::FloorTooLow { name, floor, present }
             }
+            Error::LargestTokenNeeded => Error::LargestTokenNeeded,
             Error::NotBootstrapped => Error::NotBootstrapped,
             Error::SchemaMismatch { table, reason } => Error::SchemaMismatch { table, reason },
             Error::NewerFormat { found, known } => Error::NewerFormat { found, known },
@@ -270,6 +281,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 f,
                 "the floor of the file is {present} already, and {floor} is less: tokens never sink"
             ),
+            Error::LargestTokenNeeded => f.write_str(LARGEST_TOKEN_NEEDED),
             Error::NotBootstrapped => {
                 f.write_str("this database has no lease table yet: call bootstrap() once first")
             }

@@ -38,6 +38,7 @@ pub use clock::When;
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::Listed;
+pub use mark::{BootRecord, EpochInfo};
 pub use shelf::{Borrowed, SlotRow, Wishes};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,

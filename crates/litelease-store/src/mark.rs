@@ -3,17 +3,60 @@
 //! What a mark means is `litelease_core::Mark`'s. Here it is read, and stored so that a power cut cannot take
 //! it even where it can take a grant.
 
-use litelease_core::{Here, Mark};
+use litelease_core::{Here, Mark, epochs_left};
 
 use crate::boot::Boot;
 use crate::schema::{FORMAT, META, create, damaged_meta};
-use crate::sqlite::Value;
+use crate::sqlite::{Value, code};
 use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, execute_once};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
 /// The `synchronous` at which no journal mode loses a commit: EXTRA.
 const EXTRA: i64 = 3;
+
+/// What a file knows of its epoch, for operators.
+///
+/// ```
+/// # use litelease_store::{BootRecord, EpochInfo};
+/// let info = EpochInfo { newest: 41, boot: BootRecord::Durable };
+/// assert_eq!(info.epochs_left(), (1 << 21) - 1);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochInfo {
+    /// The floor of the file, or its largest token if that is larger.
+    pub newest: i64,
+    /// Whether the present boot is recorded.
+    pub boot: BootRecord,
+}
+
+/// Whether a file has a record of the present boot, which keeps tokens in order after a power cut.
+///
+/// ```
+/// # use litelease_store::BootRecord;
+/// assert_ne!(BootRecord::Missing, BootRecord::Durable);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BootRecord {
+    /// There is none. `bootstrap` leaves it, or the next grant outside a transaction that a power cut could take.
+    Missing,
+    /// There is one, and a power cut may still take it, with the grants that rely on it.
+    AtRisk,
+    /// There is one that no power cut takes.
+    Durable,
+}
+
+impl EpochInfo {
+    /// Returns how many epochs are left until tokens reach 2⁵³. Each boot takes one, and `restore_fence` 16,384.
+    ///
+    /// ```
+    /// # use litelease_store::{BootRecord, EpochInfo};
+    /// assert_eq!(EpochInfo { newest: 1 << 53, boot: BootRecord::Missing }.epochs_left(), 0);
+    /// ```
+    pub fn epochs_left(self) -> i64 {
+        epochs_left(self.newest)
+    }
+}
 
 /// What is to be confirmed after a commit of our own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +93,70 @@ impl Store {
             // Somebody else was faster.
             None => Ok(()),
         }
+    }
+
+    /// Records the present boot so that no power cut can take that, if it is not recorded yet.
+    ///
+    /// On a read-only connection it does nothing: nobody can be granted anything through it, either.
+    pub(crate) fn record_boot(&self) -> Result<(), Error> {
+        if recording(self.mark()?, self.here(Boundary::Own)?)?.is_some() {
+            match self.durably(Boundary::Own, |here| self.keep_recording(here)) {
+                Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => {
+                    return Ok(());
+                }
+                done => done?,
+            }
+        }
+        self.has_recorded.set(true);
+        Ok(())
+    }
+
+    /// The same in a transaction that is open.
+    pub(crate) fn keep_recording(&self, here: Here) -> Result<(), Error> {
+        self.verify()?;
+        match recording(self.mark()?, here)? {
+            Some(mark) => self.keep(mark),
+            // Somebody else was faster.
+            None => Ok(()),
+        }
+    }
+
+    /// Records the present boot before a transaction in which grants may follow, if the file has leases. Inside it there is no
+    /// way to make the record durable. Each store looks until it has seen the record once.
+    ///
+    /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell. Returns whether the boot is
+    /// recorded.
+    pub fn record_boot_before_transaction(&self) -> Result<bool, Error> {
+        if self.has_recorded.get() || self.boundary()? != Boundary::Own {
+            return Ok(self.has_recorded.get());
+        }
+        let recorded = match self.verify().and_then(|()| self.record_boot()) {
+            Err(
+                Error::NotBootstrapped
+                | Error::SchemaMismatch { .. }
+                | Error::NewerFormat { .. }
+                | Error::TokenExhausted { .. },
+            ) => Ok(()),
+            done => done,
+        };
+        recorded.map(|()| self.has_recorded.get())
+    }
+
+    /// Returns what the file knows of its epoch.
+    pub fn epoch(&self) -> Result<EpochInfo, Error> {
+        self.naming("look at the epoch", None, || {
+            let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
+            let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
+            let mark = self.mark()?;
+            let boot = match (mark.boot, self.connection.boot()) {
+                // Nothing in memory outlives a boot.
+                (_, 0) => BootRecord::Durable,
+                (found, boot) if found == boot => BootRecord::Durable,
+                (found, boot) if found == -boot => BootRecord::AtRisk,
+                _ => BootRecord::Missing,
+            };
+            Ok(EpochInfo { newest: mark.floor.max(names).max(slots), boot })
+        })
     }
 
     /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is then.
@@ -206,6 +313,10 @@ pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
         "delete" => synchronous >= EXTRA,
         _ => false,
     }
+}
+
+fn recording(mark: Mark, here: Here) -> Result<Option<Mark>, Error> {
+    mark.recording(here).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
 }
 
 fn needed(mark: Mark, here: Here, token: i64) -> Result<Option<Mark>, Error> {

@@ -1,7 +1,8 @@
 //! Raising tokens by hand, for a file that may be older than what it protects.
 
-use litelease_core::{State, Step};
+use litelease_core::{Here, State, Step};
 
+use crate::boot::Boot;
 use crate::change::Change;
 use crate::mark::EVERY_NAME;
 use crate::shelf::{FREE_POOLS, FREE_SLOTS};
@@ -54,18 +55,27 @@ impl Store {
     }
 
     /// Fences off everything that was granted before this file was restored from a backup: ends every lease,
-    /// and raises every token and the floor far above whatever was granted since the backup. Answers the new
-    /// floor.
-    pub fn restore_fence(&self, when: When) -> Result<i64, Error> {
+    /// and raises every token and the floor far above whatever was granted since the backup, and above the token that is
+    /// given. Answers the new floor.
+    ///
+    /// Where the system has no boot id, every start of a process takes an epoch, and the token must be given.
+    pub fn restore_fence(&self, above: Option<i64>, when: When) -> Result<i64, Error> {
         self.naming("fence", None, || {
+            let takes_epochs = self.connection.boot() != 0 && !Boot::present().is_known();
+            if takes_epochs && above.is_none() {
+                return Err(Error::LargestTokenNeeded);
+            }
             self.durably(self.boundary()?, |here| {
                 // Also makes sure that every row is valid: what is not is reported, never overwritten.
                 let rows = self.list()?;
                 let has_pools = self.verify_pools()?;
                 let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
                 let newest = if has_pools { newest.max(self.newest_slot_token()?) } else { newest };
+                let newest = newest.max(above.unwrap_or(0));
                 let floor = self.mark()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
+                // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
+                let here = Here { is_weak: here.boot != 0, ..here };
                 self.all_or_nothing(|| {
                     let floor = self.raise_floor(here, floor)?;
                     if has_pools {

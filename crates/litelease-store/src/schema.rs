@@ -27,7 +27,12 @@ impl Table {
     /// name of a trigger or index that somebody has put on the table.
     pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
-            "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
+            "table"
+                if self.name == META.name && META_OF_40_BITS.table_difference(text).is_none() =>
+            {
+                None
+            }
+            "table" => self.table_difference(text),
             "trigger" => Some(format!(
                 "it has a trigger that is not ours, {text:?}: drop it, and record changes in the \
                  transactions that make them"
@@ -35,6 +40,10 @@ impl Table {
             "index" => Some(format!("it has a unique index that is not ours, {text:?}: drop it")),
             _ => Some("it is a view".into()),
         }
+    }
+
+    fn table_difference(&self, sql: &str) -> Option<String> {
+        difference(sql, &format!("CREATE TABLE {} {}", self.name, self.definition))
     }
 }
 
@@ -58,6 +67,18 @@ pub(crate) const RESOURCES: Table = Table {
 /// What belongs to the file as a whole, in one row: the mark, as `litelease_core::Mark` has it. It is made by
 /// the first call that needs it; a file without it has floor 0 and no boot.
 pub(crate) const META: Table = Table {
+    name: "litelease_meta",
+    definition: "(
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  format INTEGER NOT NULL,
+  token_floor INTEGER NOT NULL CHECK (token_floor >= 0),
+  epoch INTEGER AS (token_floor >> 32),
+  boot INTEGER NOT NULL
+)",
+};
+
+/// The same as it was when an epoch had room for 2⁴⁰ tokens. The column is for people, so both will do.
+const META_OF_40_BITS: Table = Table {
     name: "litelease_meta",
     definition: "(
   id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -96,8 +117,8 @@ impl Store {
     /// Creates the lease table if it is missing, and checks it if it is there.
     ///
     /// On a database that has the right table this changes nothing and needs no write lock, with one exception:
-    /// outside a transaction, where a power cut can take commits of this connection, it leaves the mark of the
-    /// present boot, if it is not there yet.
+    /// outside a transaction it records the present boot durably, if that was not done yet. It does so on a connection that
+    /// loses no commits, too, because one that does may join later, with grants inside its transactions.
     pub fn bootstrap(&self) -> Result<(), Error> {
         self.naming("bootstrap", None, || {
             let boundary = self.boundary()?;
@@ -105,12 +126,12 @@ impl Store {
                 return self.bootstrap_before_reading();
             }
             match self.verify() {
-                Ok(()) if boundary == Boundary::Own => self.mark_boot(boundary),
+                Ok(()) if boundary == Boundary::Own => self.record_boot(),
                 Err(Error::NotBootstrapped) => match boundary {
                     Boundary::Joined(_) => create(self.connection, &RESOURCES),
                     Boundary::Own => self.durably(boundary, |here| {
                         self.create_if_missing()?;
-                        self.keep_needed(here, 0)
+                        self.keep_recording(here)
                     }),
                 },
                 done => done,
@@ -122,17 +143,6 @@ impl Store {
         match self.verify() {
             Err(Error::NotBootstrapped) => create(self.connection, &RESOURCES),
             // Somebody else was faster.
-            done => done,
-        }
-    }
-
-    fn mark_boot(&self, boundary: Boundary) -> Result<(), Error> {
-        if self.needed(boundary, self.mark()?, 0)?.is_none() {
-            return Ok(());
-        }
-        match self.leave_mark(boundary, 0) {
-            // Nobody can be granted anything through this connection, either.
-            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => Ok(()),
             done => done,
         }
     }

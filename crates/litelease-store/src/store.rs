@@ -26,6 +26,8 @@ pub struct Store {
     pub(crate) keeps_mark: Cell<bool>,
     /// The present boot, as far as this database is concerned, as of the same look.
     pub(crate) boot: Cell<i64>,
+    /// Whether this store has seen a durable record of the present boot.
+    pub(crate) has_recorded: Cell<bool>,
     /// What is to be confirmed after the present commit.
     pub(crate) unconfirmed: Cell<Unconfirmed>,
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
@@ -62,6 +64,7 @@ impl Store {
             statements: Statements::new(),
             keeps_mark: Cell::new(false),
             boot: Cell::new(0),
+            has_recorded: Cell::new(false),
             unconfirmed: Cell::new(Unconfirmed::No),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),

@@ -26,7 +26,10 @@ impl Boundary {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.naming("begin a transaction", None, || self.open())?;
+        self.naming("begin a transaction", None, || {
+            self.record_boot_before_transaction()?;
+            self.open()
+        })?;
         self.in_transaction.set(true);
         Ok(())
     }

@@ -9,7 +9,8 @@ use crate::error::lift;
 use crate::linked::view;
 use crate::ringer::Ringer;
 use crate::{
-    BreakResult, ClaimResult, LeaseInfo, Listed, ReleaseResult, RenewResult, Result, TransferResult,
+    BreakResult, ClaimResult, EpochInfo, LeaseInfo, Listed, ReleaseResult, RenewResult, Result,
+    TransferResult,
 };
 
 /// The verbs on leases, as every handle of this crate has them.
@@ -45,9 +46,11 @@ pub struct Leases {
 impl Leases {
     /// Creates the lease table if it is missing, and checks it strictly if it is there.
     ///
-    /// On a database that has the right table this changes nothing, with one exception: on a connection whose
-    /// commits a power cut can take, and outside a transaction, it leaves the mark of the present boot, so that
-    /// tokens stay in order after one. So call it at every start. It may run inside a transaction.
+    /// On a database that has the right table this changes nothing, with one exception: outside a transaction it records
+    /// the present boot of the machine, once, so that no power cut can take that. From then on all grants of this boot are
+    /// in order after a power cut, whatever the `synchronous` of the connection that makes them. So call it at every start.
+    ///
+    /// It may run inside a transaction, but there it records nothing: it cannot be made durable.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -66,6 +69,11 @@ impl Leases {
     /// A live lease is `Busy`, whoever asks, the same owner too. Inside a transaction of the caller's, the token
     /// is the caller's only after COMMIT; open such a transaction with `BEGIN IMMEDIATE`, or the claim may fail
     /// with SQLite's own BUSY.
+    ///
+    /// One case is not in order after a power cut: a claim inside a transaction that the caller has begun, on a connection
+    /// whose commits a power cut can take, in a boot that nobody has recorded. [`bootstrap`](Leases::bootstrap) records it,
+    /// and so do [`transaction`](crate::Litelease::transaction), a [`SingleWriter`](crate::SingleWriter) and a claim outside
+    /// a transaction on such a connection.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -107,7 +115,9 @@ impl Leases {
     /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
     ///
     /// For a file that may be older than what it protects, such as one restored from a backup. As with any
-    /// claim, inside a transaction the token is the caller's only after COMMIT.
+    /// claim, inside a transaction the token is the caller's only after COMMIT. A `min_token` of a later epoch than the file's
+    /// is recorded first, as a boot is; inside a transaction of the caller's it cannot be, so call [`raise`](Leases::raise)
+    /// before.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -614,8 +624,12 @@ impl Leases {
     /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
     ///
     /// Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
-    /// every token and the floor far above all that can have been granted since the backup was made: by 2⁵⁴, which
-    /// is more than 16,000 boots of the machine with 2⁴⁰ grants each. There is room for about 500 such calls.
+    /// every token and the floor far above all that can have been granted since the backup was made: by 2⁴⁶, which
+    /// is more than 16,000 boots of the machine with 2³² grants each. There is room for 127 such calls below 2⁵³, where
+    /// JavaScript and JSON have every number, and for 131,000 in all.
+    ///
+    /// Where the system has no boot id, each start of a process takes an epoch, and so this is
+    /// [`LargestTokenNeeded`](crate::Error::LargestTokenNeeded): use [`restore_fence_above`](Leases::restore_fence_above).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -631,7 +645,42 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence(&self) -> Result<i64> {
-        lift(self.store.restore_fence(When::Now))
+        lift(self.store.restore_fence(None, When::Now))
+    }
+
+    /// [`restore_fence`](Leases::restore_fence) that raises tokens far above `token` as well: the largest one that was seen
+    /// anywhere, in a log or in a gate; 0 if none was.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let floor = db.restore_fence_above(1 << 48)?;
+    /// assert!(floor > 1 << 48);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
+        lift(self.store.restore_fence(Some(token), When::Now))
+    }
+
+    /// Returns what the file knows of its epoch: how far tokens have come, and whether the present boot is recorded.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.epoch()?.boot, BootRecord::Durable);
+    /// assert!(db.epoch()?.epochs_left() > 2_000_000);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn epoch(&self) -> Result<EpochInfo> {
+        lift(self.store.epoch())
+    }
+
+    /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases. Returns whether
+    /// it is recorded.
+    pub(crate) fn record_boot(&self) -> Result<bool> {
+        lift(self.store.record_boot_before_transaction())
     }
 
     /// The verbs on a connection.

@@ -2,12 +2,15 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
 use litelease_writer::{Error as LockError, Held, LockState, Waiting, WriteLock};
 use rusqlite::{Connection, OpenFlags};
+
+use crate::{BootRecord, Error, LiteleaseRef};
 
 /// A connection that writes under a lock which all writers of the file share.
 ///
@@ -17,6 +20,9 @@ use rusqlite::{Connection, OpenFlags};
 ///
 /// A handle may be shared by threads, which are served one after the other. It is for programs that all write this
 /// way; one that does not is still kept out by SQLite itself, and waited for up to the busy timeout.
+///
+/// Where the file has leases, the present boot is recorded when it is opened, or before the first write after they were
+/// made, in a commit of its own: then leases that are claimed inside its writes are in order after a power cut.
 ///
 /// ```
 /// use litelease::SingleWriter;
@@ -35,6 +41,8 @@ pub struct SingleWriter {
     connection: Mutex<Connection>,
     path: PathBuf,
     options: WriterOptions,
+    /// Whether the present boot is recorded for the leases in the file.
+    has_recorded: AtomicBool,
 }
 
 /// How a [`SingleWriter`] works.
@@ -191,7 +199,11 @@ impl SingleWriter {
         };
         let path = path.as_ref().canonicalize().map_err(WriteError::Io)?;
         set_up(&connection, &lock, &options)?;
-        Ok(SingleWriter { lock, connection: Mutex::new(connection), path, options })
+        let connection = Mutex::new(connection);
+        let has_recorded = AtomicBool::new(false);
+        let writer = SingleWriter { lock, connection, path, options, has_recorded };
+        writer.record_boot()?;
+        Ok(writer)
     }
 
     /// Waits for the lock, runs `work` in a transaction (`BEGIN IMMEDIATE`), commits and unlocks.
@@ -239,8 +251,39 @@ impl SingleWriter {
         let held = self.lock.acquire(self.options.timeout, self.options.waiting)?;
         // Only whoever holds the lock comes here. A panic has rolled back already.
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_recorded.load(Ordering::Relaxed) && has_leases(&connection)? {
+            self.record(&connection)?;
+        }
         run(&connection, "BEGIN IMMEDIATE")?;
         Ok(WriteGuard { connection, _held: held, pid: std::process::id() })
+    }
+
+    /// Records the present boot of the machine where the file has leases: what is claimed inside the transactions of this
+    /// writer can get lost in a power cut, and within them nothing can be made durable first.
+    fn record_boot(&self) -> Result<(), WriteError> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if !has_leases(&connection)? {
+            return Ok(());
+        }
+        if LiteleaseRef::new(&connection)
+            .epoch()
+            .is_ok_and(|found| found.boot == BootRecord::Durable)
+        {
+            self.has_recorded.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        let _held = self.lock.acquire(self.options.timeout, self.options.waiting)?;
+        self.record(&connection)
+    }
+
+    fn record(&self, connection: &Connection) -> Result<(), WriteError> {
+        match LiteleaseRef::new(connection).record_boot() {
+            Ok(is_recorded) => self.has_recorded.store(is_recorded, Ordering::Relaxed),
+            Err(Error::Sqlite(error) | Error::CommitUnknown(error)) => return Err(error.into()),
+            // Leases that cannot be used are no concern of other writes: the verbs tell.
+            Err(_) => {}
+        }
+        Ok(())
     }
 
     /// Another connection to the database, for reading: it sees what was committed, and waits for nobody.
@@ -328,6 +371,12 @@ impl Drop for WriteGuard<'_> {
             let _ = run(&self.connection, "ROLLBACK");
         }
     }
+}
+
+/// Whether the file has a table of leases.
+fn has_leases(connection: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'litelease_resources')";
+    connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
 /// Runs a statement that is needed again and again.

@@ -20,6 +20,7 @@ from ._types import (
     FloorTooLow,
     InvalidLeaseRow,
     InvalidTtl,
+    LargestTokenNeeded,
     LeaseInfo,
     NewerFormat,
     NotBootstrapped,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 _RESOURCES, _META = "litelease_resources", "litelease_meta"
 _FORMAT = 1
 _CLAIM, _RENEW, _RELEASE, _TRANSFER, _BREAK, _INSPECT = range(6)
-_TO_RAISE, _TO_RESTORE = 1, 2
+_TO_RAISE, _TO_RESTORE, _TO_RECORD = 1, 2, 3
 _REASONS = list(Reason)
 _MAX = 2**63 - 1
 
@@ -75,8 +76,9 @@ class Litelease(Fences):
     def bootstrap(self) -> None:
         """Creates the lease table if it is missing, and checks it strictly if it is there.
 
-        Call it at every start, outside a transaction: where a power cut can take commits, it also leaves the mark
-        that keeps tokens in order after one.
+        Call it at every start, outside a transaction: it also records the present boot of the machine, so that no power cut
+        can take that. From then on all grants of this boot are in order after one, whatever the ``synchronous`` of the
+        connection that makes them. Inside a transaction it records nothing.
 
         >>> Litelease(sqlite3.connect(":memory:")).bootstrap()
         """
@@ -86,13 +88,8 @@ class Litelease(Fences):
             if self.conn.in_transaction:
                 return self._write(self._create_if_missing, locks=False)
             return self._durably(self._create_and_mark)
-        if not self.conn.in_transaction and self._mark(keeps_mark, 0).writes:
-            try:
-                self._leave_mark(0)
-            except sqlite3.OperationalError as error:
-                # Nobody can be granted anything through a read-only connection, either.
-                if "readonly" not in str(error):
-                    raise
+        if not self.conn.in_transaction:
+            self._record_boot(keeps_mark)
 
     def claim(
         self,
@@ -280,19 +277,30 @@ class Litelease(Fences):
 
         self._change(name, None, None, decide)
 
-    def restore_fence(self) -> int:
+    def restore_fence(self, *, above: int | None = None) -> int:
         """Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
 
         Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
-        every token and the floor far above all that can have been granted since the backup was made.
+        every token and the floor far above all that can have been granted since the backup was made, and above the token
+        ``above``: the largest one that was seen anywhere. Where the system has no boot id it must be given, or this is
+        ``LargestTokenNeeded``: there each start of a process takes an epoch.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.restore_fence(above=2**48) > 2**48
+        True
         """
+        if above is not None:
+            _check_floor(above)
+        elif self._file() and (reason := _library.needs_largest_token()):
+            raise LargestTokenNeeded(reason)
 
         def work() -> int:
             keeps_mark = self._check()
             tokens = [_valid("?", found)[2] for found in self._run("list")]
             has_pools = self._is_there("litelease_pools") and self._is_there("litelease_pool_slots")
             slots = [self._run("newest_slot")[0][0] or 0] if has_pools else []
-            mark = self._mark(keeps_mark, max(tokens + slots, default=0), wish=_TO_RESTORE)
+            mark = self._mark(keeps_mark, max([above or 0, *tokens, *slots]), wish=_TO_RESTORE)
             self._keep(keeps_mark, mark)
             if has_pools:
                 self._run("free_slots")
@@ -359,14 +367,30 @@ class Litelease(Fences):
             return False
         return bool(self._mark(keeps_mark, token).writes)
 
-    def _leave_mark(self, token: int) -> None:
-        """Stores the mark that is needed before ``token`` may be granted."""
+    def _leave_mark(self, token: int, *, wish: int = 0) -> None:
+        """Stores the mark that is needed before ``token`` may be granted, or for what else is wished."""
 
         def work() -> None:
             keeps_mark = self._check()
-            self._keep(keeps_mark, self._mark(keeps_mark, token))
+            self._keep(keeps_mark, self._mark(keeps_mark, token, wish=wish))
 
         self._durably(work)
+
+    def _record_boot(self, keeps_mark: bool) -> None:
+        """Records the present boot so that no power cut can take that, if it is not recorded yet. On a strong connection,
+        too: a weaker one may join later, with grants inside its transactions."""
+        if not self._mark(keeps_mark, 0, wish=_TO_RECORD).writes:
+            return
+        try:
+            self._leave_mark(0, wish=_TO_RECORD)
+        except sqlite3.OperationalError as error:
+            # Nobody can be granted anything through a read-only connection, either.
+            if "readonly" not in str(error):
+                raise
+
+    def _has_recorded_boot(self) -> bool:
+        """Whether the present boot is recorded, so that no power cut can take that."""
+        return not self._mark(self._check(), 0, wish=_TO_RECORD).writes
 
     def _mark(self, keeps_mark: bool, number: int, *, wish: int = 0) -> _library.Mark:
         """The mark that the file needs to grant a token, or what else is wished."""
@@ -490,7 +514,7 @@ class Litelease(Fences):
     def _create_and_mark(self) -> None:
         self._create_if_missing()
         keeps_mark = self._check()
-        self._keep(keeps_mark, self._mark(keeps_mark, 0))
+        self._keep(keeps_mark, self._mark(keeps_mark, 0, wish=_TO_RECORD))
 
     def _check(self) -> bool:
         """Makes sure that the tables are ours. Answers whether the file keeps a mark.

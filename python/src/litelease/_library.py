@@ -122,6 +122,8 @@ def _library() -> ctypes.CDLL:
     library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
     library.litelease_door_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
     library.litelease_door_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
+    library.litelease_door_needs_largest_token.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_door_needs_largest_token.restype = ctypes.c_size_t
     library.litelease_door_marked.argtypes = [_Text, ctypes.c_int64]
     library.litelease_door_marked.restype = None
     library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
@@ -205,7 +207,8 @@ def is_plainly_marked(floor: int, boot: int, token: int) -> bool:
 def mark(
     wish: int, number: int, *, stored: tuple[int, int], file: str, journal_mode: str, synchronous: int, is_own: bool
 ) -> tuple[int, Mark]:
-    """Asks which mark a file needs (0 to grant a token, 1 to raise the floor, 2 to fence a restored file).
+    """Asks which mark a file needs (0 to grant a token, 1 to raise the floor, 2 to fence a restored file, 3 to record the
+    present boot).
 
     ``stored`` is its floor and boot. Answers 0 and the mark, or why it refuses.
     """
@@ -224,6 +227,13 @@ def mark(
     answer = Mark()
     code: int = _library().litelease_door_mark(ctypes.byref(question), ctypes.byref(answer))
     return code, answer
+
+
+def needs_largest_token() -> str | None:
+    """Why a restored file cannot be fenced without a token that was seen elsewhere; ``None`` if it can be."""
+    out = ctypes.create_string_buffer(4096)
+    length: int = _library().litelease_door_needs_largest_token(out, len(out))
+    return out.raw[: min(length, len(out))].decode() if length else None
 
 
 def marked(file: str, floor: int) -> None:

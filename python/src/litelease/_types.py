@@ -154,6 +154,10 @@ class TokenExhausted(LiteleaseError):
     """No larger token exists. Nothing was written."""
 
 
+class LargestTokenNeeded(LiteleaseError):
+    """A restored file is to be fenced where the system has no boot id: pass the largest token that was seen."""
+
+
 class FloorTooLow(LiteleaseError):
     """A floor was to be raised to less than it is. Nothing was written."""
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use litelease::rusqlite::{self, Connection};
-use litelease::{Listed, Litelease, Status};
+use litelease::{BootRecord, EpochInfo, Listed, Litelease, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -80,11 +80,55 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
         Ok(leases) => {
             holders(&leases, note);
             guards(&db, note);
+            match db.epoch() {
+                Ok(epoch) => tokens(epoch, note),
+                Err(error) => note("tokens", Wrong, error.to_string()),
+            }
         }
         Err(litelease::Error::NotBootstrapped) => {
             note("leases", Mind, "no lease table yet: the first claim or run makes it".into());
         }
         Err(error) => note("leases", Wrong, error.to_string()),
+    }
+}
+
+/// With fewer epochs below 2⁵³ left than this, an eighth of all, it is time to think of it.
+const FEW_EPOCHS: i64 = 1 << 18;
+
+/// Whether tokens stay in order after a power cut, and how far they have come.
+fn tokens(epoch: EpochInfo, note: Note<'_>) {
+    match epoch.boot {
+        BootRecord::Durable => {
+            note("boot", Fine, "recorded: no power cut brings a token back".into());
+        }
+        BootRecord::AtRisk => note(
+            "boot",
+            Mind,
+            "leases were claimed inside a transaction before this boot of the machine was recorded, and a power cut \
+             now could bring their tokens back: call bootstrap at every start, outside a transaction; any claim \
+             outside one cures it, too"
+                .into(),
+        ),
+        BootRecord::Missing => note(
+            "boot",
+            Mind,
+            "not recorded since the machine was started: leases claimed inside a transaction with a weaker \
+             synchronous than FULL (EXTRA without WAL) are not safe from a power cut yet: call bootstrap at every \
+             start, outside a transaction"
+                .into(),
+        ),
+    }
+    let (newest, left) = (epoch.newest, epoch.epochs_left());
+    match left {
+        FEW_EPOCHS.. => note("tokens", Fine, format!("up to {newest}, {left} epochs below 2^53")),
+        _ => {
+            let text = format!(
+                "up to {newest}: {left} epochs are left below 2^53, above which JavaScript and many JSON readers \
+                 round; each boot takes one and restore-fence 16384: read tokens as 64-bit integers, or begin \
+                 with a new file and new names"
+            );
+            note("tokens", Mind, text);
+        }
     }
 }
 

@@ -16,12 +16,19 @@ use crate::output::answer;
 #[command(
     name = "restore-fence",
     after_help = "Example:
-  litelease restore-fence --db app.sqlite3 --yes"
+  litelease restore-fence --db app.sqlite3 --yes
+  litelease restore-fence --db app.sqlite3 --above 4294967311    a token that was seen in a log or a gate"
 )]
 pub(crate) struct Args {
     /// Do not ask
     #[arg(short, long)]
     yes: bool,
+    /// The largest token that was seen anywhere; raise tokens far above it, too
+    ///
+    /// Where the system has no boot id, every start of a process takes an epoch of tokens, and this must be given: 0 if no
+    /// token was seen.
+    #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(i64).range(0..))]
+    above: Option<i64>,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
@@ -30,7 +37,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         eprintln!("litelease: nothing was done");
         return Ok(code::NO);
     }
-    let floor = db.restore_fence()?;
+    let floor = match args.above {
+        Some(token) => db.restore_fence_above(token)?,
+        None => db.restore_fence()?,
+    };
     let text = format!("fenced: every token from now on is larger than {floor}");
     answer(common.json, json!({ "floor": floor }), &text);
     Ok(code::OK)
