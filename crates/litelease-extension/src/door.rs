@@ -27,7 +27,8 @@ pub struct Text {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CQuestion {
-    /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect.
+    /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect; 6 claim from the dead holder whose grant is
+    /// `owner` and `token`, for `new_owner`.
     verb: c_int,
     has_row: c_int,
     has_expiry: c_int,
@@ -237,6 +238,7 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         3 => Verb::Transfer { who, new_owner: new_owner.ok_or(5)?, ttl_ms },
         4 => Verb::Break,
         5 => Verb::Inspect,
+        6 => Verb::ClaimFromDead { owner: new_owner.ok_or(5)?, ttl_ms, dead: who },
         _ => return Err(5),
     };
     let question = Question { verb, state, now_ms: asked.now_ms, floor: asked.floor };

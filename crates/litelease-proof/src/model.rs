@@ -7,7 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use litelease_core::{ClaimResult, Here, Mark, Row, State, Step, Tenure, Term, claim};
+use litelease_core::{
+    ClaimResult, Claimant, Here, Mark, Row, State, Step, Tenure, Term, claim, claim_from_dead,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 /// How much of everything there is, besides grants.
@@ -32,10 +34,12 @@ pub enum Protection {
     RestoreFence,
     /// A token above the epoch raises it.
     EpochOfToken,
+    /// A claim from a holder that is taken for dead gets a new token.
+    NewTokenOnTakeover,
 }
 
 /// All of them.
-pub const PROTECTIONS: [Protection; 7] = [
+pub const PROTECTIONS: [Protection; 8] = [
     Protection::Fence,
     Protection::NoClocks,
     Protection::AfterCommit,
@@ -43,6 +47,7 @@ pub const PROTECTIONS: [Protection; 7] = [
     Protection::DurableMark,
     Protection::RestoreFence,
     Protection::EpochOfToken,
+    Protection::NewTokenOnTakeover,
 ];
 
 /// The world, with one protection missing or none.
@@ -126,6 +131,9 @@ enum Action {
     /// A token that was seen elsewhere: far above what the file knows.
     ClaimAbove,
     ClaimInTransaction,
+    /// The newest grant is taken over because its holder is taken for dead. It may be alive all the same: whoever
+    /// decides that may be wrong, and the fence must hold.
+    ClaimFromDead,
     Commit,
     Rollback,
     /// The system writes back what it has; a strong commit does, too.
@@ -149,7 +157,12 @@ impl World {
     }
 
     /// What a claim would be granted, with the mark right before it.
-    fn grant(&self, moment: &mut Moment, min_token: i64) -> Option<Grant> {
+    fn grant(
+        &self,
+        moment: &mut Moment,
+        min_token: i64,
+        dead: Option<Claimant<'_>>,
+    ) -> Option<Grant> {
         let mut token = 0;
         loop {
             let mark = moment.now.mark;
@@ -166,7 +179,11 @@ impl World {
             let row = Row::new("x", State::stored(file.token, owner, file.expires_at_ms));
             let term = Term::new(TTL, moment.clock).expect("a term");
             let floor = file.mark.floor.max(min_token);
-            let Step { write, answer } = claim(row, "a", term, floor).expect("a token");
+            let step = match dead {
+                Some(dead) => claim_from_dead(row, "a", term, floor, dead),
+                None => claim(row, "a", term, floor),
+            };
+            let Step { write, answer } = step.expect("a token");
             let ClaimResult::Acquired(lease) = answer else { return None };
             if lease.token != token {
                 token = lease.token;
@@ -212,6 +229,9 @@ impl Model for World {
         let is_open = moment.open.is_some();
         if moment.grants.len() < self.grants && !is_open {
             actions.extend([Action::Claim, Action::ClaimAbove]);
+            if !moment.grants.is_empty() {
+                actions.push(Action::ClaimFromDead);
+            }
             // Inside a transaction the mark is promised only where bootstrap has left it before.
             if moment.now.mark.needed(0, self.here(moment)) == Ok(None) {
                 actions.push(Action::ClaimInTransaction);
@@ -248,15 +268,24 @@ impl Model for World {
         let mut moment = last.clone();
         match action {
             Action::Claim => {
-                let grant = self.grant(&mut moment, 0)?;
+                let grant = self.grant(&mut moment, 0, None)?;
                 moment.grants.push(grant);
             }
             Action::ClaimAbove => {
-                let grant = self.grant(&mut moment, 5 << 40)?;
+                let grant = self.grant(&mut moment, 5 << 40, None)?;
+                moment.grants.push(grant);
+            }
+            Action::ClaimFromDead => {
+                let dead = last.grants.last()?.token;
+                let claimant = Claimant { owner: "a", token: Some(dead) };
+                let mut grant = self.grant(&mut moment, 0, Some(claimant))?;
+                if !self.has(Protection::NewTokenOnTakeover) {
+                    (grant.token, moment.now.token) = (dead, dead);
+                }
                 moment.grants.push(grant);
             }
             Action::ClaimInTransaction => {
-                let grant = self.grant(&mut moment, 0)?;
+                let grant = self.grant(&mut moment, 0, None)?;
                 moment.open = Some((last.now, grant));
                 if !self.has(Protection::AfterCommit) {
                     moment.grants.push(grant);
