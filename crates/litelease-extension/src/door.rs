@@ -15,7 +15,7 @@ use litelease_store::door::{
 
 use litelease_core::{Claimant, Mark, Reason, Refusal, State};
 #[cfg(unix)]
-use litelease_keeper::{Identity, Kind};
+use litelease_keeper::{HolderKind, Identity};
 
 /// A text of the host's.
 #[repr(C)]
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn litelease_door_is_dead(owner: Text) -> c_int {
 
 #[cfg(unix)]
 fn identity(kind: c_int) -> Option<String> {
-    let kind = if kind == 0 { Kind::Hold } else { Kind::Lock };
+    let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };
     Some(Identity::new(kind).to_string())
 }
 

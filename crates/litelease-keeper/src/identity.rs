@@ -14,8 +14,8 @@ use crate::process::{self, Seen};
 /// The last word is unique to one acquisition; it starts with its time.
 ///
 /// ```
-/// # use litelease_keeper::{Identity, Kind, Liveness};
-/// let me = Identity::new(Kind::Hold);
+/// # use litelease_keeper::{Identity, HolderKind, Liveness};
+/// let me = Identity::new(HolderKind::Hold);
 /// let read = Identity::parse(&me.to_string()).unwrap();
 /// assert_eq!(read, me);
 /// assert_eq!((read.pid, read.is_dead()), (std::process::id(), false));
@@ -31,7 +31,7 @@ pub struct Identity {
     /// to another process.
     pub start: Option<u64>,
     /// Where that process can be found, and what it is to the lease. Not in texts of systems that do not tell.
-    pub found: Option<(Place, Kind)>,
+    pub holder: Option<(PidScope, HolderKind)>,
     /// 32 hex digits, unique to this acquisition.
     pub unique: String,
 }
@@ -40,11 +40,11 @@ pub struct Identity {
 /// counted from boot and shown as the time namespace of the reader has them.
 ///
 /// ```
-/// # use litelease_keeper::Place;
-/// assert_eq!(Place::here(), Place::here());
+/// # use litelease_keeper::PidScope;
+/// assert_eq!(PidScope::here(), PidScope::here());
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PidScope {
     /// The kernel's id of the boot.
     pub boot: String,
     /// The inode of the pid namespace.
@@ -56,13 +56,13 @@ pub struct Place {
 /// What a process is to a lease that names it.
 ///
 /// ```
-/// # use litelease_keeper::{Identity, Kind};
-/// let supervisor = Identity::new(Kind::Run { group: 4711 });
+/// # use litelease_keeper::{Identity, HolderKind};
+/// let supervisor = Identity::new(HolderKind::Run { group: 4711 });
 /// # #[cfg(target_os = "linux")]
 /// assert!(supervisor.to_string().contains(" group 4711 run "));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum HolderKind {
     /// It holds the lease, and nobody does when it has ended.
     Hold,
     /// It holds the lease for a process group that does the work: nobody does when both have ended.
@@ -89,21 +89,21 @@ pub enum Liveness {
 
 impl Identity {
     /// This process, for one acquisition.
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: HolderKind) -> Self {
         Identity::of(std::process::id(), kind)
     }
 
     /// The process that has started this one, for a program that claims on behalf of its caller.
     pub fn of_parent() -> Self {
-        Identity::of(std::os::unix::process::parent_id(), Kind::Claim)
+        Identity::of(std::os::unix::process::parent_id(), HolderKind::Claim)
     }
 
-    fn of(pid: u32, kind: Kind) -> Self {
-        let place = Place::here();
-        // Without a place, the start might be another process's, by another numbering.
-        let start = place.as_ref().and_then(|_| process::start_of(pid));
-        let found = start.and(place).map(|place| (place, kind));
-        Identity { host: host(), pid, start, found, unique: unique() }
+    fn of(pid: u32, kind: HolderKind) -> Self {
+        let scope = PidScope::here();
+        // Without a scope, the start might be another process's, by another numbering.
+        let start = scope.as_ref().and_then(|_| process::start_of(pid));
+        let holder = start.and(scope).map(|scope| (scope, kind));
+        Identity { host: host(), pid, start, holder, unique: unique() }
     }
 
     /// Reads an owner text that was written by [`Identity`], in whichever language. Texts of earlier versions tell the
@@ -113,21 +113,21 @@ impl Identity {
         let (&unique, words) = words.split_last()?;
         let is_unique = unique.len() == 32 && unique.bytes().all(|byte| byte.is_ascii_hexdigit());
         let [host, "pid", pid, words @ ..] = words else { return None };
-        let (start, found) = match words {
+        let (start, holder) = match words {
             [] => (None, None),
             ["start", start] => (start.parse().ok(), None),
             ["start", start, "boot", boot, "pidns", pids, "timens", times, kind @ ..] => {
-                let place = Place {
+                let scope = PidScope {
                     boot: (*boot).into(),
                     pid_namespace: pids.parse().ok()?,
                     time_namespace: times.parse().ok()?,
                 };
-                (Some(start.parse().ok()?), Some((place, Kind::parse(kind)?)))
+                (Some(start.parse().ok()?), Some((scope, HolderKind::parse(kind)?)))
             }
             _ => return None,
         };
         let (host, pid, unique) = ((*host).into(), pid.parse().ok()?, unique.into());
-        is_unique.then_some(Identity { host, pid, start, found, unique })
+        is_unique.then_some(Identity { host, pid, start, holder, unique })
     }
 
     /// When it was acquired, in Unix milliseconds, if the text tells.
@@ -141,18 +141,18 @@ impl Identity {
     /// It is dead if the system knows no such process, if the number is another process's by now, or if all of its
     /// threads have ended. A process group must have ended, too.
     pub fn liveness(&self) -> Liveness {
-        let (Some((place, kind)), Some(start)) = (&self.found, self.start) else {
+        let (Some((scope, kind)), Some(start)) = (&self.holder, self.start) else {
             return Liveness::Unknown;
         };
         if self.host != host() {
             return Liveness::Unknown;
         }
-        if Place::here().as_ref() != Some(place) {
+        if PidScope::here().as_ref() != Some(scope) {
             return Liveness::Unknown;
         }
         match (process::look_at(self.pid, start), *kind) {
             (Seen::Alive, _) => Liveness::Alive,
-            (Seen::Ended, Kind::Run { group }) if !process::is_group_gone(group) => {
+            (Seen::Ended, HolderKind::Run { group }) if !process::is_group_gone(group) => {
                 Liveness::Unknown
             }
             (Seen::Ended, _) => Liveness::Dead,
@@ -164,39 +164,39 @@ impl Identity {
     ///
     /// Never for a process that merely claimed it for others, such as a script's shell.
     pub fn is_dead(&self) -> bool {
-        let is_holder = matches!(self.found, Some((_, Kind::Hold | Kind::Run { .. })));
+        let is_holder = matches!(self.holder, Some((_, HolderKind::Hold | HolderKind::Run { .. })));
         // Most holders are alive, and that is cheaper to see than where they are.
         let has_ended = |start| process::look_at(self.pid, start) == Seen::Ended;
         is_holder && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
     }
 }
 
-impl Place {
-    /// The place of this process, if the system tells, and if its /proc shows the processes of this place.
+impl PidScope {
+    /// Returns the scope of this process, if the system tells and its /proc shows the processes of this scope.
     pub fn here() -> Option<Self> {
-        process::place()
+        process::scope()
     }
 }
 
-impl Kind {
+impl HolderKind {
     fn parse(words: &[&str]) -> Option<Self> {
         Some(match words {
-            ["hold"] => Kind::Hold,
-            ["group", group, "run"] => Kind::Run { group: group.parse().ok()? },
-            ["claim"] => Kind::Claim,
-            ["lock"] => Kind::Lock,
+            ["hold"] => HolderKind::Hold,
+            ["group", group, "run"] => HolderKind::Run { group: group.parse().ok()? },
+            ["claim"] => HolderKind::Claim,
+            ["lock"] => HolderKind::Lock,
             _ => return None,
         })
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for HolderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kind::Hold => f.write_str("hold"),
-            Kind::Run { group } => write!(f, "group {group} run"),
-            Kind::Claim => f.write_str("claim"),
-            Kind::Lock => f.write_str("lock"),
+            HolderKind::Hold => f.write_str("hold"),
+            HolderKind::Run { group } => write!(f, "group {group} run"),
+            HolderKind::Claim => f.write_str("claim"),
+            HolderKind::Lock => f.write_str("lock"),
         }
     }
 }
@@ -207,8 +207,8 @@ impl fmt::Display for Identity {
         if let Some(start) = self.start {
             write!(f, "start {start} ")?;
         }
-        if let Some((place, kind)) = &self.found {
-            let Place { boot, pid_namespace, time_namespace } = place;
+        if let Some((scope, kind)) = &self.holder {
+            let PidScope { boot, pid_namespace, time_namespace } = scope;
             write!(f, "boot {boot} pidns {pid_namespace} timens {time_namespace} {kind} ")?;
         }
         f.write_str(&self.unique)

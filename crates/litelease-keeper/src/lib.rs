@@ -18,7 +18,7 @@ mod watch;
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
 pub use hold::{Grant, Hold, Window};
-pub use identity::{Identity, Kind, Liveness, Place, unique};
+pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
 pub use keeper::{Keeper, Kept, Rows};
 pub use loss::Loss;
 pub use wait::{Waiter, nap};

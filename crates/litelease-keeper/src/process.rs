@@ -1,12 +1,12 @@
 //! What the system tells about a process: whether it is there, since when, and whose numbers these are.
 //!
-//! All of it is Linux. Elsewhere there is no place, so no owner text names one, and nobody is found dead.
+//! All of it is Linux. Elsewhere there is no scope, so no owner text names one, and nobody is found dead.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
-use crate::identity::Place;
+use crate::identity::PidScope;
 
 /// What is seen of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,8 +52,8 @@ pub(crate) fn start_of(pid: u32) -> Option<u64> {
     Some(stat(pid)?.1)
 }
 
-/// Where this process is, if /proc tells and shows the processes of that place.
-pub(crate) fn place() -> Option<Place> {
+/// Returns the scope of this process, if /proc tells and shows the processes of that scope.
+pub(crate) fn scope() -> Option<PidScope> {
     if !cfg!(target_os = "linux") || !is_own_proc() {
         return None;
     }
@@ -68,7 +68,7 @@ pub(crate) fn place() -> Option<Place> {
     };
     let is_word = !boot.is_empty() && !boot.contains(char::is_whitespace);
     let pid_namespace = namespace("pid").ok()?.ino();
-    is_word.then_some(Place { boot, pid_namespace, time_namespace })
+    is_word.then_some(PidScope { boot, pid_namespace, time_namespace })
 }
 
 /// Whether /proc has the numbers of this process's own namespace. One that was mounted outside of it shows other

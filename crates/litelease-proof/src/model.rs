@@ -229,7 +229,8 @@ impl Model for World {
         let is_open = moment.open.is_some();
         if moment.grants.len() < self.grants && !is_open {
             actions.extend([Action::Claim, Action::ClaimAbove]);
-            if !moment.grants.is_empty() {
+            // Once is enough, and keeps the search small.
+            if moment.grants.len() == 1 {
                 actions.push(Action::ClaimFromDead);
             }
             // Inside a transaction the mark is promised only where bootstrap has left it before.

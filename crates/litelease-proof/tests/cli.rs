@@ -111,7 +111,7 @@ fn a_dead_holder_is_seen_as_such() {
     acquired(db.claim("y", &reused.to_string(), LONG));
     assert_eq!(json(&desk, &["who", "y"]).1["process"], "dead");
     // A text that does not tell where its process can be found proves nothing.
-    let earlier = Identity { found: None, ..reused };
+    let earlier = Identity { holder: None, ..reused };
     acquired(db.claim("z", &earlier.to_string(), LONG));
     assert_eq!(json(&desk, &["who", "z"]).1["process"], "unknown");
     // `claim` names who has called it. That it is gone does not free the name.

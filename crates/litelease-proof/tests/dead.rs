@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease::{ClaimResult, HoldOptions, Identity, Kind, Litelease, Liveness, Place as Where};
+use litelease::{ClaimResult, HoldOptions, HolderKind, Identity, Litelease, Liveness, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, Place, acquired, eventually, tell, worker};
 
@@ -138,24 +138,24 @@ fn only_a_text_that_names_a_holder_of_this_very_place_lets_it_be_found_dead() {
     let place = Place::new("WAL");
     let db = place.open(LONG);
     let mut gone = Command::new("true").spawn().unwrap();
-    let dead = Identity { pid: gone.id(), ..Identity::new(Kind::Hold) };
+    let dead = Identity { pid: gone.id(), ..Identity::new(HolderKind::Hold) };
     gone.wait().unwrap();
-    let (here, _) = dead.found.clone().unwrap();
-    let at = |place: Where| Identity { found: Some((place, Kind::Hold)), ..dead.clone() };
-    let as_kind = |kind| Identity { found: Some((here.clone(), kind)), ..dead.clone() };
+    let (here, _) = dead.holder.clone().unwrap();
+    let at = |scope: PidScope| Identity { holder: Some((scope, HolderKind::Hold)), ..dead.clone() };
+    let as_kind = |kind| Identity { holder: Some((here.clone(), kind)), ..dead.clone() };
     let living = Identity { pid: std::process::id(), ..dead.clone() };
     let unknown = [
         ("another host", Identity { host: "elsewhere".into(), ..dead.clone() }),
-        ("another boot", at(Where { boot: "another".into(), ..here.clone() })),
-        ("another container", at(Where { pid_namespace: 1, ..here.clone() })),
-        ("another clock", at(Where { time_namespace: 1, ..here.clone() })),
-        ("who called claim", as_kind(Kind::Claim)),
-        ("who made a lock", as_kind(Kind::Lock)),
-        ("a group that is there", as_kind(Kind::Run { group: own_group() })),
-        ("every group", as_kind(Kind::Run { group: 1 })),
-        ("the group of whoever asks", as_kind(Kind::Run { group: 0 })),
-        ("an earlier format", Identity { found: None, ..dead.clone() }),
-        ("a system that tells nothing", Identity { found: None, start: None, ..dead.clone() }),
+        ("another boot", at(PidScope { boot: "another".into(), ..here.clone() })),
+        ("another container", at(PidScope { pid_namespace: 1, ..here.clone() })),
+        ("another clock", at(PidScope { time_namespace: 1, ..here.clone() })),
+        ("who called claim", as_kind(HolderKind::Claim)),
+        ("who made a lock", as_kind(HolderKind::Lock)),
+        ("a group that is there", as_kind(HolderKind::Run { group: own_group() })),
+        ("every group", as_kind(HolderKind::Run { group: 1 })),
+        ("the group of whoever asks", as_kind(HolderKind::Run { group: 0 })),
+        ("an earlier format", Identity { holder: None, ..dead.clone() }),
+        ("a system that tells nothing", Identity { holder: None, start: None, ..dead.clone() }),
         ("no process", Identity { pid: 0, ..dead.clone() }),
         ("no number of a process", Identity { pid: u32::MAX, ..dead.clone() }),
         ("somebody alive", living.clone()),
@@ -176,7 +176,7 @@ fn only_a_text_that_names_a_holder_of_this_very_place_lets_it_be_found_dead() {
     for (what, who) in [
         ("a process that is gone", dead.clone()),
         ("a number that is used again", reused),
-        ("a group that is gone", as_kind(Kind::Run { group })),
+        ("a group that is gone", as_kind(HolderKind::Run { group })),
     ] {
         acquired(db.claim(what, &who.to_string(), LONG));
         assert_eq!(who.liveness(), Liveness::Dead, "{what}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Grant, Hold, Identity, Keeper, Kept, Kind, Rows, SystemClock, Window,
+    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
 };
 use rusqlite::Connection;
 
@@ -31,7 +31,7 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
-    kind: Kind,
+    kind: HolderKind,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on panic.
@@ -93,7 +93,7 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: Kind::Hold }
+        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -119,7 +119,7 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn group(self, group: u32) -> Self {
-        HoldOptions { kind: Kind::Run { group }, ..self }
+        HoldOptions { kind: HolderKind::Run { group }, ..self }
     }
 }
 
