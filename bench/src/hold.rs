@@ -28,6 +28,7 @@ pub(crate) fn holding() -> Result<Vec<Figure>> {
     let what = "wake-up by somebody who does not ring: p50, ms";
     Ok(vec![
         wake("H", "statement", what, 5.0)?,
+        takeover()?,
         succession()?,
         overhead()?,
         memory()?,
@@ -52,9 +53,16 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
             tell("released")?;
             std::io::stdin().lock().read_line(&mut String::new())?;
         },
+        // Has the name until it is killed, under a text that does not tell which process it is.
+        "claimer" => {
+            let claimed = db.claim("x", "a", Duration::from_secs(1))?;
+            tell("claimed")?;
+            sleep(LONG);
+            claimed.acquired().map(drop).ok_or("busy".into())
+        }
         // Holds the name until it is killed.
         "holder" => {
-            let held = db.hold("x", HoldOptions::new(Duration::from_secs(1)))?;
+            let held = db.hold("x", HoldOptions::new(LONG))?;
             tell("held")?;
             held.lost().wait();
             Ok(())
@@ -122,13 +130,42 @@ fn share_of_a_core(worker: &Worker, rounds: usize, time: Duration) -> Result<Rou
     Rounds::new(shares)
 }
 
+/// A holder is killed while somebody waits: how long after that does the waiter have the name?
+fn takeover() -> Result<Figure> {
+    let place = Place::new()?;
+    let db = Litelease::open_own(&place.file)?;
+    let mut late = Vec::new();
+    for round in 0..10 {
+        let mut holder = Worker::start("holder", &place.file)?;
+        holder.line()?;
+        // At another moment between two looks each time.
+        let killed = std::thread::spawn(move || -> std::io::Result<Duration> {
+            sleep(Duration::from_millis(600 + 50 * round));
+            holder.child.kill()?;
+            let at = now();
+            holder.child.wait()?;
+            Ok(at)
+        });
+        let next = db.claim_wait("x", "b", LONG, LONG)?;
+        let at = now();
+        let killed = killed.join().map_err(|_| "the killer is gone")??;
+        late.push(ms(at.saturating_sub(killed)));
+        db.release_exact(&next.acquired().ok_or("busy")?)?;
+    }
+    let late = Rounds::new(late)?;
+    let [_, worst] = late.range();
+    let what = "a holder is killed: its successor, who waits, has the name after ms";
+    let detail = format!("the worst of 10; p50 {:.0}; the ttl is an hour", late.median());
+    Ok(figure(what, 1000.0, worst, detail))
+}
+
 /// A holder is killed, and a waiter takes over: how long after the lease was over?
 fn succession() -> Result<Figure> {
     let place = Place::new()?;
     let db = Litelease::open_own(&place.file)?;
     let mut late = Vec::new();
     for _ in 0..10 {
-        let mut holder = Worker::start("holder", &place.file)?;
+        let mut holder = Worker::start("claimer", &place.file)?;
         holder.line()?;
         holder.child.kill()?;
         holder.child.wait()?;

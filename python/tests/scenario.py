@@ -106,8 +106,11 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("count", "ttl", "above", "token", "key"):
+    for label in ("count", "ttl", "from", "above", "token", "key"):
         if takes(label):
+            if label == "from":
+                verb = "claim from dead"
+                takes("dead")
             found[label] = asked.pop(0)
     assert not asked, f"{place}: unexpected {asked}"
     return Step(place, text, now_ms, verb, found, answer or "ok")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 import pickle
 import signal
@@ -12,12 +13,13 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
 import litelease
 
-from litelease import Acquired, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
+from litelease import Acquired, Busy, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
 
 
 @pytest.fixture
@@ -238,21 +240,70 @@ HOLDER = """
 import sqlite3, sys, time
 from litelease import Litelease
 db = Litelease(sqlite3.connect(sys.argv[1], isolation_level=None))
-with db.hold("books", ttl=1.0):
+with db.hold("books", ttl=60.0, owner=sys.argv[2] if sys.argv[2:] else None):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
-def test_a_holder_that_is_killed_is_succeeded_when_its_lease_runs_out(db: Litelease, tmp_path: Path) -> None:
-    file = str(tmp_path / "app.sqlite3")
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, file], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-    holder.kill()
-    holder.wait()
-    with db.hold("books", ttl=30, wait=20) as held:
+def test_a_holder_that_is_killed_is_succeeded_at_once_and_a_stopped_one_is_not(db: Litelease, tmp_path: Path) -> None:
+    with start_holder(tmp_path) as holder:
+        holder.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimeoutError):
+            db.hold("books", ttl=30, wait=0.8)
+        holder.kill()
+        assert isinstance(db.claim("books", "b", 30), Busy), "plain claims wait"
+        with db.hold("books", ttl=30, wait=20) as held:
+            assert held.token == 2
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL on this system")
+def test_a_dead_holder_with_an_owner_text_of_its_own_is_not_judged(db: Litelease, tmp_path: Path) -> None:
+    with start_holder(tmp_path, "worker-a") as holder:
+        holder.kill()
+        holder.wait()
+        with pytest.raises(TimeoutError):
+            db.hold("books", ttl=30, wait=0.8)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_child_that_a_dead_holder_has_forked_is_not_the_holder(db: Litelease) -> None:
+    told, telling = os.pipe()
+    go_on, stop = os.pipe()
+    if (parent := os.fork()) == 0:
+        own = Litelease(sqlite3.connect(db.conn.execute("PRAGMA database_list").fetchone()[2], isolation_level=None))
+        held = own.hold("books", ttl=60)
+        if os.fork() == 0:
+            try:
+                held.check()
+            except Lost:
+                os.close(stop)
+                os.write(telling, b"lost")
+                os.read(go_on, 1)
+            os._exit(0)
+        time.sleep(60)
+        os._exit(0)
+    os.close(telling)
+    assert os.read(told, 9) == b"lost"
+    with pytest.raises(TimeoutError):
+        db.hold("books", ttl=30)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    with db.hold("books", ttl=30, wait=20) as held:  # while the child lives on
         assert held.token == 2
+    os.close(stop)
+
+
+@contextlib.contextmanager
+def start_holder(folder: Path, *owner: str) -> Iterator[subprocess.Popen[str]]:
+    words = [sys.executable, "-c", HOLDER, str(folder / "app.sqlite3"), *owner]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        try:
+            yield holder
+        finally:
+            holder.kill()
 
 
 def open_in(folder: Path) -> Litelease:

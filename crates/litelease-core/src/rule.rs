@@ -75,6 +75,39 @@ pub fn claim<'a, 'q: 'a>(
     }
 }
 
+/// Claims a name whose holder is known to be dead: ends exactly that grant and claims in one step, under a new token.
+///
+/// The caller has examined the holder of `dead` and vouches that it has ended; the rule makes sure that the live lease
+/// is exactly that grant, owner and token. Any other live lease is busy, as for [`claim`].
+///
+/// ```
+/// # use litelease_core::{ClaimResult, Claimant, Row, State, Term, claim_from_dead};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let dead = Claimant { owner: "a", token: Some(1) };
+/// let step = claim_from_dead(row, "b", Term::new(50, 110)?, 0, dead)?;
+/// assert!(matches!(step.answer, ClaimResult::Acquired(lease) if lease.token == 2));
+///
+/// let claimed_since = Row::new("scheduler", State::stored(2, Some("a"), Some(150)));
+/// let step = claim_from_dead(claimed_since, "b", Term::new(50, 110)?, 0, dead)?;
+/// assert!(matches!(step.answer, ClaimResult::Busy(_)), "another grant than was examined");
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn claim_from_dead<'a, 'q: 'a>(
+    row: Row<'a>,
+    owner: &'q str,
+    term: Term,
+    floor: i64,
+    dead: Claimant<'_>,
+) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+    match row.live(term.now_ms()) {
+        // Without a token, any later grant to the same owner text would do, too.
+        Some(lease) if dead.token.is_some() && dead.is(&lease) => {
+            grant(row, owner, term, floor, ClaimResult::Acquired)
+        }
+        _ => claim(row, owner, term, floor),
+    }
+}
+
 /// Prolongs a live lease under the same token. It never shortens one and never revives one.
 ///
 /// ```

@@ -14,6 +14,8 @@ use litelease_store::door::{
 };
 
 use litelease_core::{Claimant, Mark, Reason, Refusal, State};
+#[cfg(unix)]
+use litelease_keeper::{HolderKind, Identity};
 
 /// A text of the host's.
 #[repr(C)]
@@ -27,7 +29,8 @@ pub struct Text {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CQuestion {
-    /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect.
+    /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect; 6 claim from the dead holder whose grant is
+    /// `owner` and `token`, for `new_owner`.
     verb: c_int,
     has_row: c_int,
     has_expiry: c_int,
@@ -226,6 +229,54 @@ pub unsafe extern "C" fn litelease_door_difference(
     unsafe { give(found.unwrap_or_else(|_| Some("internal error".into())), out, size) }
 }
 
+/// A new owner text for this process, copied to `out` as far as it fits: `kind` is 0 for a process that holds the lease
+/// itself, 1 for a lock that another process may unlock. Answers its length, or 0 where the system has none.
+///
+/// # Safety
+/// The pointer must be valid for the length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_identity(
+    kind: c_int,
+    out: *mut c_char,
+    size: usize,
+) -> usize {
+    let made = catch_unwind(|| identity(kind)).unwrap_or(None);
+    // SAFETY: as promised.
+    unsafe { give(made, out, size) }
+}
+
+/// Whether the process that an owner text names was the holder, and has provably ended: 1 or 0.
+///
+/// # Safety
+/// The text must be valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_door_is_dead(owner: Text) -> c_int {
+    // SAFETY: as promised.
+    let owner = unsafe { text(owner) };
+    catch_unwind(|| owner.is_some_and(is_dead)).map_or(0, c_int::from)
+}
+
+#[cfg(unix)]
+fn identity(kind: c_int) -> Option<String> {
+    let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };
+    Some(Identity::new(kind).to_string())
+}
+
+#[cfg(unix)]
+fn is_dead(owner: &str) -> bool {
+    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
+}
+
+#[cfg(not(unix))]
+fn identity(_kind: c_int) -> Option<String> {
+    None
+}
+
+#[cfg(not(unix))]
+fn is_dead(_owner: &str) -> bool {
+    false
+}
+
 /// The version of the library, as a C string.
 #[unsafe(no_mangle)]
 pub extern "C" fn litelease_door_version() -> *const c_char {
@@ -253,6 +304,7 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         3 => Verb::Transfer { who, new_owner: new_owner.ok_or(5)?, ttl_ms },
         4 => Verb::Break,
         5 => Verb::Inspect,
+        6 => Verb::ClaimFromDead { owner: new_owner.ok_or(5)?, ttl_ms, dead: who },
         _ => return Err(5),
     };
     let question = Question { verb, state, now_ms: asked.now_ms, floor: asked.floor };

@@ -10,6 +10,7 @@ mod hold;
 mod identity;
 mod keeper;
 mod loss;
+mod process;
 mod wait;
 #[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
 mod watch;
@@ -17,7 +18,7 @@ mod watch;
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
 pub use hold::{Grant, Hold, Window};
-pub use identity::{Identity, Liveness, unique};
+pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
 pub use keeper::{Keeper, Kept, Rows};
 pub use loss::Loss;
 pub use wait::{Waiter, nap};

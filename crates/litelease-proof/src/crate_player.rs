@@ -157,6 +157,10 @@ pub fn perform(
         Action::Claim { name, owner, above: Some(above), .. } => {
             leases.claim_above_at(name, owner, ttl, now_ms, *above)?.to_text()
         }
+        Action::ClaimFromDead { name, owner, dead, token, .. } => {
+            let dead = grant(name, dead, *token);
+            leases.claim_from_dead_at(name, owner, ttl, &dead, now_ms)?.to_text()
+        }
         Action::Renew { name, owner, token: None, .. } => {
             leases.renew_at(name, owner, ttl, now_ms)?.to_text()
         }

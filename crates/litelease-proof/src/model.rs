@@ -7,7 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use litelease_core::{ClaimResult, Here, Mark, Row, State, Step, Tenure, Term, claim};
+use litelease_core::{
+    ClaimResult, Claimant, Here, Mark, Row, State, Step, Tenure, Term, claim, claim_from_dead,
+};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 /// How much of everything there is, besides grants.
@@ -34,10 +36,12 @@ pub enum Protection {
     RestoreFence,
     /// A token above the epoch raises it.
     EpochOfToken,
+    /// A claim from a holder that is taken for dead gets a new token.
+    NewTokenOnTakeover,
 }
 
 /// All of them.
-pub const PROTECTIONS: [Protection; 8] = [
+pub const PROTECTIONS: [Protection; 9] = [
     Protection::Fence,
     Protection::NoClocks,
     Protection::AfterCommit,
@@ -46,6 +50,7 @@ pub const PROTECTIONS: [Protection; 8] = [
     Protection::MarkOfStrong,
     Protection::RestoreFence,
     Protection::EpochOfToken,
+    Protection::NewTokenOnTakeover,
 ];
 
 /// The world, with one protection missing or none.
@@ -133,6 +138,9 @@ enum Action {
     /// A token that was seen elsewhere: far above what the file knows.
     ClaimAbove,
     ClaimInTransaction,
+    /// The newest grant is taken over because its holder is taken for dead. It may be alive all the same: whoever
+    /// decides that may be wrong, and the fence must hold.
+    ClaimFromDead,
     Commit,
     Rollback,
     /// The system writes back what it has; a strong commit does, too.
@@ -178,7 +186,13 @@ impl World {
     }
 
     /// What a claim would be granted, with the mark right before it.
-    fn grant(&self, moment: &mut Moment, min_token: i64, is_own: bool) -> Option<Grant> {
+    fn grant(
+        &self,
+        moment: &mut Moment,
+        min_token: i64,
+        is_own: bool,
+        dead: Option<Claimant<'_>>,
+    ) -> Option<Grant> {
         let mut token = 0;
         loop {
             let mark = moment.now.mark;
@@ -196,7 +210,11 @@ impl World {
             let row = Row::new("x", State::stored(file.token, owner, file.expires_at_ms));
             let term = Term::new(TTL, moment.clock).expect("a term");
             let floor = file.mark.floor.max(min_token);
-            let Step { write, answer } = claim(row, "a", term, floor).expect("a token");
+            let step = match dead {
+                Some(dead) => claim_from_dead(row, "a", term, floor, dead),
+                None => claim(row, "a", term, floor),
+            };
+            let Step { write, answer } = step.expect("a token");
             let ClaimResult::Acquired(lease) = answer else { return None };
             if lease.token != token {
                 token = lease.token;
@@ -243,6 +261,10 @@ impl Model for World {
         let is_open = moment.open.is_some();
         if moment.grants.len() < self.grants && !is_open {
             actions.extend([Action::Claim, Action::ClaimAbove]);
+            // Once is enough, and keeps the search small.
+            if moment.grants.len() == 1 {
+                actions.push(Action::ClaimFromDead);
+            }
             // Inside a transaction order is promised only where bootstrap was called before, or a mark was left.
             let is_marked = self.is_marked(moment);
             if is_marked || moment.bootstrapped_in_vain {
@@ -284,15 +306,24 @@ impl Model for World {
         match action {
             Action::Bootstrap => self.bootstrap(&mut moment),
             Action::Claim => {
-                let grant = self.grant(&mut moment, 0, true)?;
+                let grant = self.grant(&mut moment, 0, true, None)?;
                 moment.grants.push(grant);
             }
             Action::ClaimAbove => {
-                let grant = self.grant(&mut moment, 5 << 32, true)?;
+                let grant = self.grant(&mut moment, 5 << 32, true, None)?;
+                moment.grants.push(grant);
+            }
+            Action::ClaimFromDead => {
+                let dead = last.grants.last()?.token;
+                let claimant = Claimant { owner: "a", token: Some(dead) };
+                let mut grant = self.grant(&mut moment, 0, true, Some(claimant))?;
+                if !self.has(Protection::NewTokenOnTakeover) {
+                    (grant.token, moment.now.token) = (dead, dead);
+                }
                 moment.grants.push(grant);
             }
             Action::ClaimInTransaction => {
-                let grant = self.grant(&mut moment, 0, false)?;
+                let grant = self.grant(&mut moment, 0, false, None)?;
                 moment.open = Some((last.now, grant));
                 if !self.has(Protection::AfterCommit) {
                     moment.grants.push(grant);

@@ -19,6 +19,18 @@ pub trait Rules {
         rule::claim(row, owner, term, floor)
     }
 
+    /// As [`rule::claim_from_dead`].
+    fn claim_from_dead<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+        dead: Claimant<'_>,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::claim_from_dead(row, owner, term, floor, dead)
+    }
+
     /// As [`rule::renew`].
     fn renew<'a, 'q: 'a>(
         &self,
@@ -267,6 +279,64 @@ impl Rules for FloorIgnored {
         _floor: i64,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         rule::claim(row, owner, term, 0)
+    }
+}
+
+/// A claim from a dead holder takes over whichever grant is live, and not just the one that was examined.
+pub struct TakesOverAnyGrant;
+
+impl Rules for TakesOverAnyGrant {
+    fn claim_from_dead<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+        dead: Claimant<'_>,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let live = row.live(term.now_ms());
+        let any = live.map(|lease| Claimant { owner: lease.owner, token: Some(lease.token) });
+        rule::claim_from_dead(row, owner, term, floor, any.unwrap_or(dead))
+    }
+}
+
+/// A claim from a dead holder looks at the owner text and not at the token.
+pub struct TakesOverSameOwner;
+
+impl Rules for TakesOverSameOwner {
+    fn claim_from_dead<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+        dead: Claimant<'_>,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::claim_from_dead(row, owner, term, floor, Claimant { token: row.token(), ..dead })
+    }
+}
+
+/// A claim from a dead holder goes on under the dead one's token.
+pub struct TakeoverKeepsToken;
+
+impl Rules for TakeoverKeepsToken {
+    fn claim_from_dead<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+        dead: Claimant<'_>,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::claim_from_dead(row, owner, term, floor, dead)?;
+        match (right.answer, row.live(term.now_ms())) {
+            (ClaimResult::Acquired(mut lease), Some(dead)) => {
+                lease.token = dead.token;
+                let write = State::stored(dead.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            _ => Ok(right),
+        }
     }
 }
 

@@ -81,6 +81,12 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.claim(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::ClaimFromDead { owner, ttl_ms, dead, token, .. } => {
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let dead = Claimant { owner: dead, token: Some(*token) };
+                let step = self.rules.claim_from_dead(row, owner, term, floor, dead)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Renew { owner, ttl_ms, token, .. } => {
                 let who = Claimant { owner, token: *token };
                 let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?);

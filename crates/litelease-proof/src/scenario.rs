@@ -32,6 +32,7 @@ pub struct Step {
 #[allow(missing_docs)]
 pub enum Action {
     Claim { name: String, owner: String, ttl_ms: i64, above: Option<i64> },
+    ClaimFromDead { name: String, owner: String, ttl_ms: i64, dead: String, token: i64 },
     Renew { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
     Release { name: String, owner: String, token: Option<i64> },
     Transfer { name: String, owner: String, new_owner: String, ttl_ms: i64, token: Option<i64> },
@@ -169,12 +170,23 @@ fn step(words: &[Word], before_ms: Option<i64>) -> Result<(i64, Action, String),
 fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
     let verb = reader.keyword()?;
     Ok(match verb.as_str() {
-        "claim" => Action::Claim {
-            name: reader.text()?,
-            owner: reader.text()?,
-            ttl_ms: reader.labelled("ttl")?,
-            above: reader.option("above")?,
-        },
+        "claim" => {
+            let (name, owner) = (reader.text()?, reader.text()?);
+            let ttl_ms = reader.labelled("ttl")?;
+            match reader.takes("from") {
+                true => Action::ClaimFromDead {
+                    name,
+                    owner,
+                    ttl_ms,
+                    dead: {
+                        reader.takes("dead");
+                        reader.text()?
+                    },
+                    token: reader.labelled("token")?,
+                },
+                false => Action::Claim { name, owner, ttl_ms, above: reader.option("above")? },
+            }
+        }
         "pool" | "resize" => {
             Action::Pool { pool: reader.text()?, count: reader.labelled("count")? }
         }
@@ -240,6 +252,7 @@ impl Action {
         use Action::*;
         match self {
             Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
+            ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } => Some(name),
             _ => None,
@@ -251,6 +264,7 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }

@@ -21,6 +21,7 @@ pub struct SqlPlayer {
     extension: Option<PathBuf>,
     connections: HashMap<String, Connection>,
     current: String,
+    abandoned: bool,
     lent: RefCell<Lent>,
     folder: TempDir,
 }
@@ -34,6 +35,7 @@ impl SqlPlayer {
             extension,
             connections: HashMap::new(),
             current,
+            abandoned: false,
             lent: RefCell::default(),
             folder,
         };
@@ -203,6 +205,11 @@ fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
 
 impl Player for SqlPlayer {
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
+        // What follows in this file depends on it.
+        self.abandoned |= matches!(action, Action::ClaimFromDead { .. });
+        if self.abandoned {
+            return Played::Skipped("SQL has no claim from a dead holder");
+        }
         let done = match action {
             Action::Conn { name } => {
                 return Played::Answer(

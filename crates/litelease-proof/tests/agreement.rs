@@ -42,6 +42,11 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         6 => (name(), owner(), ttl(), minimum())
             .prop_map(|(name, owner, ttl_ms, above)| Action::Claim { name, owner, ttl_ms, above }),
+        3 => (name(), owner(), ttl(), owner(), 0..8i64).prop_map(
+            |(name, owner, ttl_ms, dead, token)| Action::ClaimFromDead {
+                name, owner, ttl_ms, dead, token
+            }
+        ),
         4 => (name(), owner(), ttl(), token())
             .prop_map(|(name, owner, ttl_ms, token)| Action::Renew { name, owner, ttl_ms, token }),
         4 => (name(), owner(), token())

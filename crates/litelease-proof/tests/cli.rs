@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use litelease::Identity;
 use litelease_proof::command::{Desk, told};
 use litelease_proof::rig::{LONG, acquired, eventually};
 use serde_json::Value;
@@ -105,11 +106,17 @@ fn a_dead_holder_is_seen_as_such() {
     assert!(said.contains("is gone, free in") && said.contains("litelease break x"), "{said}");
     // A number that is used again belongs to another process.
     let db = desk.db();
-    let owner = db.owner("x").unwrap().unwrap();
-    let words: Vec<&str> = owner.split(' ').collect();
-    let reused = format!("{} pid {} start 1 {}", words[0], std::process::id(), words[5]);
-    acquired(db.claim("y", &reused, LONG));
+    let owner = Identity::parse(&db.owner("x").unwrap().unwrap()).unwrap();
+    let reused = Identity { pid: std::process::id(), start: Some(1), ..owner };
+    acquired(db.claim("y", &reused.to_string(), LONG));
     assert_eq!(json(&desk, &["who", "y"]).1["process"], "dead");
+    // A text that does not tell where its process can be found proves nothing.
+    let earlier = Identity { holder: None, ..reused };
+    acquired(db.claim("z", &earlier.to_string(), LONG));
+    assert_eq!(json(&desk, &["who", "z"]).1["process"], "unknown");
+    // `claim` names who has called it. That it is gone does not free the name.
+    assert_eq!(told(&desk.run(&["claim", "x", "-w", "600ms"])).0, 1);
+    assert_eq!(told(&desk.run(&["run", "-w", "600ms", "x", "--", "true"])).0, 1);
 }
 
 #[test]

@@ -18,6 +18,8 @@ use litelease_proof::rig::tell;
 enum Verb {
     Claim(&'static str),
     ClaimAbove(&'static str),
+    /// A claim from the first grant, whose holder is found dead.
+    ClaimFromFirst(&'static str),
     Renew(&'static str),
     RenewFirst(&'static str),
     RenewNewest(&'static str),
@@ -29,10 +31,11 @@ enum Verb {
     Purge,
 }
 
-const VERBS: [Verb; 14] = [
+const VERBS: [Verb; 15] = [
     Verb::Claim("a"),
     Verb::Claim("b"),
     Verb::ClaimAbove("a"),
+    Verb::ClaimFromFirst("b"),
     Verb::Renew("a"),
     Verb::Renew("b"),
     Verb::RenewFirst("a"),
@@ -83,6 +86,7 @@ type Broken = &'static str;
 const ONE_OWNER: Broken = "at any instant a name has at most one live owner";
 const TOKENS_GROW: Broken = "a token strictly grows with every grant and is never reused";
 const NO_MEANS_NO: Broken = "an answer of no changes nothing";
+const ONLY_THE_DEAD: Broken = "only the grant that was examined is taken over";
 const FREE_IS_GRANTED: Broken = "a claim is granted exactly when nobody has a live lease";
 const ONLY_THE_HOLDER: Broken = "only the live holder renews, releases and transfers";
 const RENEW_PROLONGS: Broken = "a renewal keeps the token and never shortens";
@@ -128,6 +132,14 @@ impl World {
                 let step = rules.claim(row, owner, term, floor).map_err(refused)?;
                 self.write(step.write);
                 self.after_claim(&before, owner, above, step.answer)
+            }
+            Verb::ClaimFromFirst(owner) => {
+                let dead = self.grants[0].map_or(("a", 1), |grant| (grant.owner, grant.token));
+                let dead = Claimant { owner: dead.0, token: Some(dead.1) };
+                let step =
+                    rules.claim_from_dead(row, owner, term, self.floor, dead).map_err(refused)?;
+                self.write(step.write);
+                self.after_claim_from_dead(&before, owner, dead, step.answer)
             }
             Verb::Renew(owner) | Verb::RenewFirst(owner) | Verb::RenewNewest(owner) => {
                 let token = match verb {
@@ -195,6 +207,23 @@ impl World {
                 self.unchanged(before, Some(current))
             }
         }
+    }
+
+    fn after_claim_from_dead(
+        &mut self,
+        before: &World,
+        owner: &'static str,
+        dead: Claimant<'_>,
+        answer: ClaimResult<&str>,
+    ) -> Result<(), Broken> {
+        if !before.is_held_by(dead) {
+            let busy = before.live().is_some();
+            demand(!busy || matches!(answer, ClaimResult::Busy(_)), ONLY_THE_DEAD)?;
+            return self.after_claim(before, owner, 0, answer);
+        }
+        let ClaimResult::Acquired(lease) = answer else { return Err(ONLY_THE_DEAD) };
+        self.on_newest(|grant| grant.given_up = true);
+        self.granted(before, owner, lease)
     }
 
     fn after_renew(
@@ -453,6 +482,21 @@ fn a_break_that_keeps_the_token_is_found() {
 #[test]
 fn an_exact_form_that_ignores_the_token_is_found() {
     check_finds(ExactIgnored, ONLY_THE_HOLDER);
+}
+
+#[test]
+fn a_takeover_of_another_grant_than_was_examined_is_found() {
+    check_finds(TakesOverAnyGrant, ONLY_THE_DEAD);
+}
+
+#[test]
+fn a_takeover_by_the_owner_text_alone_is_found() {
+    check_finds(TakesOverSameOwner, ONLY_THE_DEAD);
+}
+
+#[test]
+fn a_takeover_that_keeps_the_token_is_found() {
+    check_finds(TakeoverKeepsToken, TOKENS_GROW);
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub struct Question<'a> {
 #[derive(Clone, Copy)]
 pub enum Verb<'a> {
     Claim { owner: &'a str, ttl_ms: i64 },
+    ClaimFromDead { owner: &'a str, ttl_ms: i64, dead: Claimant<'a> },
     Renew { who: Claimant<'a>, ttl_ms: i64 },
     Release { who: Claimant<'a> },
     Transfer { who: Claimant<'a>, new_owner: &'a str, ttl_ms: i64 },
@@ -72,11 +73,11 @@ pub fn decide(question: Question<'_>) -> Result<Decision<'_>, Refusal> {
     let row = Row::new("", state);
     Ok(match verb {
         Verb::Claim { owner, ttl_ms } => {
-            let step = rule::claim(row, owner, Term::new(ttl_ms, now_ms)?, floor)?;
-            short(step, |answer| match answer {
-                ClaimResult::Acquired(_) => Outcome::Done,
-                ClaimResult::Busy(_) => Outcome::Busy,
-            })
+            short(rule::claim(row, owner, Term::new(ttl_ms, now_ms)?, floor)?, claimed)
+        }
+        Verb::ClaimFromDead { owner, ttl_ms, dead } => {
+            let term = Term::new(ttl_ms, now_ms)?;
+            short(rule::claim_from_dead(row, owner, term, floor, dead)?, claimed)
         }
         Verb::Renew { who, ttl_ms } => {
             let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?);
@@ -107,6 +108,13 @@ pub fn decide(question: Question<'_>) -> Result<Decision<'_>, Refusal> {
             None => (Outcome::Rejected(Reason::NeverClaimed), None),
         },
     })
+}
+
+fn claimed(answer: ClaimResult<&str>) -> Outcome {
+    match answer {
+        ClaimResult::Acquired(_) => Outcome::Done,
+        ClaimResult::Busy(_) => Outcome::Busy,
+    }
 }
 
 fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decision<'a> {

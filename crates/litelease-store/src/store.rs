@@ -121,6 +121,26 @@ impl Store {
         })
     }
 
+    /// Grants `name` to `owner` although it has a live lease, if that is exactly the grant `dead`, whose holder the
+    /// caller has found to have ended. Otherwise as [`claim`](Store::claim).
+    pub fn claim_from_dead<'q, T>(
+        &self,
+        name: &'q str,
+        owner: &'q str,
+        ttl_ms: i64,
+        when: When,
+        dead: Claimant<'_>,
+        keep: impl Fn(ClaimResult<&str>) -> T,
+    ) -> Result<T, Error> {
+        self.naming("claim", Some(name), || {
+            self.was_freed(name);
+            self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
+                let term = Term::new(ttl_ms, now_ms)?;
+                Ok(rule::claim_from_dead(row, owner, term, floor, dead)?.map(&keep))
+            })
+        })
+    }
+
     /// Whether `name` was released last and not claimed since. From now on, it was not.
     fn was_freed(&self, name: &str) -> bool {
         let mut freed = self.freed.borrow_mut();

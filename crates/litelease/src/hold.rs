@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Grant, Hold, Identity, Keeper, Kept, Rows, SystemClock, Window};
+use litelease_keeper::{
+    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
+};
 use rusqlite::Connection;
 
 use crate::kept_rows::{KeptRows, loss};
@@ -29,6 +31,7 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
+    kind: HolderKind,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on panic.
@@ -90,7 +93,7 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO }
+        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -104,6 +107,20 @@ impl HoldOptions {
     pub fn wait(self, wait: Duration) -> Self {
         HoldOptions { wait, ..self }
     }
+
+    /// Says that a process group does the work. If this process dies, nobody takes the lease over before that group has
+    /// ended, too, or the ttl is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// # let leader = 4711;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).group(leader);
+    /// # let _ = options;
+    /// ```
+    pub fn group(self, group: u32) -> Self {
+        HoldOptions { kind: HolderKind::Run { group }, ..self }
+    }
 }
 
 macro_rules! holding {
@@ -113,6 +130,9 @@ macro_rules! holding {
         /// The owner is made for this one hold: host, process and a random part. A thread of the process renews
         /// all its holds, on a connection of its own, every third of their ttl. Not inside a transaction, and
         /// not for a database in memory.
+        ///
+        /// On Linux, a holder whose process has ended is taken over at once, under a new token, if it held the name
+        /// on this host and in this container.
         ///
         /// ```
         /// # use std::time::Duration;
@@ -148,10 +168,10 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait } = options;
+        let HoldOptions { ttl, wait, kind } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         let keeper = keeper()?;
-        let owner = Identity::new().to_string();
+        let owner = Identity::new(kind).to_string();
         let waited = claim_wait(leases, connection, name, &owner, ttl, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.

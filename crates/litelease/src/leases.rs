@@ -160,6 +160,59 @@ impl Leases {
         self.claim_when(name, owner, ttl, When::At(now_ms), min_token)
     }
 
+    /// Claims a name whose holder the caller knows to be dead: ends exactly the grant `dead` and claims in one commit,
+    /// under a new token. If another grant is live by now, the answer is `Busy`.
+    ///
+    /// Only the process that has seen the holder end may use it, such as a supervisor that has waited for its child.
+    /// [`hold`](crate::Litelease::hold) and [`claim_wait`](crate::Litelease::claim_wait) examine holders by themselves.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let dead = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
+    /// // a ends, and its parent is told.
+    /// let next = db.claim_from_dead("scheduler", "b", ttl, &dead)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// assert!(matches!(db.claim_from_dead("scheduler", "c", ttl, &dead)?, ClaimResult::Busy(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim_from_dead(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        dead: &LeaseInfo,
+    ) -> Result<ClaimResult> {
+        self.claim_from_dead_when(name, owner, ttl, dead, When::Now)
+    }
+
+    /// [`claim_from_dead`](Leases::claim_from_dead) at a given Unix time in milliseconds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_millis(50);
+    /// let dead = db.claim_at("scheduler", "a", ttl, 100)?.acquired().unwrap();
+    /// let next = db.claim_from_dead_at("scheduler", "b", ttl, &dead, 110)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn claim_from_dead_at(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        dead: &LeaseInfo,
+        now_ms: i64,
+    ) -> Result<ClaimResult> {
+        self.claim_from_dead_when(name, owner, ttl, dead, When::At(now_ms))
+    }
+
     /// Prolongs a live lease of `owner` to at least `ttl` from now. It never shortens one and never revives one.
     ///
     /// Two processes may use one owner text, and then each would renew the other's lease: prefer
@@ -711,6 +764,21 @@ impl Leases {
     ) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
         lift(self.store.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()))
+    }
+
+    fn claim_from_dead_when(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        dead: &LeaseInfo,
+        when: When,
+    ) -> Result<ClaimResult> {
+        let (ttl_ms, dead) = (in_ms(ttl), exactly(dead));
+        lift(
+            self.store
+                .claim_from_dead(name, owner, ttl_ms, when, dead, |answer| answer.into_owned()),
+        )
     }
 
     fn renew_when(

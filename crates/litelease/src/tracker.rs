@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease_keeper::Identity;
+use litelease_keeper::{HolderKind, Identity};
 
 use crate::{ClaimResult, HoldError, Litelease};
 
@@ -107,7 +107,7 @@ impl Tracker {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn lock_it(&self, name: &str, expire: Duration) -> Result<String> {
-        let who = Identity::new();
+        let who = Identity::new(HolderKind::Lock);
         match Litelease::open_own(&self.path)?.claim(name, &who.to_string(), expire)? {
             ClaimResult::Acquired(_) => Ok(who.unique),
             ClaimResult::Busy(current) => Err(HoldError::TrackerIsLocked {

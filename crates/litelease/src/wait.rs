@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_keeper::{Clock, SystemClock, Waiter, nap};
+use litelease_keeper::{Clock, Identity, SystemClock, Waiter, nap};
 use rusqlite::Connection;
 
 use crate::file::has_moved;
@@ -23,6 +23,8 @@ macro_rules! waiting {
         ///
         /// Other processes on the same file are noticed within a millisecond or so when they release through
         /// this crate, and soon otherwise. A waiter is no queue: who comes first is not promised to be first.
+        /// A holder that kept the name with [`hold`](Self::hold) or `litelease run` and has died is taken over at
+        /// once, or within a second if it dies later, on Linux.
         /// A lock on the file is waited for as the connection's busy timeout says, even past `timeout`.
         ///
         /// ```
@@ -73,7 +75,7 @@ pub(crate) fn claim_wait(
     }
     let file = leases.store().file().ok_or(HoldError::InMemory)?;
     let begin = SystemClock.now();
-    let mut waiter = None;
+    let (mut waiter, mut examined) = (None, None);
     loop {
         // What is heard from here on happened after we looked.
         let heard = waiter.as_ref().map_or(0, Waiter::heard);
@@ -81,7 +83,12 @@ pub(crate) fn claim_wait(
             return Err(HoldError::FileMoved(file));
         }
         let start = SystemClock.now();
-        let answer = leases.claim(name, owner, ttl);
+        let answer = match leases.claim(name, owner, ttl) {
+            Ok(ClaimResult::Busy(current)) if examine(&mut examined, start, &current.owner) => {
+                leases.claim_from_dead(name, owner, ttl, &current)
+            }
+            answer => answer,
+        };
         // Asked again: what was just granted may be in a file that nobody else opens any more.
         if matches!(answer, Ok(ClaimResult::Acquired(_))) && has_moved(connection) {
             return Err(HoldError::FileMoved(file));
@@ -101,4 +108,16 @@ pub(crate) fn claim_wait(
             None => waiter = Some(Waiter::at(Path::new(&file))),
         }
     }
+}
+
+/// A holder is examined no more often than this, however often the file is written.
+const EXAMINE_EVERY: Duration = Duration::from_millis(250);
+
+/// Finds out whether the holder with this owner text is dead, unless that was asked a moment ago.
+fn examine(last: &mut Option<Duration>, now: Duration, owner: &str) -> bool {
+    if last.is_some_and(|last| now < last + EXAMINE_EVERY) {
+        return false;
+    }
+    *last = Some(now);
+    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
 }

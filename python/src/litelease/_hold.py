@@ -8,11 +8,14 @@ import threading
 import time
 from types import TracebackType
 
-from . import _keeper
+from . import _keeper, _library
 from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
-from ._types import Acquired, InvalidTtl, LiteleaseError, Lost
+from ._types import Acquired, Busy, InvalidTtl, LiteleaseError, Lost
+
+# How often a holder is examined while others wait.
+_EXAMINE_EVERY = 0.25
 
 
 class Held:
@@ -124,12 +127,16 @@ class Held:
         self.lost.set()
 
     def _acquire(self, wait: float) -> float:
-        deadline = clock() + wait
+        deadline, examine_at = clock() + wait, 0.0
         db = self._open()
         try:
             while True:
                 start = clock()
                 answer = db.claim(self.name, self.owner, self._ttl)
+                if isinstance(answer, Busy) and start >= examine_at:
+                    examine_at = start + _EXAMINE_EVERY
+                    if _library.is_dead(answer.current.owner):
+                        answer = db.claim_from_dead(self.name, self.owner, self._ttl, dead=answer.current)
                 if isinstance(answer, Acquired):
                     self.token = answer.lease.token
                     return start

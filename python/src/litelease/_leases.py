@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _RESOURCES, _META = "litelease_resources", "litelease_meta"
 _FORMAT = 1
-_CLAIM, _RENEW, _RELEASE, _TRANSFER, _BREAK, _INSPECT = range(6)
+_CLAIM, _RENEW, _RELEASE, _TRANSFER, _BREAK, _INSPECT, _CLAIM_FROM_DEAD = range(7)
 _TO_RAISE, _TO_RESTORE, _TO_RECORD = 1, 2, 3
 _REASONS = list(Reason)
 _MAX = 2**63 - 1
@@ -121,6 +121,49 @@ class Litelease(Fences):
             now = _time(now_ms)
             if _is_live(row, now):
                 return decide(row[1:] if row else None, 0, now)[1]
+        return self._change(name, owner, now_ms, decide)
+
+    def claim_from_dead(
+        self,
+        name: str,
+        owner: str,
+        ttl: float | None = None,
+        *,
+        dead: LeaseInfo,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Acquired | Busy:
+        """Claims a name whose holder the caller knows to have ended: takes over exactly the grant ``dead`` in one commit,
+        under a new token. If another grant is live by now, the answer is ``Busy``.
+
+        ``hold`` finds dead holders by itself.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> dead = db.claim("scheduler", "a", ttl=30).lease
+        >>> db.claim_from_dead("scheduler", "b", ttl=30, dead=dead).lease.token
+        2
+        """
+        if not isinstance(owner, str):
+            raise TypeError(f"names and owners are str, got {owner!r}")
+        ttl_ms = _in_ms(name, ttl, ttl_ms)
+
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Acquired | Busy]:
+            decision = _ask(
+                name,
+                _CLAIM_FROM_DEAD,
+                row=row,
+                owner=dead.owner,
+                token=dead.token,
+                new_owner=owner,
+                ttl_ms=ttl_ms,
+                now_ms=now,
+                floor=floor,
+            )
+            if decision.outcome == 1:
+                return decision, Busy(_lease(name, row))
+            return decision, Acquired(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
+
         return self._change(name, owner, now_ms, decide)
 
     def renew(
@@ -317,7 +360,8 @@ class Litelease(Fences):
     ) -> Held:
         """Claims ``name`` and keeps it alive in the background until the block ends.
 
-        Waits up to ``wait`` seconds for it; ``TimeoutError`` if it is still somebody else's then.
+        Waits up to ``wait`` seconds for it; ``TimeoutError`` if it is still somebody else's then. A holder whose process
+        has ended is taken over at once, on Linux. A forked child is not the holder: ``check()`` raises ``Lost`` there.
         """
         from ._hold import Held
 

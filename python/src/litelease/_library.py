@@ -130,6 +130,9 @@ def _library() -> ctypes.CDLL:
     library.litelease_door_statement.restype = ctypes.c_size_t
     library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_door_difference.restype = ctypes.c_size_t
+    library.litelease_door_identity.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_door_identity.restype = ctypes.c_size_t
+    library.litelease_door_is_dead.argtypes = [_Text]
     return library
 
 
@@ -154,6 +157,18 @@ def difference(table: str, kind: str, sql: str) -> str | None:
     out = ctypes.create_string_buffer(4096)
     length: int = _library().litelease_door_difference(_text(table), _text(kind), _text(sql), out, len(out))
     return out.raw[: min(length, len(out))].decode(errors="replace") if length else None
+
+
+def identity(kind: int) -> str:
+    """A new owner text for this process (0 for a hold, 1 for a lock), or an empty one where the system has none."""
+    out = ctypes.create_string_buffer(1024)
+    length: int = _library().litelease_door_identity(kind, out, len(out))
+    return out.raw[:length].decode() if length <= len(out) else ""
+
+
+def is_dead(owner: str) -> bool:
+    """Whether the process that an owner text names was the holder, and has provably ended."""
+    return bool(_library().litelease_door_is_dead(_text(owner)))
 
 
 def check_number(what: str, number: object) -> None:

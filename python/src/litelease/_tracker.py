@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Iterator
 
-from ._identity import identity
+from ._identity import LOCK, identity
 from ._leases import Litelease
 from ._types import Acquired, TrackerIsLockedError
 from ._wal import switch_to_wal
@@ -36,7 +36,7 @@ class Tracker:
 
         Raises ``TrackerIsLockedError`` if somebody else has it.
         """
-        owner = identity()
+        owner = identity(LOCK)
         answer = self._open().claim(name, owner, expire)
         if isinstance(answer, Acquired):
             return owner.rpartition(" ")[2]

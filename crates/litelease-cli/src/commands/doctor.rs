@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use litelease::rusqlite::{self, Connection};
-use litelease::{BootRecord, EpochInfo, Listed, Litelease, Status};
+use litelease::{BootRecord, EpochInfo, Identity, Listed, Litelease, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -210,10 +210,11 @@ fn holders(leases: &[Listed], note: Note<'_>) {
         count += 1;
         let (name, left) = (printable(&lease.name), shown(expiry - now_ms));
         if process(who) == "dead" {
-            let text = format!(
-                "{name}: {} is gone, free in {left}; litelease break {name} frees it now",
-                owner(who)
-            );
+            let way = match Identity::parse(who).is_some_and(|holder| holder.is_dead()) {
+                true => "the next run or hold takes it over at once".into(),
+                false => format!("free in {left}; litelease break {name} frees it now"),
+            };
+            let text = format!("{name}: {} is gone, {way}", owner(who));
             note("holder", Mind, text);
         }
         if expiry - now_ms > YEAR_MS {

@@ -36,7 +36,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             text += match who.liveness() {
                 Liveness::Alive => ", the process is there",
                 Liveness::Dead => ", the process is gone",
-                Liveness::Unknown => ", on another host",
+                Liveness::Unknown => ", and nobody can tell from here whether the process is there",
             };
         }
     }

@@ -12,6 +12,10 @@
 //! worker hold-write-lock FILE             holds the single writer's lock until its input ends
 //! worker wait-cycle FILE NAME OWNER ROUNDS
 //!                                         waits for the name and releases it, telling each token
+//! worker hold FILE NAME TTL_MS WAIT_MS    holds a name until its input ends, telling the token, or who has it
+//! worker hold-threaded FILE NAME          the same on a thread, after the main thread has ended
+//! worker hold-forked FILE NAME            the same, and a forked copy tells what it makes of the hold
+//! worker hold-renewing FILE NAME          the same, with one renewal after the other
 //! worker lock-it FILE NAME                locks a name with a Tracker once
 //! worker hold-lock FILE                   holds the write lock until its input ends
 //! ```
@@ -23,10 +27,13 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{
-    AdmitResult, CheckpointResult, ClaimResult, Gate, HoldError, Litelease, ReleaseResult,
-    SingleWriter, Tracker, WriterOptions,
+    AdmitResult, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
+    ReleaseResult, SingleWriter, Tracker, WriterOptions,
 };
 use litelease_proof::play::ToText;
+
+/// Longer than any test looks for who is next.
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -92,6 +99,56 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         }
+        ["hold", file, name, ttl_ms, wait_ms] => {
+            let wait = Duration::from_millis(wait_ms.parse()?);
+            let options = HoldOptions::new(Duration::from_millis(ttl_ms.parse()?)).wait(wait);
+            let db = open(file)?;
+            match db.hold(name, options) {
+                Ok(held) => {
+                    tell(&format!("held {} {}", held.token(), held.owner()))?;
+                    until_input_ends()
+                }
+                Err(HoldError::Busy(current)) => tell(&format!("busy {}", current.owner)),
+                Err(error) => Err(error.into()),
+            }
+        }
+        ["hold-threaded", file, name] => {
+            let db = open(file)?;
+            let held = db.hold(name, HoldOptions::new(MINUTE))?;
+            let work = move || {
+                let told = tell(&format!("held {} {}", held.token(), held.owner()));
+                std::process::exit(i32::from(told.and_then(|()| until_input_ends()).is_err()))
+            };
+            std::thread::spawn(work);
+            // What pthread_exit does in the end; its way there is by unwinding, which Rust does not allow.
+            // SAFETY: ends this thread only, and nothing refers to what is on its stack.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+            Ok(())
+        }
+        ["hold-forked", file, name] => {
+            let db = open(file)?;
+            let held = db.hold(name, HoldOptions::new(MINUTE))?;
+            // SAFETY: the copy asks and tells, and ends without unwinding.
+            if unsafe { libc::fork() } == 0 {
+                let found = held.check().map_or_else(|lost| lost.to_string(), |()| "held".into());
+                let _ = tell(&format!("{} {found}", std::process::id()));
+                let _ = until_input_ends();
+                // SAFETY: ends the copy at once.
+                unsafe { libc::_exit(0) };
+            }
+            sleep(MINUTE);
+            Ok(held.check()?)
+        }
+        ["hold-renewing", file, name] => {
+            let mut db = open(file)?;
+            let held = db.hold(name, HoldOptions::new(MINUTE))?;
+            tell(&format!("held {} {}", held.token(), held.owner()))?;
+            loop {
+                let tx = db.transaction()?;
+                held.renew_in(&tx)?;
+                tx.commit()?;
+            }
+        }
         ["lock-it", file, name] => match Tracker::new(file)?.lock_it(name, Tracker::EXPIRE) {
             Ok(token) => tell(&format!("won {token}")),
             Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
@@ -106,6 +163,11 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         }
         _ => Err("unknown words".into()),
     }
+}
+
+fn until_input_ends() -> Result<(), Box<dyn std::error::Error>> {
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
 }
 
 fn cycle(

@@ -1,7 +1,6 @@
 //! The command: started in a group of its own, signalled and reaped.
 
-use std::io;
-use std::os::fd::RawFd;
+use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +8,11 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 use libc::{c_int, pid_t};
-use litelease::Held;
+use litelease::{Held, LeaseInfo};
+use serde_json::json;
 
 use super::Args;
-use super::sentinel::join_watch;
+use super::sentinel::Sentinel;
 use super::session::Event;
 use super::terminal;
 
@@ -24,33 +24,90 @@ pub(crate) enum Change {
     Stopped(c_int),
 }
 
-/// Starts the command in a new process group, and answers its number, which is the group's.
+/// A process that waits to become the command, in a process group of its own.
 ///
-/// It dies when this thread does, so this must be the main thread.
-pub(crate) fn start(
-    args: &Args,
-    held: &Held,
-    database: &Path,
-    sentinel: RawFd,
-    take_terminal: bool,
-) -> io::Result<pid_t> {
+/// It is there before the name is claimed, so that the owner text can name the group: if we are killed, others must
+/// not take the name over before everybody in it has ended.
+pub(crate) struct Prepared {
+    /// Its number, which is the group's.
+    pub(crate) group: pid_t,
+    /// Carries the lease to it. It ends if this closes without one.
+    lease: PipeWriter,
+    /// Carries the error back if the command cannot be run, and closes if it can.
+    outcome: PipeReader,
+}
+
+impl Prepared {
+    /// Forks it. Call this while the process has one thread only: nothing may be locked in the copy.
+    ///
+    /// It dies when this thread does, so this must be the main thread.
+    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &mut Sentinel) -> io::Result<Self> {
+        let (lease, lease_writer) = pipe()?;
+        let (outcome, outcome_writer) = pipe()?;
+        let parent = std::process::id();
+        // SAFETY: there is one thread, so that the copy is whole.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop((lease_writer, outcome));
+                sentinel.let_go();
+                let error = become_command(args, database, parent, lease);
+                let _ =
+                    (&outcome_writer).write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
+                // SAFETY: ends the copy without running anything of the original's.
+                unsafe { libc::_exit(127) }
+            }
+            group => {
+                // Both do it, so that whoever is first, it is done when it is relied upon.
+                // SAFETY: no pointers are involved.
+                unsafe { libc::setpgid(group, group) };
+                let prepared = Prepared { group, lease: lease_writer, outcome };
+                sentinel.watch_over(group)?;
+                Ok(prepared)
+            }
+        }
+    }
+
+    /// Lets it become the command.
+    pub(crate) fn start(mut self, lease: &LeaseInfo, take_terminal: bool) -> io::Result<()> {
+        // Whoever has stopped it meanwhile cannot have meant the command.
+        signal(self.group, libc::SIGCONT);
+        let text = json!([lease.owner, lease.token, lease.lease_expires_at_ms, take_terminal]);
+        // If it was killed meanwhile, that is how the command has ended.
+        let _ = self.lease.write_all(text.to_string().as_bytes());
+        drop(self.lease);
+        let mut error = [0; 4];
+        if self.outcome.read_exact(&mut error).is_err() {
+            return Ok(());
+        }
+        // SAFETY: it has ended, and nobody else waits for it yet.
+        unsafe { libc::waitpid(self.group, std::ptr::null_mut(), 0) };
+        Err(io::Error::from_raw_os_error(c_int::from_ne_bytes(error)))
+    }
+}
+
+/// Waits for the lease and becomes the command. Returns only if that fails.
+fn become_command(args: &Args, database: &Path, parent: u32, mut lease: PipeReader) -> io::Error {
+    // SAFETY: no pointers are involved.
+    unsafe { libc::setpgid(0, 0) };
+    if let Err(error) = die_with(parent) {
+        return error;
+    }
+    let mut text = String::new();
+    let told = lease.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok());
+    let Some((owner, token, lease_expires_at_ms, take_terminal)) = told else {
+        // SAFETY: ends the copy without running anything of the original's.
+        unsafe { libc::_exit(0) } // there will be no lease
+    };
+    let lease = LeaseInfo { name: args.name.clone(), owner, token, lease_expires_at_ms };
     let mut command = Command::new(&args.command[0]);
     command.args(&args.command[1..]);
-    environment(&mut command, held, database);
-    let parent = std::process::id();
-    // SAFETY: between fork and exec only plain system calls are made.
-    unsafe {
-        command.pre_exec(move || {
-            libc::setpgid(0, 0);
-            join_watch(sentinel);
-            if take_terminal {
-                terminal::give_to(libc::getpid());
-            }
-            die_with(parent)
-        })
-    };
-    let child = command.spawn()?;
-    pid_t::try_from(child.id()).map_err(io::Error::other)
+    environment(&mut command, &lease, database);
+    if take_terminal {
+        // SAFETY: no pointers are involved.
+        terminal::give_to(unsafe { libc::getpid() });
+    }
+    command.exec()
 }
 
 /// Starts the shell command that is to be told of a loss.
@@ -62,12 +119,11 @@ pub(crate) fn start_hook(
 ) -> io::Result<pid_t> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", hook]).env("LITELEASE_LOST", reason);
-    environment(&mut command, held, database);
+    environment(&mut command, &held.lease(), database);
     pid_t::try_from(command.spawn()?.id()).map_err(io::Error::other)
 }
 
-fn environment(command: &mut Command, held: &Held, database: &Path) {
-    let lease = held.lease();
+fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
     command
         .env("LITELEASE_NAME", &lease.name)
         .env("LITELEASE_OWNER", &lease.owner)
@@ -143,7 +199,7 @@ pub(crate) fn stop_self() {
 
 /// Reaps every child from now on and tells of it, until there is none left.
 ///
-/// Not before the command has been started: the standard library reaps by itself what it could not start.
+/// Not before the command has been started: what could not be started is waited for there.
 pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
     let body = move || loop {
         let mut status = 0;

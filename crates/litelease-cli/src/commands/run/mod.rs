@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Exit code if somebody else has the name
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
     conflict_exit_code: u8,
-    /// How long the lease outlives this process if it dies; renewed every third of it
+    /// How long the lease outlives this process where nobody can see that it died; renewed every third of it
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
     /// Time between SIGTERM and SIGKILL when the lease is lost [default: 5s, at most a quarter of the ttl]

@@ -3,8 +3,7 @@
 //! The kernel does that for the command itself (PDEATHSIG), but not for what the command has started.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
-
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 
 use libc::pid_t;
 
@@ -30,24 +29,20 @@ impl Sentinel {
         }
     }
 
-    /// Where a new process tells its group, before it becomes the command and can start anything.
-    pub(crate) fn line(&self) -> RawFd {
-        self.line.as_raw_fd()
+    /// Has it kill this group if we die. Call this before the group can start anything.
+    pub(crate) fn watch_over(&mut self, group: pid_t) -> std::io::Result<()> {
+        self.line.write_all(&group.to_ne_bytes())
+    }
+
+    /// In a copy of ours: leaves the line to the original, whose end it must tell.
+    pub(crate) fn let_go(&self) {
+        // SAFETY: nothing uses the descriptor after this, for the copy becomes another program or ends.
+        unsafe { libc::close(self.line.as_raw_fd()) };
     }
 
     /// The group has ended by itself.
     pub(crate) fn dismiss(mut self) {
         let _ = self.line.write_all(b".");
-    }
-}
-
-/// Has the group of this process die with the one that posted the sentinel. For between fork and exec.
-pub(crate) fn join_watch(line: RawFd) {
-    // SAFETY: plain calls; a write of four bytes to a pipe is whole or not at all. If it fails, the kernel's own
-    // arrangement for the command is still there.
-    unsafe {
-        let group = libc::getpid().to_ne_bytes();
-        libc::write(line, group.as_ptr().cast(), group.len());
     }
 }
 

@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
 use super::Args;
-use super::child::{self, Change};
+use super::child::{self, Change, Prepared};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
 use crate::exit::{Failure, Result, code};
@@ -35,18 +35,19 @@ const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
     let path = database::path(common)?;
-    let sentinel = Sentinel::post()?;
+    // The child may have another working directory one day; the path should still be right.
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let mut sentinel = Sentinel::post()?;
+    let prepared = Prepared::fork(&args, &path, &mut sentinel)?;
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
-    take(&args, common, sender.clone())?;
+    take(&args, common, prepared.group, sender.clone())?;
     let held = match wait_for_lease(&events, common.json)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(args.conflict_exit_code),
     };
-    // The child may have another working directory one day; the path should still be right.
-    let path = std::path::absolute(&path).unwrap_or(path);
-    Session::start(args, common.json, held, path, sentinel, sender)?.run(&events)
+    Session::start(args, common.json, held, path, prepared, sentinel, sender)?.run(&events)
 }
 
 /// How the waiting ended.
@@ -78,11 +79,12 @@ fn wait_for_lease(events: &Receiver<Event>, as_json: bool) -> Result<Waited> {
 }
 
 /// Waits for the name on a thread, so that signals are heard meanwhile.
-fn take(args: &Args, common: &Common, events: Sender<Event>) -> Result<()> {
-    let (name, ttl, wait) = (args.name.clone(), args.ttl, args.wait());
+fn take(args: &Args, common: &Common, group: pid_t, events: Sender<Event>) -> Result<()> {
+    let (name, wait) = (args.name.clone(), args.wait());
+    let options = HoldOptions::new(args.ttl).wait(wait).group(group.unsigned_abs());
     let common = common.clone();
     let body = move || {
-        let held = hold(&common, &name, HoldOptions::new(ttl).wait(wait), wait);
+        let held = hold(&common, &name, options, wait);
         // Nobody listens any more if a signal came first.
         let _ = events.send(Event::Held(held));
     };
@@ -163,23 +165,22 @@ impl Session {
         as_json: bool,
         held: Held,
         path: PathBuf,
+        prepared: Prepared,
         sentinel: Sentinel,
         events: Sender<Event>,
     ) -> Result<Self> {
         child::adopt_orphans();
         let mut terminal = Terminal::new();
         let take_terminal = Terminal::is_interactive();
-        let group = match child::start(&args, &held, &path, sentinel.line(), take_terminal) {
-            Ok(group) => group,
-            Err(error) => {
-                if take_terminal {
-                    terminal.was_taken();
-                    terminal.take_back();
-                }
-                sentinel.dismiss();
-                return Err(not_started(&args, &error));
+        let group = prepared.group;
+        if let Err(error) = prepared.start(&held.lease(), take_terminal) {
+            if take_terminal {
+                terminal.was_taken();
+                terminal.take_back();
             }
-        };
+            sentinel.dismiss();
+            return Err(not_started(&args, &error));
+        }
         if take_terminal {
             terminal.was_taken();
         }
