@@ -198,6 +198,7 @@ fn a_whole_real_is_an_integer_up_to_what_a_real_can_tell_apart() {
         "litelease_purge(100, ?1)",
         "litelease_raise(?1)",
         "litelease_raise('x', ?1)",
+        "litelease_restore_fence(?1)",
         "litelease_owner('x', ?1)",
         "litelease_guard('t', 'x', NULL, ?1)",
         "litelease_present('x', ?1)",
