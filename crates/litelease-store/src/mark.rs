@@ -147,15 +147,21 @@ impl Store {
         self.naming("look at the epoch", None, || {
             let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
-            let mark = self.mark()?;
-            let boot = match (mark.boot, self.connection.boot()) {
-                // Nothing in memory outlives a boot.
-                (_, 0) => BootRecord::Durable,
-                (found, boot) if found == boot => BootRecord::Durable,
-                (found, boot) if found == -boot => BootRecord::AtRisk,
-                _ => BootRecord::Missing,
-            };
-            Ok(EpochInfo { newest: mark.floor.max(names).max(slots), boot })
+            let boot = self.boot_record()?;
+            let floor = self.mark()?.floor;
+            Ok(EpochInfo { newest: floor.max(names).max(slots), boot })
+        })
+    }
+
+    /// Returns whether the present boot is recorded.
+    pub fn boot_record(&self) -> Result<BootRecord, Error> {
+        self.verify()?;
+        Ok(match (self.mark()?.boot, self.connection.boot()) {
+            // Nothing in memory outlives a boot.
+            (_, 0) => BootRecord::Durable,
+            (found, boot) if found == boot => BootRecord::Durable,
+            (found, boot) if found == -boot => BootRecord::AtRisk,
+            _ => BootRecord::Missing,
         })
     }
 

@@ -9,8 +9,8 @@ use crate::error::lift;
 use crate::linked::view;
 use crate::ringer::Ringer;
 use crate::{
-    BreakResult, ClaimResult, EpochInfo, LeaseInfo, Listed, ReleaseResult, RenewResult, Result,
-    TransferResult,
+    BootRecord, BreakResult, ClaimResult, EpochInfo, LeaseInfo, Listed, ReleaseResult, RenewResult,
+    Result, TransferResult,
 };
 
 /// The verbs on leases, as every handle of this crate has them.
@@ -734,6 +734,11 @@ impl Leases {
     /// it is recorded.
     pub(crate) fn record_boot(&self) -> Result<bool> {
         lift(self.store.record_boot_before_transaction())
+    }
+
+    /// Returns whether the present boot is known to be recorded, without the write lock.
+    pub(crate) fn has_recorded_boot(&self) -> bool {
+        self.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
     }
 
     /// The verbs on a connection.

@@ -10,7 +10,7 @@ use std::{fmt, io};
 use litelease_writer::{Error as LockError, Held, LockState, Waiting, WriteLock};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::{BootRecord, Error, LiteleaseRef};
+use crate::{Error, LiteleaseRef};
 
 /// A connection that writes under a lock which all writers of the file share.
 ///
@@ -265,10 +265,7 @@ impl SingleWriter {
         if !has_leases(&connection)? {
             return Ok(());
         }
-        if LiteleaseRef::new(&connection)
-            .epoch()
-            .is_ok_and(|found| found.boot == BootRecord::Durable)
-        {
+        if LiteleaseRef::new(&connection).has_recorded_boot() {
             self.has_recorded.store(true, Ordering::Relaxed);
             return Ok(());
         }
