@@ -14,9 +14,17 @@ use rusqlite::ffi;
 /// # Safety
 /// The result must not be used after `connection` was closed, nor while another thread uses it.
 pub(crate) unsafe fn view(connection: &rusqlite::Connection) -> Connection {
-    // SAFETY: the pointer is used under the promise of this function, and `LINKED` holds the functions of
-    // the library that the connection belongs to.
-    unsafe { Connection::from_raw(connection.handle().cast(), &LINKED) }
+    // SAFETY: the pointer is used under the promise of this function.
+    unsafe { raw_view(connection.handle()) }
+}
+
+/// The same for a connection that `rusqlite` knows nothing of.
+///
+/// # Safety
+/// As for [`view`], and the connection must be open and one of the linked library's.
+pub(crate) unsafe fn raw_view(db: *mut ffi::sqlite3) -> Connection {
+    // SAFETY: as promised; `LINKED` holds the functions of the library that the connection belongs to.
+    unsafe { Connection::from_raw(db.cast(), &LINKED) }
 }
 
 /// Wraps each function in one that takes the store's pointer types instead of `rusqlite`'s.
