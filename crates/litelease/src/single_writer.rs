@@ -381,7 +381,7 @@ fn has_leases(connection: &Connection) -> rusqlite::Result<bool> {
 
 /// Runs a statement that is needed again and again.
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute([]).map(drop)
+    connection.execute(sql, []).map(drop)
 }
 
 /// Sets the pragmas and reads them back: SQLite keeps what it can have, and does not complain.
