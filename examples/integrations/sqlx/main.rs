@@ -15,7 +15,8 @@ async fn leases<T>(
     let mut locked = conn.lock_handle().await?;
     let db = locked.as_raw_handle().as_ptr();
     // SAFETY: `locked` keeps the connection open, and the thread of `sqlx` away from it, until it is dropped.
-    Ok(verbs(&unsafe { RawLitelease::new(db, &mut locked) })?)
+    let leases = unsafe { RawLitelease::new(db, &mut locked) };
+    Ok(verbs(&leases)?)
 }
 
 /// Runs verbs inside the open transaction of a connection; without one, they are an error.
@@ -26,7 +27,8 @@ async fn joining<T>(
     let mut locked = conn.lock_handle().await?;
     let db = locked.as_raw_handle().as_ptr();
     // SAFETY: as above.
-    Ok(verbs(&unsafe { RawLitelease::joining(db, &mut locked) })?)
+    let leases = unsafe { RawLitelease::joining(db, &mut locked) };
+    Ok(verbs(&leases)?)
 }
 
 #[tokio::main]
