@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-begins test-rust test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture bench bench-quick bench-plots clean
+.PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -19,10 +19,10 @@ story: ## tell a short story in the terminal: a worker is paused, another takes 
 	@scripts/build "building the command litelease" build -p litelease-cli
 	@cargo run --locked -q -p litelease-cli -- demo
 
-test: test-begins lint test-rust smoke-ext test-python ## set up and run all checks and tests
+test: test-begins lint test-rust test-integrations smoke-ext test-python ## set up and run all checks and tests
 
 test-begins:
-	@echo "make test: lints and documentation, the Rust tests, the extension, the Python package."
+	@echo "make test: lints and documentation, the Rust tests, other SQLite crates, the extension, the Python package."
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
@@ -34,6 +34,11 @@ test-rust: ## the Rust part of the tests
 	@scripts/build "building the Rust tests" test --no-run --workspace
 	@echo "==> running the Rust tests: several minutes, with a dot for each test that passes"
 	@cargo test --locked -q --workspace
+
+test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: small projects, built and run
+	@scripts/setup cc sqlite3.h
+	@echo "==> building and running projects with other SQLite crates: two minutes or three the first time"
+	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test integrations
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc

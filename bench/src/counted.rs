@@ -19,7 +19,7 @@ pub(crate) struct Counted {
 pub(crate) type Row = fn(&Counts, &Path) -> Result<Vec<Counted>>;
 
 /// Every row of counts: its id, and how it is measured.
-pub(crate) const ROWS: [(&str, Row); 9] = [
+pub(crate) const ROWS: [(&str, Row); 10] = [
     ("B1", |counts, _| {
         let what = "claim + renew + release, in memory: instructions ÷ raw";
         cycle(counts, "B1", what, 1.4, "cycle@memory")
@@ -37,6 +37,7 @@ pub(crate) const ROWS: [(&str, Row); 9] = [
     ("B6", |counts, _| calls(counts)),
     ("B7", |_, folder| wal(folder)),
     ("B13", |_, _| lowest_free()),
+    ("B16", |counts, _| handles(counts)),
     ("G", |counts, _| guards(counts)),
 ];
 
@@ -110,6 +111,19 @@ fn lowest_free() -> Result<Vec<Counted>> {
         Counted { figure: steps, count: large, raw: None },
         Counted { figure: equal, count: large, raw: Some(small) },
     ])
+}
+
+fn handles(counts: &Counts) -> Result<Vec<Counted>> {
+    let forms = [
+        ("ref", "a LiteleaseRef for each call, in memory ÷ one that is kept"),
+        ("joining", "the same with joining, in a transaction ÷ one that is kept"),
+    ];
+    let row = |(form, what)| {
+        let kept = counts.instructions(&format!("{form}-cycle@memory"))? / 3.0;
+        let made = counts.instructions(&format!("new-{form}-cycle@memory"))? / 3.0;
+        Ok(ratio("B16", what, 1.1, made, kept, format!("{made:.0} / {kept:.0} per call")))
+    };
+    forms.into_iter().map(row).collect()
 }
 
 fn guards(counts: &Counts) -> Result<Vec<Counted>> {

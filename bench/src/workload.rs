@@ -2,12 +2,15 @@
 
 use std::ffi::{CStr, CString, c_int};
 use std::hint::black_box;
+use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 use std::{ptr, slice, str};
 
 use litelease::rusqlite::{Connection, ffi};
-use litelease::{ClaimResult, Guard, LeaseInfo, Litelease, ReleaseResult, RenewResult};
+use litelease::{
+    ClaimResult, Guard, LeaseInfo, Leases, Litelease, LiteleaseRef, ReleaseResult, RenewResult,
+};
 
 use crate::Result;
 
@@ -36,6 +39,22 @@ pub(crate) fn then<T>(
 fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
     match what {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
+        // On a connection of the caller's: a handle that is kept, and one that is made for each call.
+        "ref-cycle" => {
+            let kept = LiteleaseRef::new(db.conn());
+            (0..rounds).try_for_each(|_| cycle(&kept))
+        }
+        "new-ref-cycle" => {
+            (0..rounds).try_for_each(|_| cycle_through(|| LiteleaseRef::new(db.conn())))
+        }
+        // The same inside a transaction.
+        "joining-cycle" => in_transaction(db, || {
+            let kept = LiteleaseRef::joining(db.conn());
+            (0..rounds).try_for_each(|_| cycle(&kept))
+        }),
+        "new-joining-cycle" => in_transaction(db, || {
+            (0..rounds).try_for_each(|_| cycle_through(|| LiteleaseRef::joining(db.conn())))
+        }),
         "sql-cycle" => {
             load_extension(db.conn())?;
             let claim = Raw::new(db.conn(), c"SELECT litelease_claim(?1, ?2, ?3)")?;
@@ -134,19 +153,30 @@ fn inserts(db: &Litelease, rounds: u32, guard: Option<&Guard>) -> Result<()> {
 }
 
 /// Claim, renew and release: three commits.
-fn cycle(db: &Litelease) -> Result<()> {
-    let ClaimResult::Acquired(lease) = db.claim(NAME, OWNER, TTL)? else {
+fn cycle(leases: &Leases) -> Result<()> {
+    cycle_through(|| leases)
+}
+
+/// The same, with a handle that is asked for before each call.
+fn cycle_through<H: Deref<Target = Leases>>(handle: impl Fn() -> H) -> Result<()> {
+    let ClaimResult::Acquired(lease) = handle().claim(NAME, OWNER, TTL)? else {
         return Err("busy".into());
     };
     // A longer ttl: after a renewal within the same millisecond SQLite would find the page unchanged, and
     // write nothing.
-    let RenewResult::Renewed(lease) = db.renew_exact(&lease, 2 * TTL)? else {
+    let RenewResult::Renewed(lease) = handle().renew_exact(&lease, 2 * TTL)? else {
         return Err("not renewed".into());
     };
-    match db.release_exact(&lease)? {
+    match handle().release_exact(&lease)? {
         ReleaseResult::Released { .. } => Ok(()),
         answer => Err(format!("{answer:?}").into()),
     }
+}
+
+fn in_transaction(db: &Litelease, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    db.conn().execute_batch("BEGIN IMMEDIATE")?;
+    work()?;
+    Ok(db.conn().execute_batch("COMMIT")?)
 }
 
 fn open(place: &str, folder: &Path) -> Result<Litelease> {

@@ -111,6 +111,9 @@ pub enum Error<E = Failure> {
     /// The transaction that a call was meant for has already ended, by SQLite itself after an error or by a
     /// statement of the caller's. Nothing was written.
     TransactionEnded,
+    /// A handle that only joins transactions was used where none is open: SQLite ended it after an error, a statement
+    /// of the caller's did, or it was never begun. Nothing was written.
+    NotInTransaction,
     /// A write changed another number of rows than it must. Inside a caller's transaction it is the caller's
     /// to roll back.
     UnexpectedChange {
@@ -167,6 +170,7 @@ impl<E> Error<E> {
             Error::ExpiredOnArrival(_) => "ExpiredOnArrival",
             Error::CommitUnknown(_) => "CommitUnknown",
             Error::TransactionEnded => "TransactionEnded",
+            Error::NotInTransaction => "NotInTransaction",
             Error::UnexpectedChange { .. } => "UnexpectedChange",
             Error::Sqlite(_) => "Sqlite",
         }
@@ -198,6 +202,7 @@ impl<E> Error<E> {
             Error::ExpiredOnArrival(lease) => Error::ExpiredOnArrival(lease),
             Error::CommitUnknown(failure) => Error::CommitUnknown(form(failure)),
             Error::TransactionEnded => Error::TransactionEnded,
+            Error::NotInTransaction => Error::NotInTransaction,
             Error::UnexpectedChange { what, expected, changed } => {
                 Error::UnexpectedChange { what, expected, changed }
             }
@@ -327,6 +332,10 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::TransactionEnded => f.write_str(
                 "the transaction has already ended, after an error or by another statement: nothing was \
                  written",
+            ),
+            Error::NotInTransaction => f.write_str(
+                "no transaction is open on this connection, and nothing was written: if there was one, it was \
+                 rolled back after an error or ended by another statement; begin again with BEGIN IMMEDIATE",
             ),
             Error::UnexpectedChange { what, expected, changed } => write!(
                 f,

@@ -11,6 +11,7 @@ mod callbacks;
 mod change;
 mod checkpoint;
 mod clock;
+mod closing;
 mod definition;
 pub mod door;
 mod error;
@@ -35,6 +36,7 @@ mod trigger;
 
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
+pub use closing::Closing;
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::Listed;

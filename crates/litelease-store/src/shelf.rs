@@ -155,6 +155,11 @@ pub(crate) struct PoolStatements {
 }
 
 impl PoolStatements {
+    /// Whether the statement that every verb on pools runs first was compiled.
+    pub(crate) fn know_schema(&self) -> bool {
+        self.find.is_compiled()
+    }
+
     pub(crate) const fn new() -> Self {
         PoolStatements {
             find: Held::new(FIND),

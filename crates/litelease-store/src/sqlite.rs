@@ -1,5 +1,5 @@
-//! SQLite's C interface, as far as the row needs it. Besides `judge.rs` and `present.rs`, which SQLite calls,
-//! the only room of this crate with `unsafe` in it.
+//! SQLite's C interface, as far as the row needs it. Besides `judge.rs`, `present.rs` and `closing.rs`, which SQLite
+//! calls, the only room of this crate with `unsafe` in it.
 //!
 //! The functions come as a table, because there is more than one SQLite to call: the one linked into a
 //! Rust program, and the host's when this code runs inside a loadable extension.

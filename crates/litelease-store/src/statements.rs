@@ -155,6 +155,17 @@ impl Statements {
     }
 }
 
+impl Statements {
+    /// Whether a statement was compiled for which SQLite had to read the schema.
+    pub(crate) fn know_schema(&self) -> bool {
+        let Statements { load, fenced, prolong, free, update, insert, mark, lock, .. } = self;
+        let granting = [update, insert].map(|form| [&form.plain, &form.with_mark]);
+        let others = [load, fenced, prolong, free, mark, lock];
+        granting.as_flattened().iter().chain(&others).any(|held| held.is_compiled())
+            || self.pools.know_schema()
+    }
+}
+
 impl Granting {
     /// The form that looks at the file's mark too, or the one that does not.
     pub(crate) fn form(&self, reads_mark: bool) -> &Held {
@@ -173,6 +184,10 @@ impl Held {
 
     const fn calling(calls: Calls, sql: &'static str) -> Self {
         Held { sql, calls, kept: RefCell::new(None) }
+    }
+
+    pub(crate) fn is_compiled(&self) -> bool {
+        self.kept.try_borrow().is_ok_and(|kept| kept.is_some())
     }
 
     fn prepare(&self, connection: Connection) -> Result<Statement, Failure> {

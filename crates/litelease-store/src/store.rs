@@ -48,11 +48,8 @@ pub struct Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        if self.owes_rollback.get() {
-            // The last chance; after it, whoever has the connection has an open transaction.
-            let _ = self.settle();
-        }
-        self.put_back_synchronous();
+        // The last chance; after it, whoever has the connection has an open transaction.
+        self.pay_debts_silently();
     }
 }
 
@@ -74,6 +71,11 @@ impl Store {
             savepoints: Cell::new(0),
             freed: RefCell::default(),
         }
+    }
+
+    /// Whether this store has statements that are worth keeping, compiled against a schema that SQLite has read.
+    pub fn has_statements(&self) -> bool {
+        self.statements.know_schema()
     }
 
     /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.

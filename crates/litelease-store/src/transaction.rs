@@ -116,6 +116,24 @@ impl Store {
         opened
     }
 
+    /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is tried again before
+    /// the next verb.
+    pub fn pay_debts_silently(&self) {
+        if self.has_debts() {
+            let _ = self.pay_debts();
+        }
+    }
+
+    /// Forgets what an interrupt has stopped: the connection is about to close, which undoes it too.
+    pub fn forget_debts(&self) {
+        self.owes_rollback.set(false);
+        self.owes_synchronous.set(None);
+    }
+
+    fn has_debts(&self) -> bool {
+        self.owes_rollback.get() || self.owes_synchronous.get().is_some()
+    }
+
     /// Makes up for what an interrupt has stopped.
     fn pay_debts(&self) -> Result<(), Error> {
         let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
@@ -168,19 +186,28 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        if self.owes_rollback.get() || self.owes_synchronous.get().is_some() {
+        if self.has_debts() {
             self.pay_debts()?;
         }
         let is_autocommit = self.connection.is_autocommit();
         if self.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
         }
-        // Inside a writing statement of the caller's, on any database, autocommit is on but the transaction is
-        // the caller's.
-        if is_autocommit && self.connection.txn_state_anywhere() != TxnState::Write {
+        if is_autocommit && !self.is_inside_write() {
             return Ok(Boundary::Own);
         }
         Ok(Boundary::Joined(self.connection.txn_state()))
+    }
+
+    /// Whether a verb would take part in a transaction of the caller's.
+    pub fn joins_transaction(&self) -> bool {
+        !self.connection.is_autocommit() || self.is_inside_write()
+    }
+
+    /// Inside a writing statement of the caller's, on any database, autocommit is on but the transaction is the
+    /// caller's.
+    fn is_inside_write(&self) -> bool {
+        self.connection.txn_state_anywhere() == TxnState::Write
     }
 
     /// Does `work` with the write lock held, and commits it if the transaction is ours.

@@ -59,7 +59,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
-        lift(self.store().guard(table, name, guard))
+        lift(self.verbs()?.guard(table, name, guard))
     }
 
     /// Takes the guards off a table: the one by `name`, or all of them. Answers how many there were.
@@ -75,7 +75,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
-        lift(self.store().unguard(table, name))
+        lift(self.verbs()?.unguard(table, name))
     }
 
     /// All guards, with whether their triggers are still there.
@@ -91,7 +91,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn guards(&self) -> Result<Vec<GuardInfo>> {
-        lift(self.store().guards())
+        lift(self.verbs()?.guards())
     }
 
     /// Presents a token for the writes of this connection to tables that `name` guards by connection. Answers
@@ -116,7 +116,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn present(&self, name: &str, token: i64) -> Result<bool> {
-        lift(self.store().present(name, token))
+        lift(self.verbs()?.present(name, token))
     }
 
     /// Takes back what was presented for `name`, before the connection goes back to a pool.
@@ -130,7 +130,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn withdraw(&self, name: &str) -> Result<()> {
-        lift(self.store().withdraw(name))
+        lift(self.verbs()?.withdraw(name))
     }
 
     /// Stores a value as the progress made under a grant, if that is still the newest one of `name`. A late
@@ -155,7 +155,7 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
         let output = value.to_sql()?;
-        lift(self.store().checkpoint(name, token, as_value(&output)?, When::Now))
+        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, When::Now))
     }
 
     /// The latest checkpoint of `name`, for a successor to go on from.
@@ -169,7 +169,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
-        lift(self.store().last_checkpoint(name, |token, value, updated_at_ms| {
+        lift(self.verbs()?.last_checkpoint(name, |token, value, updated_at_ms| {
             let value = match value {
                 Value::Null => types::Value::Null,
                 Value::Integer(number) => types::Value::Integer(number),
@@ -199,7 +199,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult> {
-        lift(self.store().admit(name, token))
+        lift(self.verbs()?.admit(name, token))
     }
 }
 

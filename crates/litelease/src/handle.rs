@@ -8,6 +8,8 @@ use rusqlite::Connection;
 
 use crate::error::lift;
 use crate::file::{has_moved, writer};
+use crate::kept::{Kind, Loan};
+use crate::linked::view;
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -40,9 +42,9 @@ pub struct Litelease {
 /// The verbs on a connection or transaction that belongs to the caller.
 ///
 /// It joins an open transaction and never ends it; a token that was granted in it is the caller's only after
-/// COMMIT. Statements are compiled at first use and kept as long as this value. One that was made on a
-/// connection can be kept across transactions begun with `unchecked_transaction`; a [`Litelease`] keeps them
-/// for good.
+/// COMMIT. Inside transactions use [`joining`](LiteleaseRef::joining), whose verbs are an error once the transaction
+/// has ended. Make one wherever it is needed: statements are compiled at the first use on a connection and stay with
+/// it until it closes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -54,7 +56,7 @@ pub struct Litelease {
 /// LiteleaseRef::new(&conn).bootstrap()?;
 ///
 /// let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-/// let lease = LiteleaseRef::new(&tx).claim("scheduler", "a", Duration::from_secs(30))?.acquired();
+/// let lease = LiteleaseRef::joining(&tx).claim("scheduler", "a", Duration::from_secs(30))?.acquired();
 /// tx.rollback()?;
 ///
 /// assert_eq!(LiteleaseRef::new(&conn).inspect("scheduler")?, None);
@@ -66,10 +68,10 @@ pub struct LiteleaseRef<'c> {
     connection: &'c Connection,
 }
 
-/// The verbs of a borrowed handle: made for it, or those of the owner it was borrowed from.
+/// The verbs of a borrowed handle: those of its connection, or of the owner it was borrowed from.
 enum Lent<'c> {
-    Own(Box<Leases>),
-    Shared(&'c Leases),
+    Connection(Loan<'c>),
+    Owner(&'c Leases),
 }
 
 impl Litelease {
@@ -100,7 +102,7 @@ impl Litelease {
     /// ```
     pub fn from_connection(connection: Connection) -> Self {
         // SAFETY: the connection is dropped after the verbs, or given away once they are gone.
-        let leases = unsafe { Leases::on(&connection) };
+        let leases = unsafe { Leases::on(view(&connection), Kind::Plain) };
         Litelease { leases, connection }
     }
 
@@ -157,7 +159,7 @@ impl Litelease {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn borrowed(&self) -> LiteleaseRef<'_> {
-        LiteleaseRef { leases: Lent::Shared(&self.leases), connection: &self.connection }
+        LiteleaseRef { leases: Lent::Owner(&self.leases), connection: &self.connection }
     }
 
     /// The connection, for the caller's own statements.
@@ -220,7 +222,8 @@ impl Litelease {
 }
 
 impl<'c> LiteleaseRef<'c> {
-    /// The verbs on a connection, or on an open `rusqlite` transaction or savepoint.
+    /// Returns the verbs on a connection. Where a transaction is open, they join it; where none is, each is one of its
+    /// own.
     ///
     /// ```
     /// # use litelease::{LiteleaseRef, rusqlite::Connection};
@@ -229,9 +232,38 @@ impl<'c> LiteleaseRef<'c> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn new(connection: &'c Connection) -> Self {
-        // SAFETY: the connection is borrowed for longer than this value lives.
-        let leases = unsafe { Leases::on(connection) };
-        LiteleaseRef { leases: Lent::Own(Box::new(leases)), connection }
+        LiteleaseRef::of(connection, Kind::Plain)
+    }
+
+    /// Returns the verbs inside a transaction or savepoint of the caller's: each is
+    /// [`Error::NotInTransaction`](crate::Error::NotInTransaction), and writes nothing, once none is open.
+    ///
+    /// SQLite rolls a transaction back by itself after some errors, such as a constraint that is declared
+    /// `ON CONFLICT ROLLBACK`. With [`new`](LiteleaseRef::new) a claim after that would be committed alone.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use litelease::{Error, LiteleaseRef};
+    /// # use litelease::rusqlite::{Connection, TransactionBehavior};
+    ///
+    /// # let mut conn = Connection::open_in_memory()?;
+    /// # LiteleaseRef::new(&conn).bootstrap()?;
+    /// # conn.execute_batch("CREATE TABLE jobs (id INTEGER PRIMARY KEY); INSERT INTO jobs VALUES (7)")?;
+    /// let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    /// let taken = tx.execute("INSERT OR ROLLBACK INTO jobs VALUES (7)", []);
+    /// assert!(taken.is_err()); // and the transaction is gone
+    /// let claimed = LiteleaseRef::joining(&tx).claim("job 7", "a", Duration::from_secs(30));
+    /// assert!(matches!(claimed, Err(Error::NotInTransaction)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn joining(transaction: &'c Connection) -> Self {
+        LiteleaseRef::of(transaction, Kind::Joining)
+    }
+
+    fn of(connection: &'c Connection, kind: Kind) -> Self {
+        // SAFETY: `rusqlite` links the library. The connection stays open and with this thread while it is borrowed.
+        let loan = unsafe { Loan::new(view(connection), kind) };
+        LiteleaseRef { leases: Lent::Connection(loan), connection }
     }
 
     /// The connection, for the caller's own statements.
@@ -260,8 +292,8 @@ impl Deref for LiteleaseRef<'_> {
 
     fn deref(&self) -> &Leases {
         match &self.leases {
-            Lent::Own(leases) => leases,
-            Lent::Shared(leases) => leases,
+            Lent::Connection(loan) => loan.leases(),
+            Lent::Owner(leases) => leases,
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use litelease_core::Claimant;
-use litelease_store::{Store, When};
+use litelease_store::{Connection, Store, When};
 
 use crate::error::lift;
-use crate::linked::view;
+use crate::kept::Kind;
 use crate::ringer::Ringer;
 use crate::{
-    BootRecord, BreakResult, ClaimResult, EpochInfo, LeaseInfo, Listed, ReleaseResult, RenewResult,
-    Result, TransferResult,
+    BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, Listed, ReleaseResult,
+    RenewResult, Result, TransferResult,
 };
 
 /// The verbs on leases, as every handle of this crate has them.
@@ -41,6 +41,7 @@ use crate::{
 pub struct Leases {
     store: Store,
     ringer: Ringer,
+    kind: Kind,
 }
 
 impl Leases {
@@ -61,7 +62,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn bootstrap(&self) -> Result<()> {
-        lift(self.store.bootstrap())
+        lift(self.verbs()?.bootstrap())
     }
 
     /// Grants `name` to `owner` for `ttl`, if nobody has it.
@@ -510,7 +511,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        lift(self.store.inspect(name, When::Now, |lease| lease.into_owned()))
+        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.into_owned()))
     }
 
     /// [`inspect`](Leases::inspect) at a given Unix time in milliseconds.
@@ -527,7 +528,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn inspect_at(&self, name: &str, now_ms: i64) -> Result<Option<LeaseInfo>> {
-        lift(self.store.inspect(name, When::At(now_ms), |lease| lease.into_owned()))
+        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.into_owned()))
     }
 
     /// Who has `name` right now. Takes no write lock.
@@ -543,7 +544,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
-        lift(self.store.inspect(name, When::Now, |lease| lease.owner.into()))
+        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.owner.into()))
     }
 
     /// [`owner`](Leases::owner) at a given Unix time in milliseconds.
@@ -559,7 +560,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn owner_at(&self, name: &str, now_ms: i64) -> Result<Option<String>> {
-        lift(self.store.inspect(name, When::At(now_ms), |lease| lease.owner.into()))
+        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.owner.into()))
     }
 
     /// The newest token of `name`, whether its lease is live or not. Takes no write lock.
@@ -578,7 +579,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn token(&self, name: &str) -> Result<Option<i64>> {
-        lift(self.store.token(name))
+        lift(self.verbs()?.token(name))
     }
 
     /// All names that were ever granted and not purged since, live or not, in their order. Takes no write lock.
@@ -596,7 +597,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn list(&self) -> Result<Vec<Listed>> {
-        lift(self.store.list())
+        lift(self.verbs()?.list())
     }
 
     /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds), and
@@ -616,7 +617,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn purge(&self, before_ms: i64) -> Result<u64> {
-        lift(self.store.purge(before_ms, When::Now))
+        lift(self.verbs()?.purge(before_ms, When::Now))
     }
 
     /// [`purge`](Leases::purge) at a given Unix time in milliseconds: what is live then is kept.
@@ -633,7 +634,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn purge_at(&self, before_ms: i64, now_ms: i64) -> Result<u64> {
-        lift(self.store.purge(before_ms, When::At(now_ms)))
+        lift(self.verbs()?.purge(before_ms, When::At(now_ms)))
     }
 
     /// Raises the floor of the file: every token granted from now on, of any name, is larger than `floor`.
@@ -653,7 +654,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise(&self, floor: i64) -> Result<()> {
-        lift(self.store.raise(floor))
+        lift(self.verbs()?.raise(floor))
     }
 
     /// Raises the token of one name above `floor`, and ends its lease if it is live: whoever has a token up to the
@@ -671,7 +672,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
-        lift(self.store.raise_name(name, floor, When::Now))
+        lift(self.verbs()?.raise_name(name, floor, When::Now))
     }
 
     /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
@@ -698,7 +699,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence(&self) -> Result<i64> {
-        lift(self.store.restore_fence(None, When::Now))
+        lift(self.verbs()?.restore_fence(None, When::Now))
     }
 
     /// [`restore_fence`](Leases::restore_fence) that raises tokens far above `token` as well: the largest one that was seen
@@ -713,7 +714,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
-        lift(self.store.restore_fence(Some(token), When::Now))
+        lift(self.verbs()?.restore_fence(Some(token), When::Now))
     }
 
     /// Returns what the file knows of its epoch: how far tokens have come, and whether the present boot is recorded.
@@ -727,7 +728,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn epoch(&self) -> Result<EpochInfo> {
-        lift(self.store.epoch())
+        lift(self.verbs()?.epoch())
     }
 
     /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases. Returns whether
@@ -745,13 +746,21 @@ impl Leases {
     ///
     /// # Safety
     /// They must be dropped before the connection is closed, and used by one thread at a time with it.
-    pub(crate) unsafe fn on(connection: &rusqlite::Connection) -> Self {
-        // SAFETY: this function asks for the same.
-        Leases { store: Store::new(unsafe { view(connection) }), ringer: Ringer::default() }
+    pub(crate) unsafe fn on(connection: Connection, kind: Kind) -> Self {
+        Leases { store: Store::new(connection), ringer: Ringer::default(), kind }
     }
 
+    /// The store, for everything but a verb.
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    /// The store, for a verb: an error where the handle demands a transaction and none is open.
+    pub(crate) fn verbs(&self) -> Result<&Store> {
+        match self.kind {
+            Kind::Joining if !self.store.joins_transaction() => Err(Error::NotInTransaction),
+            _ => Ok(&self.store),
+        }
     }
 
     /// A transaction of ours has committed: whatever was freed in it is free now.
@@ -768,7 +777,9 @@ impl Leases {
         min_token: i64,
     ) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
-        lift(self.store.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()))
+        lift(
+            self.verbs()?.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()),
+        )
     }
 
     fn claim_from_dead_when(
@@ -781,7 +792,7 @@ impl Leases {
     ) -> Result<ClaimResult> {
         let (ttl_ms, dead) = (in_ms(ttl), exactly(dead));
         lift(
-            self.store
+            self.verbs()?
                 .claim_from_dead(name, owner, ttl_ms, when, dead, |answer| answer.into_owned()),
         )
     }
@@ -793,11 +804,11 @@ impl Leases {
         ttl: Duration,
         when: When,
     ) -> Result<RenewResult> {
-        lift(self.store.renew(name, who, in_ms(ttl), when, |answer| answer.into_owned()))
+        lift(self.verbs()?.renew(name, who, in_ms(ttl), when, |answer| answer.into_owned()))
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
-        let answer = lift(self.store.release(name, who, when, |answer| answer.into_owned()))?;
+        let answer = lift(self.verbs()?.release(name, who, when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
             self.ringer.freed(&self.store);
         }
@@ -813,11 +824,14 @@ impl Leases {
         when: When,
     ) -> Result<TransferResult> {
         let ttl_ms = in_ms(ttl);
-        lift(self.store.transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned()))
+        lift(
+            self.verbs()?
+                .transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned()),
+        )
     }
 
     fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
-        let answer = lift(self.store.break_lease(name, when, |answer| answer.into_owned()))?;
+        let answer = lift(self.verbs()?.break_lease(name, when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
             self.ringer.freed(&self.store);
         }

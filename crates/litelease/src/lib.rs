@@ -23,7 +23,8 @@
 //!
 //! The verbs (`claim`, `renew`, `release`, `transfer`, `inspect` and the rest) are those of [`Leases`]. They
 //! are the same wherever they are reached through: a [`Litelease`] that owns its connection, a
-//! [`LiteleaseRef`] on a connection or transaction of yours, a [`Transaction`] or a [`Savepoint`].
+//! [`LiteleaseRef`] on a connection or transaction of yours, a [`RawLitelease`] on one of `sqlx` or of C code, a
+//! [`Transaction`] or a [`Savepoint`].
 //!
 //! What stops an old owner is there too: guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). Where more than one may work at a time, a pool lends
@@ -37,10 +38,12 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod kept;
 mod kept_rows;
 mod leases;
 mod linked;
 mod pools;
+mod raw;
 mod ringer;
 mod single_writer;
 mod tracker;
@@ -62,6 +65,7 @@ pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waite
 pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, Listed, SlotRow};
 pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting, WriteLock};
 pub use pools::{Borrow, Pools};
+pub use raw::RawLitelease;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};

@@ -7,16 +7,65 @@ use litelease_store::{
     Api, Callbacks, Connection, Destructor, Library, SqlFunction, SqlLast, sqlite3,
     sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
-use rusqlite::ffi;
+
+use self::declared as ffi;
+
+/// SQLite's functions as `rusqlite` declares them, and those that its oldest bindings do not know: with SQLite
+/// linked from the system, `rusqlite` 0.37 declares what SQLite 3.14 had.
+pub(crate) mod declared {
+    use std::ffi::{c_char, c_int, c_uint, c_void};
+
+    pub(super) use rusqlite::ffi::*;
+
+    use super::Destructor;
+
+    /// What SQLite calls for each new connection.
+    pub(crate) type Init =
+        unsafe extern "C" fn(*mut sqlite3, *mut *mut c_char, *const c_void) -> c_int;
+
+    unsafe extern "C" {
+        /// Declared differently by different versions of the bindings.
+        pub(crate) fn sqlite3_auto_extension(init: Option<Init>) -> c_int;
+        pub(super) fn sqlite3_bind_pointer(
+            statement: *mut sqlite3_stmt,
+            index: c_int,
+            pointer: *mut c_void,
+            kind: *const c_char,
+            destructor: Destructor,
+        ) -> c_int;
+        pub(super) fn sqlite3_prepare_v3(
+            db: *mut sqlite3,
+            sql: *const c_char,
+            length: c_int,
+            flags: c_uint,
+            statement: *mut *mut sqlite3_stmt,
+            tail: *mut *const c_char,
+        ) -> c_int;
+        pub(super) fn sqlite3_set_last_insert_rowid(db: *mut sqlite3, rowid: i64);
+        pub(super) fn sqlite3_txn_state(db: *mut sqlite3, schema: *const c_char) -> c_int;
+        pub(super) fn sqlite3_value_pointer(
+            value: *mut sqlite3_value,
+            kind: *const c_char,
+        ) -> *mut c_void;
+    }
+}
 
 /// The store's view of an open connection.
 ///
 /// # Safety
 /// The result must not be used after `connection` was closed, nor while another thread uses it.
 pub(crate) unsafe fn view(connection: &rusqlite::Connection) -> Connection {
-    // SAFETY: the pointer is used under the promise of this function, and `LINKED` holds the functions of
-    // the library that the connection belongs to.
-    unsafe { Connection::from_raw(connection.handle().cast(), &LINKED) }
+    // SAFETY: the pointer is used under the promise of this function.
+    unsafe { raw_view(connection.handle()) }
+}
+
+/// The same for a connection that `rusqlite` knows nothing of.
+///
+/// # Safety
+/// As for [`view`], and the connection must be open and one of the linked library's.
+pub(crate) unsafe fn raw_view(db: *mut ffi::sqlite3) -> Connection {
+    // SAFETY: as promised; `LINKED` holds the functions of the library that the connection belongs to.
+    unsafe { Connection::from_raw(db.cast(), &LINKED) }
 }
 
 /// Wraps each function in one that takes the store's pointer types instead of `rusqlite`'s.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use litelease_store::{Store, When, Wishes};
+use litelease_store::{When, Wishes};
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{Borrowed, Leases, PoolInfo, Result, SlotInfo, SlotRow};
+use crate::{Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 
 /// The verbs on pools, on whichever handle they were asked for.
 ///
@@ -29,7 +29,7 @@ use crate::{Borrowed, Leases, PoolInfo, Result, SlotInfo, SlotRow};
 /// ```
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
-    store: &'l Store,
+    leases: &'l Leases,
 }
 
 /// What else a borrower can say.
@@ -80,7 +80,7 @@ impl<'a> Borrow<'a> {
 
 /// For a server that makes many changes in one commit.
 #[doc(hidden)]
-impl Leases {
+impl Litelease {
     /// Opens a transaction of which either all or nothing will do: the caller rolls back if anything in it fails.
     pub fn begin_batch(&self) -> Result<()> {
         lift(self.store().begin_batch())
@@ -113,7 +113,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn pools(&self) -> Pools<'_> {
-        Pools { store: self.store() }
+        Pools { leases: self }
     }
 }
 
@@ -131,7 +131,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
-        lift(self.store.pool(id, count, When::Now))
+        lift(self.leases.verbs()?.pool(id, count, When::Now))
     }
 
     /// [`register`](Pools::register) at a given Unix time in milliseconds.
@@ -144,7 +144,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn register_at(&self, id: &str, count: i64, now_ms: i64) -> Result<PoolInfo> {
-        lift(self.store.pool(id, count, When::At(now_ms)))
+        lift(self.leases.verbs()?.pool(id, count, When::At(now_ms)))
     }
 
     /// How many slots a pool has and how many are lent out, if there is such a pool. Takes no write lock.
@@ -157,7 +157,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
-        lift(self.store.pool_info(id, When::Now))
+        lift(self.leases.verbs()?.pool_info(id, When::Now))
     }
 
     /// [`info`](Pools::info) at a given Unix time in milliseconds.
@@ -175,7 +175,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn info_at(&self, id: &str, now_ms: i64) -> Result<Option<PoolInfo>> {
-        lift(self.store.pool_info(id, When::At(now_ms)))
+        lift(self.leases.verbs()?.pool_info(id, When::At(now_ms)))
     }
 
     /// Borrows the lowest free slot for `ttl`, if there is one.
@@ -239,7 +239,7 @@ impl Pools<'_> {
         ttl: Duration,
         wishes: Borrow<'_>,
     ) -> Result<Option<Borrowed>> {
-        lift(self.store.borrow_slot(id, in_ms(ttl), When::Now, wishes.wishes))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::Now, wishes.wishes))
     }
 
     /// [`borrow_with`](Pools::borrow_with) at a given Unix time in milliseconds.
@@ -263,7 +263,7 @@ impl Pools<'_> {
         wishes: Borrow<'_>,
         now_ms: i64,
     ) -> Result<Option<Borrowed>> {
-        lift(self.store.borrow_slot(id, in_ms(ttl), When::At(now_ms), wishes.wishes))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::At(now_ms), wishes.wishes))
     }
 
     /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.
@@ -281,7 +281,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
-        lift(self.store.return_slot(id, lease, When::Now))
+        lift(self.leases.verbs()?.return_slot(id, lease, When::Now))
     }
 
     /// [`return_slot`](Pools::return_slot) at a given Unix time in milliseconds.
@@ -298,7 +298,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot_at(&self, id: &str, lease: &str, now_ms: i64) -> Result<bool> {
-        lift(self.store.return_slot(id, lease, When::At(now_ms)))
+        lift(self.leases.verbs()?.return_slot(id, lease, When::At(now_ms)))
     }
 
     /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. None if it is over.
@@ -316,7 +316,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, id: &str, lease: &str, ttl: Duration) -> Result<Option<SlotInfo>> {
-        lift(self.store.renew_slot(id, lease, in_ms(ttl), When::Now))
+        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::Now))
     }
 
     /// [`renew`](Pools::renew) at a given Unix time in milliseconds.
@@ -340,7 +340,7 @@ impl Pools<'_> {
         ttl: Duration,
         now_ms: i64,
     ) -> Result<Option<SlotInfo>> {
-        lift(self.store.renew_slot(id, lease, in_ms(ttl), When::At(now_ms)))
+        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::At(now_ms)))
     }
 
     /// The slot of a lease, whether its time is up or not; `expires_at_ms` tells. None once it was returned, or
@@ -358,7 +358,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>> {
-        lift(self.store.slot(id, lease))
+        lift(self.leases.verbs()?.slot(id, lease))
     }
 
     /// The slots that are lent out, in the order of their positions, without the UUIDs of their leases.
@@ -375,7 +375,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
-        lift(self.store.slots(id, When::Now))
+        lift(self.leases.verbs()?.slots(id, When::Now))
     }
 
     /// [`slots`](Pools::slots) at a given Unix time in milliseconds.
@@ -393,7 +393,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slots_at(&self, id: &str, now_ms: i64) -> Result<Vec<SlotRow>> {
-        lift(self.store.slots(id, When::At(now_ms)))
+        lift(self.leases.verbs()?.slots(id, When::At(now_ms)))
     }
 
     /// When the next lease of a pool ends by itself, if it has one: then it is worth borrowing again.
@@ -410,7 +410,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>> {
-        lift(self.store.next_expiry(id))
+        lift(self.leases.verbs()?.next_expiry(id))
     }
 
     /// The newest token of any pool of the file, or the file's floor if that is larger: every later one exceeds it.
@@ -429,7 +429,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn newest_token(&self) -> Result<i64> {
-        lift(self.store.newest_pool_token())
+        lift(self.leases.verbs()?.newest_pool_token())
     }
 
     /// Deletes a pool. What is lent out is nobody's any more. Answers whether there was such a pool.
@@ -451,6 +451,6 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn delete(&self, id: &str) -> Result<bool> {
-        lift(self.store.delete_pool(id))
+        lift(self.leases.verbs()?.delete_pool(id))
     }
 }

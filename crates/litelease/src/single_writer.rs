@@ -373,12 +373,12 @@ impl Drop for WriteGuard<'_> {
 /// Whether the file has a table of leases.
 fn has_leases(connection: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'litelease_resources')";
-    connection.prepare_cached(sql)?.query_row([], |row| row.get(0))
+    connection.prepare(sql)?.query_row([], |row| row.get(0))
 }
 
 /// Runs a statement that is needed again and again.
 fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
-    connection.prepare_cached(sql)?.execute([]).map(drop)
+    connection.execute(sql, []).map(drop)
 }
 
 /// Sets the pragmas and reads them back: SQLite keeps what it can have, and does not complain.

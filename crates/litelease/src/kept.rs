@@ -1,0 +1,137 @@
+//! The verbs that are kept with a connection of the caller's, so that a handle which is made anew for each call
+//! finds its statements compiled and the schema checked.
+//!
+//! SQLite says when the connection closes, and they are dropped before it looks for statements that are left.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use litelease_store::{Connection, sqlite3};
+
+use crate::Leases;
+use crate::linked::Linked;
+
+/// What is kept with one connection: a set of verbs for each kind of handle, in the order of [`Kind`].
+#[derive(Default)]
+struct Kept([Option<Rc<Leases>>; 2]);
+
+/// The kinds of handles on a connection of the caller's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Its verbs join a transaction, and are one of their own where none is open.
+    Plain,
+    /// Its verbs demand a transaction.
+    Joining,
+}
+
+/// All connections that have something kept with them, by address. An entry goes before its connection does,
+/// so an address that is used again has none. Several maps, so that threads seldom wait for each other.
+static CONNECTIONS: [Mutex<BTreeMap<usize, Kept>>; 16] =
+    [const { Mutex::new(BTreeMap::new()) }; 16];
+
+// SAFETY: the verbs and the counters of their `Rc` are used only by the thread that has the connection, which is one
+// at a time: a `Loan` is made by whoever has the connection, and `closing` is called by whoever closes it. The map
+// merely carries them from one to the next.
+unsafe impl Send for Kept {}
+
+/// The verbs on a connection that is borrowed for `'c`: those that are kept with it, or new ones, which are kept
+/// from then on if they were used.
+///
+/// The connection must outlive it, because it is used when this is dropped; `Drop` makes the compiler see to that.
+pub(crate) struct Loan<'c> {
+    leases: Rc<Leases>,
+    connection: Connection,
+    kind: Kind,
+    is_kept: bool,
+    borrowed: PhantomData<&'c ()>,
+}
+
+impl<'c> Loan<'c> {
+    /// # Safety
+    /// The connection must be one of the linked library's, stay open for `'c`, and not be used by another thread as
+    /// long as this value lives.
+    pub(crate) unsafe fn new(connection: Connection, kind: Kind) -> Self {
+        let kept = find(connection, kind);
+        let is_kept = kept.is_some();
+        // SAFETY: this function asks for the same, and those that are kept are dropped before it closes.
+        let leases = kept.unwrap_or_else(|| Rc::new(unsafe { Leases::on(connection, kind) }));
+        Loan { leases, connection, kind, is_kept, borrowed: PhantomData }
+    }
+
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.leases.store().pay_debts_silently();
+        if !self.is_kept && self.leases.store().has_statements() {
+            keep(self.connection, self.kind, &self.leases);
+        }
+    }
+}
+
+fn find(connection: Connection, kind: Kind) -> Option<Rc<Leases>> {
+    let address = address(connection);
+    map(address).get(&address).and_then(|Kept(kept)| kept[kind as usize].clone())
+}
+
+/// Keeps verbs until their connection closes. Where SQLite cannot tell when that will be, nothing is kept.
+fn keep(connection: Connection, kind: Kind, leases: &Rc<Leases>) {
+    let address = address(connection);
+    let is_known = map(address).contains_key(&address);
+    // SAFETY: all connections of this crate are the linked library's. The map is not locked meanwhile: SQLite may
+    // call back.
+    if is_known || unsafe { connection.when_closing::<Linked>(closing) } == Ok(true) {
+        let mut map = map(address);
+        let Kept(kept) = map.entry(address).or_default();
+        kept[kind as usize].get_or_insert_with(|| Rc::clone(leases));
+    }
+}
+
+/// Drops what is kept with a connection, which is about to close.
+fn closing(db: *mut sqlite3) {
+    let address = db as usize;
+    // Not under the lock: dropping the verbs calls SQLite.
+    let Some(Kept(kept)) = map(address).remove(&address) else { return };
+    for leases in kept.into_iter().flatten() {
+        // SQLite rolls back what is open, and statements cannot be run any more.
+        leases.store().forget_debts();
+    }
+}
+
+fn address(connection: Connection) -> usize {
+    connection.as_raw().0 as usize
+}
+
+fn map(address: usize) -> MutexGuard<'static, BTreeMap<usize, Kept>> {
+    // The low bits are the same in all addresses.
+    let at = (address >> 6 ^ address >> 12) % CONNECTIONS.len();
+    CONNECTIONS[at].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LiteleaseRef;
+
+    #[test]
+    fn what_is_kept_goes_with_its_connection() -> crate::Result<()> {
+        let is_kept = |address| map(address).contains_key(&address);
+        for _ in 0..100 {
+            let connection = rusqlite::Connection::open_in_memory()?;
+            // SAFETY: only its address is looked at.
+            let address = unsafe { connection.handle() } as usize;
+            assert!(!is_kept(address), "a new connection at an old address");
+            LiteleaseRef::new(&connection).bootstrap()?;
+            assert_eq!(LiteleaseRef::new(&connection).token("x")?, None);
+            assert!(is_kept(address));
+            assert!(connection.close().is_ok());
+            assert!(!is_kept(address));
+        }
+        Ok(())
+    }
+}
