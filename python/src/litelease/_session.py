@@ -30,6 +30,7 @@ T = TypeVar("T")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 _MARKER = "litelease_python_own"
+_BEGIN = ("BEGIN IMMEDIATE", f"SAVEPOINT {_MARKER}")
 _call = operator.methodcaller("__call__")
 
 
@@ -67,22 +68,21 @@ class Mutex:
     def take(self, taker: object, timeout: float = -1) -> bool:
         """Waits for the lock, for ever or for some seconds. Answers whether the taker has it now."""
         me = weakref.ref(taker), threading.get_ident()
-        for holder, thread in self._holder[:]:
+        for holder, thread in self._holder:
             if thread == me[1]:
                 if holder() is not None:
                     raise Reentered
                 at_once(self._holder.clear, functools.partial(self._holder.append, me))
                 return True
-        taken: list[bool] = []
-        at_once(
-            functools.partial(taken.extend, map(self._lock.acquire, (True,), (timeout,))),
-            functools.partial(self._holder.extend, itertools.compress((me,), taken)),
-        )
-        return taken[0]
+        # Takes the lock and records it, in one C call; records nothing if it was not taken.
+        self._holder.extend(itertools.compress((me,), map(self._lock.acquire, (True,), (timeout,))))
+        return self.is_held_by(taker)
 
     def is_held_by(self, taker: object) -> bool:
         """Whether the taker has the lock."""
-        return any(holder() is taker for holder, _ in self._holder[:])
+        for holder, _ in self._holder:
+            return holder() is taker
+        return False
 
     def give_back(self, taker: object) -> None:
         """Gives the lock back if the taker has it."""
@@ -97,8 +97,9 @@ class Session:
         self.conn = connection
         self.turn = Mutex()
         self.pid = os.getpid()
-        # What is owed. A transaction of ours: "begun" before BEGIN, and "marked" once a savepoint tells it from others.
-        self._own: list[str] = []
+        # What is owed. Of a transaction of ours, the steps of its beginning: that it is about to begin, that it has begun, and
+        # that a savepoint tells it from others.
+        self._own: list[object] = []
         self._savepoint: list[str] = []
         self._level: list[int] = []
         self._loading: list[bool] = []
@@ -113,15 +114,15 @@ class Session:
         """The caller's ``synchronous`` while it is raised."""
         return self._level[0] if self._level else None
 
+    @property
+    def _is_marked(self) -> bool:
+        return len(self._own) > len(_BEGIN)
+
     def begin(self) -> None:
         """Begins a transaction of ours, with the write lock."""
         # A BEGIN that was interrupted may have begun all the same, so it is recorded before.
-        at_once(
-            functools.partial(self._own.append, "begun"),
-            functools.partial(self.cursor().execute, "BEGIN IMMEDIATE"),
-            functools.partial(self.cursor().execute, f"SAVEPOINT {_MARKER}"),
-            functools.partial(self._own.append, "marked"),
-        )
+        self._own.append(True)
+        self._own.extend(map(self.cursor().execute, _BEGIN))
 
     def commit(self) -> None:
         """Commits the transaction of ours. Any error but ``CommitUnknown`` means that nothing was stored."""
@@ -183,6 +184,8 @@ class Session:
     def settle(self) -> None:
         """Gives back what a verb has taken, in the right order. What SQLite refuses now stays owed: while it is
         interrupted and a statement of the caller's is still running, it does nothing, not even a rollback."""
+        if not self.owes:
+            return
         with contextlib.suppress(sqlite3.Error):
             if self._savepoint:
                 self._undo()
@@ -200,7 +203,7 @@ class Session:
         """Makes up for what an interrupted call could not give back."""
         # The caller may have gone on in the transaction since: undoing now would take that, too.
         self._savepoint.clear()
-        was_unmarked = self._own == ["begun"] and self.conn.in_transaction
+        was_unmarked = bool(self._own) and not self._is_marked and self.conn.in_transaction
         self.settle()
         if self._own:
             raise LiteleaseError(
@@ -228,7 +231,7 @@ class Session:
 
     def _is_still_ours(self) -> bool:
         """Whether the open transaction is the one that we began. The caller may have ended that, and begun another."""
-        if "marked" not in self._own:
+        if not self._is_marked:
             return True
         try:
             self.cursor().execute(f"ROLLBACK TO {_MARKER}")
@@ -321,7 +324,15 @@ def verb(method: Verb) -> Verb:
 
     @functools.wraps(method)
     def run(self: Any, *values: Any, **named: Any) -> Any:
-        return call(self._session, self._is_joined, functools.partial(method, self, *values, **named))
+        this = Call(self._session, self._is_joined)
+        try:
+            try:
+                this.begin()
+                return method(self, *values, **named)
+            finally:
+                this.end()
+        finally:
+            this.end()
 
     return cast(Verb, run)
 
