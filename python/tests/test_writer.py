@@ -69,11 +69,12 @@ def test_a_killed_holder_frees_the_lock_and_a_timeout_names_it(tmp_path: Path) -
     writer = with_notes(tmp_path / "data.db")
     holder = hold(tmp_path / "data.db", "plain")
     writer.timeout = 0.05
+    threads = len(os.listdir("/proc/self/task"))
     for _ in range(20):  # one waiting thread at most
         with pytest.raises(WriteLockTimeout, match=f"after 50ms; holder: pid:{holder.pid} since 2.*stuck$"):
             with writer.write():
                 pass
-    assert sum(thread.name == "litelease-writer" for thread in threading.enumerate()) == 1
+    assert len(os.listdir("/proc/self/task")) <= threads + 1
     holder.kill()
     holder.wait()
     writer.timeout = 60
@@ -312,3 +313,131 @@ def test_a_signal_between_any_two_lines_loses_no_lock(tmp_path: Path) -> None:
             conn.execute("INSERT INTO notes VALUES (1)")
     assert lines > 50
     assert count(other) == lines
+
+
+def access(path: Path) -> tuple[int, int]:
+    found = os.lstat(path)
+    return found.st_mode & 0o777, found.st_gid
+
+
+def wait_in_the_queue(path: Path) -> None:
+    """Makes the file of the queue, too."""
+    writer = SingleWriter(path, timeout=30)
+    with open(f"{path}.lock", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def unlock() -> None:
+            while not os.path.lexists(f"{path}.lock.queue"):
+                time.sleep(0.001)
+            time.sleep(0.05)
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+        thread = threading.Thread(target=unlock)
+        thread.start()
+        with writer.write():
+            pass
+        thread.join()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o660, 0o664, 0o666])
+def test_side_files_take_the_mode_and_the_group_of_the_database(tmp_path: Path, mode: int) -> None:
+    # A user who may write the database could not lock it: the umask of whoever came first decided.
+    path = tmp_path / "data.db"
+    sqlite3.connect(path).close()
+    path.touch()
+    os.chmod(path, mode)
+    group = 54321 if os.geteuid() == 0 else os.getgid()
+    os.chown(path, -1, group)
+    before = os.umask(0o077)
+    try:
+        with_notes(path)
+        wait_in_the_queue(path)
+    finally:
+        os.umask(before)
+    for name in ("data.db.lock", "data.db.lock.queue"):
+        assert access(tmp_path / name) == (mode, group), name
+    # The database is shared with others later on.
+    os.chmod(path, 0o666)
+    with_notes(path)
+    assert access(tmp_path / "data.db.lock")[0] == 0o666
+
+
+ANOTHER_USER = """
+import os, sys, litelease
+os.setgroups([54321]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2])); os.umask(0o022)
+writer = litelease.SingleWriter(sys.argv[1], timeout=30)
+with writer.write() as conn:
+    conn.execute("INSERT INTO notes VALUES (1)")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+def test_users_who_may_write_the_database_can_share_a_writer(tmp_path: Path) -> None:
+    if not os.access(sys.executable, os.X_OK) or any(not folder.stat().st_mode & 0o001 for folder in Path(sys.executable).resolve().parents):
+        pytest.skip("other users cannot run this Python")
+    folder = Path("/tmp") / f"litelease-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        os.chown(folder, 0, 54321)
+        folder.chmod(0o2770)
+        path = folder / "data.db"
+        path.touch()
+        os.chown(path, 0, 54321)
+        path.chmod(0o660)
+        writer = with_notes(path)
+        for suffix in ("-wal", "-shm"):  # SQLite itself gives them the mode and the owner of the database
+            assert os.stat(f"{path}{suffix}").st_gid == 54321
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        for user in ("54322", "54323", "54322"):
+            done = subprocess.run(
+                [sys.executable, "-c", ANOTHER_USER, path, user], capture_output=True, text=True, env=environment
+            )
+            if "No module named" in done.stderr or "can't open" in done.stderr:
+                pytest.skip("other users cannot read this package")
+            assert done.returncode == 0, done.stderr
+        assert count(writer) == 3
+        stranger = "import os, sys; os.setgroups([]); os.setgid(9); os.setuid(54329); open(sys.argv[1])"
+        for name in ("data.db.lock", "data.db"):
+            done = subprocess.run([sys.executable, "-c", stranger, folder / name], capture_output=True, text=True)
+            assert "PermissionError" in done.stderr
+    finally:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("suffix", [".lock", ".lock.queue"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "folder", "fifo"])
+def test_no_side_file_is_ever_followed_or_waited_for(tmp_path: Path, suffix: str, kind: str) -> None:
+    path = tmp_path / "data.db"
+    with_notes(path)
+    side, victim = Path(f"{path}{suffix}"), tmp_path / "victim"
+    side.unlink(missing_ok=True)
+    if kind == "link":
+        victim.write_text("precious")
+        os.chmod(victim, 0o604)
+        side.symlink_to(victim)
+    elif kind == "dangling":
+        side.symlink_to(victim)
+    elif kind == "folder":
+        side.mkdir()
+    else:
+        os.mkfifo(side)
+    if suffix == ".lock":
+        with pytest.raises(LiteleaseError, match="left alone"):
+            with SingleWriter(path).write():
+                pass
+        assert SingleWriter(path).holder() is None
+    else:
+        wait_in_the_queue(path)  # without manners
+    if kind == "link":
+        assert victim.read_text() == "precious" and access(victim)[0] == 0o604
+    assert kind == "link" or not victim.exists()
+
+
+def test_who_asks_for_the_holder_makes_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    writer = with_notes(path)
+    Path(f"{path}.lock").unlink()
+    assert writer.holder() is None
+    assert not Path(f"{path}.lock").exists()

@@ -16,6 +16,7 @@ from ._tracker import Tracker
 from ._types import (
     Acquired,
     Admitted,
+    AutocommitOff,
     Borrowed,
     Broken,
     Busy,
@@ -37,6 +38,7 @@ from ._types import (
     NewerFormat,
     NoSuchPool,
     NotBootstrapped,
+    NotInTransaction,
     Reason,
     Rejected,
     Released,
@@ -57,6 +59,7 @@ from ._writer import SingleWriter
 __all__ = [
     "Acquired",
     "Admitted",
+    "AutocommitOff",
     "Borrowed",
     "Broken",
     "Busy",
@@ -81,6 +84,7 @@ __all__ = [
     "NewerFormat",
     "NoSuchPool",
     "NotBootstrapped",
+    "NotInTransaction",
     "Pools",
     "Reason",
     "Rejected",

@@ -11,6 +11,7 @@ import sqlite3
 from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from . import _library
+from ._session import Session, verb
 from ._types import (
     Admitted,
     CannotGuard,
@@ -36,14 +37,16 @@ class Fences:
     conn: sqlite3.Connection
 
     if TYPE_CHECKING:  # what Litelease has
-        def token(self, name: str) -> int | None: ...
+        _session: Session
+
+        def _newest(self, name: str) -> int | None: ...
         def _check(self) -> Any: ...
         def _write(self, work: Callable[[], T], locks: bool = True) -> T: ...
-        def _whole(self, work: Callable[[], T]) -> T: ...
         def _is_there(self, table: str) -> bool: ...
         def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]: ...
         def _cursor(self) -> sqlite3.Cursor: ...
 
+    @verb
     def guard(self, table: str, name: str, column: str | None = None, *, strict: bool = False) -> None:
         """Guards a table: a write to it must present the newest token of ``name``, or the database refuses it (see
         ``is_stale``). With ``column``, each write presents it there; otherwise the connection does, by
@@ -53,12 +56,14 @@ class Fences:
         """
         self._call("litelease_guard(?1, ?2, ?3, ?4)", table, name, column, int(strict))
 
+    @verb
     def unguard(self, table: str, name: str | None = None) -> int:
         """Takes the guard by ``name`` off a table, or all of them. Answers how many there were."""
         if name is None:
             return int(self._call("litelease_unguard(?1)", table))
         return int(self._call("litelease_unguard(?1, ?2)", table, name))
 
+    @verb
     def guards(self) -> list[GuardInfo]:
         """All guards, with whether their triggers are still there."""
         rows = self._calling("SELECT * FROM litelease_guards")
@@ -67,6 +72,7 @@ class Fences:
             for table, name, column, strict, state, refusals in rows
         ]
 
+    @verb
     def present(self, name: str, token: int) -> bool:
         """Presents a token for this connection's writes to tables that ``name`` guards by connection. Answers
         whether it is the newest one; if not, the guards refuse it.
@@ -76,17 +82,19 @@ class Fences:
         """
         return bool(self._call("litelease_present(?1, ?2)", name, token))
 
+    @verb
     def withdraw(self, name: str) -> None:
         """Takes back what was presented for ``name``, before the connection goes back to a pool."""
         self._call("litelease_present(?1, NULL)", name)
 
+    @verb
     def checkpoint(self, name: str, token: int, value: Value) -> Stored | Stale:
         """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
         _library.check_number("token", token)
 
         def work() -> Stored | Stale:
             self._check()
-            newest = self.token(name)
+            newest = self._newest(name)
             if newest is None or newest != token:
                 return Stale(newest)
             if not self._is_there(_CHECKPOINTS):
@@ -94,14 +102,16 @@ class Fences:
             self._run("checkpoint", name, token, value, _library.now_ms())
             return Stored()
 
-        return self._write(lambda: self._whole(work))
+        return self._write(lambda: self._session.whole(work))
 
+    @verb
     def last_checkpoint(self, name: str) -> Checkpoint | None:
         """The latest checkpoint of ``name``, for a successor to go on from."""
         self._check()
         rows = self._run("last_checkpoint", name) if self._is_there(_CHECKPOINTS) else []
         return Checkpoint(*rows[0]) if rows else None
 
+    @verb
     def admit(self, name: str, token: int) -> Admitted | Stale:
         """Admits a token unless a larger one was admitted for ``name`` before, and remembers it in this file.
 
@@ -119,7 +129,7 @@ class Fences:
             newest = rows[0][0] if rows else 0
             return Admitted() if token == newest >= 1 else Stale(newest)
 
-        return self._write(lambda: self._whole(work), locks=False)
+        return self._write(lambda: self._session.whole(work), locks=False)
 
     def _call(self, call: str, *values: object) -> Any:
         """Calls a function of the extension, which is loaded if it is not there yet."""
@@ -129,7 +139,7 @@ class Fences:
         try:
             self._cursor().execute("SELECT litelease_version()")
         except sqlite3.OperationalError:
-            _library.load(self.conn, "guarded tables need the extension in every connection that writes to them")
+            _library.load_into(self._session, "guarded tables need the extension in every connection that writes to them")
         try:
             return self._cursor().execute(sql, values).fetchall()
         except sqlite3.OperationalError as error:
@@ -139,13 +149,14 @@ class Fences:
 class Gate:
     """A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
 
-    It remembers the largest token of each name in a SQLite file of its own, durably, and refuses smaller ones.
+    It remembers the largest token of each name in a SQLite file of its own, durably, and refuses smaller ones. Threads may
+    share a gate; a forked process opens its own.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, timeout: float = 5.0) -> None:
         from ._leases import Litelease
 
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
         try:
             switch_to_wal(connection, path)
         except BaseException:

@@ -1,7 +1,11 @@
-"""Held leases: claimed, kept alive by the keeper of the process, and released at the end."""
+"""Held leases: claimed, kept alive by the keeper of the process, and released at the end.
+
+Only the keeper's thread sets ``lost``: an event has a lock, which an exception from a signal handler could leave taken.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import threading
@@ -12,6 +16,7 @@ from . import _keeper, _library
 from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
+from ._session import call, session_of
 from ._types import Acquired, Busy, InvalidTtl, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
@@ -23,14 +28,14 @@ class Held:
 
     A hold is trusted until the start of its last successful renewal + ttl - margin, the margin being a tenth of the
     ttl and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say.
+
+    Keep the object: a hold that nobody refers to any more is released.
     """
 
     def __init__(
         self, connection: sqlite3.Connection, name: str, ttl: float, wait: float, owner: str | None
     ) -> None:
-        if connection.in_transaction:
-            raise LiteleaseError("hold() inside a transaction would wait on a snapshot for ever: commit first")
-        path = _main_file(connection)
+        path = call(session_of(connection), False, lambda: _main_file(connection))
         if not path:
             raise LiteleaseError("a database in memory cannot be held: its leases are seen by one connection only")
         if not ttl > 0.1:
@@ -38,36 +43,45 @@ class Held:
         self.name = name
         self.owner = owner or identity()
         self.lost = threading.Event()
-        self._reason: str | None = None
+        # Why it is lost: the first of these.
+        self._reasons: list[str] = []
         self._ttl, self._margin = ttl, max(ttl / 10, 0.05)
         self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
-        self._lock = threading.Lock()
-        self._ended = False
-        start = self._acquire(wait)
-        self.trusted_until = start + ttl - self._margin
-        self.due = start + ttl / 3
-        _keeper.keeper().add(path, self)
+        self._is_unique = owner is None
+        self._may_be_granted = self._ended = False
+        try:
+            start = self._acquire(wait)
+            self.trusted_until = start + ttl - self._margin
+            self.due = start + ttl / 3
+            self._kept = _keeper.Kept(path, self)
+            self._kept.keep()
+        except BaseException:
+            self._give_back()
+            raise
 
     def check(self) -> None:
         """Raises ``Lost`` once the lease can no longer be trusted."""
         if os.getpid() != self._pid:
             raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
         self.look(clock())
-        if self._reason is not None:
-            raise Lost(self.name, self._reason)
+        if self._reasons:
+            if self._kept is not None:
+                self._kept.tell()
+            raise Lost(self.name, self._reasons[0])
 
     def release(self) -> None:
         """Ends the hold. A lease that was lost is left alone."""
         if os.getpid() != self._pid or self._ended:
             return
-        self._ended = True
-        _keeper.keeper().remove(self._path, self)
-        if self._reason is None:
+        if self._kept is not None:
+            self._kept.leave()
+        if not self._reasons:
             db = self._open()
             try:
                 db.release(self.name, self.owner, token=self.token)
             finally:
                 db.conn.close()
+        self._ended = True
 
     def __enter__(self) -> Held:
         return self
@@ -84,15 +98,17 @@ class Held:
             # What went wrong in the block matters more; the lease ends by itself.
             if error is None:
                 raise
+        except BaseException:
+            self._give_back()
+            raise
 
     # What the keeper calls.
 
     def look(self, now: float) -> bool:
         """Whether it is still trusted at ``now``; once it is not, it is lost for good."""
-        with self._lock:
-            if self._reason is None and now >= self.trusted_until:
-                self._lose(self._trouble or "it could not be renewed in time")
-            return self._reason is None
+        if not self._reasons and now >= self.trusted_until:
+            self._reasons.append(self._trouble or "it could not be renewed in time")
+        return not self._reasons
 
     def renewed(self, start: float, due: float) -> None:
         """A renewal that was begun at ``start`` went well. One that answers late does not prolong trust."""
@@ -101,9 +117,8 @@ class Held:
 
     def refused(self, reason: str) -> None:
         """The row says that it is over."""
-        with self._lock:
-            if self._reason is None:
-                self._lose(reason)
+        self._reasons.append(reason)
+        self.lost.set()
 
     def failed(self, trouble: str) -> None:
         """A renewal failed. It is tried again as long as there is trust."""
@@ -121,10 +136,20 @@ class Held:
         return self._ttl
 
     _trouble: str | None = None
+    _kept: _keeper.Kept | None = None
+    token: int
 
-    def _lose(self, reason: str) -> None:
-        self._reason = reason
-        self.lost.set()
+    def _give_back(self) -> None:
+        """Releases what may have been granted, after an exception. What is not released ends by itself."""
+        if self._kept is not None:
+            self._kept.leave()
+        if not self._may_be_granted or self._ended:
+            return
+        token = getattr(self, "token", None)
+        if token is None and not self._is_unique:
+            return  # the owner text may be another holder's, too
+        with contextlib.suppress(sqlite3.Error, LiteleaseError):
+            self._open().release(self.name, self.owner, token=token)
 
     def _acquire(self, wait: float) -> float:
         deadline, examine_at = clock() + wait, 0.0
@@ -132,6 +157,7 @@ class Held:
         try:
             while True:
                 start = clock()
+                self._may_be_granted = True
                 answer = db.claim(self.name, self.owner, self._ttl)
                 if isinstance(answer, Busy) and start >= examine_at:
                     examine_at = start + _EXAMINE_EVERY
@@ -140,6 +166,7 @@ class Held:
                 if isinstance(answer, Acquired):
                     self.token = answer.lease.token
                     return start
+                self._may_be_granted = False
                 left = deadline - clock()
                 if left <= 0:
                     raise TimeoutError(f"{self.name!r} is held by {answer.current.owner}")
@@ -152,9 +179,9 @@ class Held:
 
 
 def _main_file(connection: sqlite3.Connection) -> str:
-    cursor = connection.cursor()
-    cursor.row_factory = None
-    for _, schema, path in cursor.execute("PRAGMA database_list"):
+    if connection.in_transaction:
+        raise LiteleaseError("hold() inside a transaction would wait on a snapshot for ever: commit first")
+    for _, schema, path in session_of(connection).cursor().execute("PRAGMA database_list").fetchall():
         text = schema.decode() if isinstance(schema, bytes) else schema
         if text == "main":
             return path.decode() if isinstance(path, bytes) else str(path or "")

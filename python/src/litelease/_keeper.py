@@ -1,15 +1,23 @@
-"""The keeper: one thread that renews all holds of a process, those of one file in one transaction."""
+"""The keeper: one thread that renews all holds of a process, those of one file in one transaction.
+
+The holds are in a dictionary, and whoever changes it wakes the thread through a queue. Both do that in C, without a lock
+that an exception from a signal handler could leave taken.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import sqlite3
 import threading
 import time
+import warnings
+import weakref
 from typing import TYPE_CHECKING
 
 from ._leases import Litelease
-from ._types import InvalidLeaseRow, LiteleaseError, Rejected, Renewed, TimeOverflow
+from ._session import start_thread
+from ._types import LiteleaseError, Rejected
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -35,55 +43,92 @@ def file_of(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+class Kept:
+    """What the keeper knows about a hold, also once nobody else knows it."""
+
+    def __init__(self, path: str, held: Held) -> None:
+        self.path, self.file = path, file_of(path)
+        self.name, self.owner, self.token = held.name, held.owner, held.token
+        self._keeper = _keeper
+        self.held = weakref.ref(held, _keeper.wake)
+
+    def keep(self) -> None:
+        """Has it kept alive."""
+        self._keeper.add(self)
+
+    def tell(self) -> None:
+        """Has the keeper look at it now."""
+        self._keeper.wake(None)
+
+    def leave(self) -> None:
+        """Has it kept alive no longer."""
+        self._keeper.remove(self)
+
+
 class Keeper:
     """Keeps holds alive, by a thread that is started with the first one."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._holds: dict[str, list[Held]] = {}
+        self._kept: dict[Kept, None] = {}
+        changed: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._changed, self.wake = changed, changed.put
         # Each with the file that it was opened on.
         self._connections: dict[str, tuple[tuple[int, int] | None, Litelease]] = {}
-        self._thread: threading.Thread | None = None
+        self._running: list[bool] = []
+        self._runner: threading.Thread | None = None
 
-    def add(self, path: str, held: Held) -> None:
-        with self._changed:
-            self._holds.setdefault(path, []).append(held)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="litelease keeper", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+    def add(self, kept: Kept) -> None:
+        self._kept[kept] = None
+        if not self._running:
+            start_thread(self._run, self._running)
+        self.wake(None)
 
-    def remove(self, path: str, held: Held) -> None:
-        with self._changed:
-            holds = self._holds.get(path, [])
-            if held in holds:
-                holds.remove(held)
-            if not holds:
-                self._holds.pop(path, None)
-            self._changed.notify()
+    def remove(self, kept: Kept) -> None:
+        self._kept.pop(kept, None)
+        self.wake(None)
 
     def _run(self) -> None:
-        while True:
-            for path, batch in self._wait().items():
-                self._renew(path, batch)
+        me = self._runner = threading.current_thread()
+        me.name = "litelease keeper"
+        try:
+            while self._runner is me:  # else two threads have started one each
+                batches = self._wait()
+                while batches:
+                    self._renew(*batches.popitem())  # and keeps none of them
+        finally:
+            if self._runner is me:
+                self._running.clear()
 
     def _wait(self) -> dict[str, list[Held]]:
         """Waits until something is due, and answers what: with what soon will be, so that they stay together."""
-        with self._changed:
-            while True:
-                now = clock()
-                for path, holds in list(self._holds.items()):
-                    self._holds[path] = [held for held in holds if held.look(now)]
-                self._holds = {path: holds for path, holds in self._holds.items() if holds}
-                self._close_idle()
-                next_due = min((held.due for holds in self._holds.values() for held in holds), default=None)
-                if next_due is not None and next_due <= now:
-                    return {
-                        path: [held for held in holds if held.due <= now + held.ttl / 6]
-                        for path, holds in self._holds.items()
-                        if any(held.due <= now for held in holds)
-                    }
-                self._changed.wait(None if next_due is None else min(next_due - now, _LONGEST_NAP))
+        while True:
+            now = clock()
+            holds: dict[str, list[Held]] = {}
+            for kept in list(self._kept):
+                held = kept.held()
+                if held is None:
+                    self._drop(kept)
+                elif held.look(now):
+                    holds.setdefault(kept.path, []).append(held)
+                else:
+                    self._kept.pop(kept, None)
+                    held.lost.set()
+                del held
+            self._close_idle(holds)
+            next_due = min((held.due for batch in holds.values() for held in batch), default=None)
+            if next_due is not None and next_due <= now:
+                return {
+                    path: [held for held in batch if held.due <= now + held.ttl / 6]
+                    for path, batch in holds.items()
+                    if any(held.due <= now for held in batch)
+                }
+            holds.clear()  # nobody's any more: it must be seen when one is dropped
+            try:
+                self._changed.get(timeout=None if next_due is None else min(next_due - now, _LONGEST_NAP))
+                while True:
+                    self._changed.get_nowait()
+            except queue.Empty:
+                pass
 
     def _renew(self, path: str, batch: list[Held]) -> None:
         if any(held.was_replaced() for held in batch):
@@ -94,15 +139,8 @@ class Keeper:
             return
         start = clock()
         try:
-            db = self._connection(path)
-            db.conn.execute("BEGIN IMMEDIATE")
-            try:
-                answers = [self._renew_one(db, held) for held in batch]
-                db.conn.execute("COMMIT")
-            except BaseException:
-                if db.conn.in_transaction:
-                    db.conn.execute("ROLLBACK")
-                raise
+            grants = [(held.name, held.owner, held.ttl, held.token) for held in batch]
+            answers = self._connection(path)._renew_all(grants)
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
                 held.failed(str(error))
@@ -116,12 +154,16 @@ class Keeper:
                 # Counted from before the renewal: one that answers late must not prolong trust.
                 held.renewed(start, start + held.ttl / 3)
 
-    @staticmethod
-    def _renew_one(db: Litelease, held: Held) -> Renewed | Rejected | LiteleaseError:
+    def _drop(self, kept: Kept) -> None:
+        """Releases what nobody refers to any more: an exception may have come before its block was entered."""
+        self._kept.pop(kept, None)
+        if kept.file != file_of(kept.path):
+            return
         try:
-            return db.renew(held.name, held.owner, held.ttl, token=held.token)
-        except (InvalidLeaseRow, TimeOverflow) as error:
-            return error  # what is wrong with one row is not the others' fault
+            self._connection(kept.path).release(kept.name, kept.owner, token=kept.token)
+            warnings.warn(f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning)
+        except (sqlite3.Error, LiteleaseError, ResourceWarning):
+            pass  # then the lease ends by itself
 
     def _connection(self, path: str) -> Litelease:
         file = file_of(path)
@@ -134,17 +176,12 @@ class Keeper:
             known = self._connections[path] = (file, Litelease(connection))
         return known[1]
 
-    def _close_idle(self) -> None:
-        for path in [path for path in self._connections if path not in self._holds]:
+    def _close_idle(self, holds: dict[str, list[Held]]) -> None:
+        for path in [path for path in self._connections if path not in holds]:
             self._connections.pop(path)[1].conn.close()
 
 
 _keeper = Keeper()
-
-
-def keeper() -> Keeper:
-    """The keeper of this process."""
-    return _keeper
 
 
 def _begin_anew() -> None:

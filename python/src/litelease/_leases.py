@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
 
 from . import _library
 from ._fences import Fences
+from ._session import session_of, verb
 from ._types import (
     Acquired,
     Broken,
     Busy,
-    CommitUnknown,
     ExpiredOnArrival,
     FloorTooLow,
     InvalidLeaseRow,
     InvalidTtl,
     LargestTokenNeeded,
     LeaseInfo,
+    LiteleaseError,
     NewerFormat,
     NotBootstrapped,
     Reason,
@@ -65,14 +66,40 @@ class Litelease(Fences):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.conn = connection
-        # Whether the open transaction is a verb's own, and the caller's `synchronous` while it is raised.
-        self._is_own = False
-        self._level: int | None = None
+        self._session = session_of(connection)
+        # Whether a transaction of the caller's must be open.
+        self._is_joined = False
         # A mark that is to be confirmed after its commit: boot and floor.
         self._unconfirmed: tuple[int, int] | None = None
-        # The schema that was found right, by its numbers, and whether it has a table for the mark.
+        # The schema that was found right, by its numbers, and whether it has a table for the mark; and one that was found
+        # inside a transaction of ours: if that is rolled back, another schema will get its number.
         self._checked: tuple[tuple[int, int], bool] | None = None
+        self._found: tuple[tuple[int, int], bool] | None = None
 
+    def joined(self) -> Litelease:
+        """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
+
+        SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle then
+        stores the next claim by itself, although what it was to be part of is gone.
+
+        >>> db = Litelease(sqlite3.connect(":memory:", isolation_level=None))
+        >>> db.bootstrap()
+        >>> in_tx = db.joined()
+        >>> _ = db.conn.execute("BEGIN IMMEDIATE")
+        >>> in_tx.claim("scheduler", "a", ttl=30).lease.token
+        1
+        >>> _ = db.conn.execute("COMMIT")
+        >>> in_tx.claim("reports", "a", ttl=30)
+        Traceback (most recent call last):
+        ...
+        litelease._types.NotInTransaction: no transaction is open, so this would be stored by itself: it was not begun, \
+or SQLite has ended it after an error; begin it again
+        """
+        joined = Litelease(self.conn)
+        joined._is_joined = True
+        return joined
+
+    @verb
     def bootstrap(self) -> None:
         """Creates the lease table if it is missing, and checks it strictly if it is there.
 
@@ -91,6 +118,7 @@ class Litelease(Fences):
         if not self.conn.in_transaction:
             self._record_boot(keeps_mark)
 
+    @verb
     def claim(
         self,
         name: str,
@@ -123,6 +151,7 @@ class Litelease(Fences):
                 return decide(row[1:] if row else None, 0, now)[1]
         return self._change(name, owner, now_ms, decide)
 
+    @verb
     def claim_from_dead(
         self,
         name: str,
@@ -166,6 +195,7 @@ class Litelease(Fences):
 
         return self._change(name, owner, now_ms, decide)
 
+    @verb
     def renew(
         self,
         name: str,
@@ -178,16 +208,9 @@ class Litelease(Fences):
     ) -> Renewed | Rejected:
         """Prolongs a live lease. It never shortens one and never revives one. With ``token``, exactly that grant
         is meant: two processes may use one owner text."""
-        ttl_ms = _in_ms(name, ttl, ttl_ms)
+        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, token)
 
-        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Renewed | Rejected]:
-            decision = _ask(name, _RENEW, row=row, owner=owner, ttl_ms=ttl_ms, now_ms=now, token=token)
-            if decision.outcome:
-                return decision, _rejected(name, decision, row, now)
-            return decision, Renewed(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
-
-        return self._change(name, owner, now_ms, decide)
-
+    @verb
     def release(
         self, name: str, owner: str, *, now_ms: int | None = None, token: int | None = None
     ) -> Released | Rejected:
@@ -201,6 +224,7 @@ class Litelease(Fences):
 
         return self._change(name, None, now_ms, decide)
 
+    @verb
     def transfer(
         self,
         name: str,
@@ -233,6 +257,7 @@ class Litelease(Fences):
 
         return self._change(name, new_owner, now_ms, decide)
 
+    @verb
     def break_lease(self, name: str, *, now_ms: int | None = None) -> Broken | Rejected:
         """The operator's: ends anybody's live lease and raises the token."""
 
@@ -245,24 +270,23 @@ class Litelease(Fences):
 
         return self._change(name, None, now_ms, decide)
 
+    @verb
     def inspect(self, name: str, *, now_ms: int | None = None) -> LeaseInfo | None:
         """The live lease on ``name``, if there is one. Takes no write lock."""
-        self._check()
-        row, _ = self._load(name)
-        now = _time(now_ms)
-        return _lease(name, row[1:]) if row and _is_live(row, now) else None
+        return self._live(name, now_ms)
 
+    @verb
     def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
         """Who has ``name`` right now. Takes no write lock."""
-        lease = self.inspect(name, now_ms=now_ms)
+        lease = self._live(name, now_ms)
         return lease.owner if lease else None
 
+    @verb
     def token(self, name: str) -> int | None:
         """The newest token of ``name``, live or not. Takes no write lock."""
-        self._check()
-        row, _ = self._load(name)
-        return row[2] if row else None
+        return self._newest(name)
 
+    @verb
     def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
         """Deletes the rows of names that have not been live since then, and answers how many. No token of theirs
         ever returns."""
@@ -280,8 +304,9 @@ class Litelease(Fences):
                 raise UnexpectedChange(f"purging changed {changed} rows instead of {count}")
             return count
 
-        return self._durably(lambda: self._whole(work))
+        return self._durably(lambda: self._session.whole(work))
 
+    @verb
     def raise_floor(self, floor: int) -> None:
         """Raises the floor of the file: every token granted from now on, of any name, is larger than ``floor``.
 
@@ -303,8 +328,9 @@ class Litelease(Fences):
             if floor > present:
                 self._keep(keeps_mark, self._mark(keeps_mark, floor, wish=_TO_RAISE))
 
-        self._durably(lambda: self._whole(work))
+        self._durably(lambda: self._session.whole(work))
 
+    @verb
     def raise_name(self, name: str, floor: int) -> None:
         """Raises the token of one name above ``floor``, and ends its lease if it is live: no token up to the floor
         counts any more."""
@@ -320,6 +346,7 @@ class Litelease(Fences):
 
         self._change(name, None, None, decide)
 
+    @verb
     def restore_fence(self, *, above: int | None = None) -> int:
         """Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
 
@@ -353,7 +380,7 @@ class Litelease(Fences):
                 raise UnexpectedChange(f"fencing changed {changed} rows instead of {len(tokens)}")
             return mark.floor
 
-        return self._durably(lambda: self._whole(work))
+        return self._durably(lambda: self._session.whole(work))
 
     def hold(
         self, name: str, ttl: float = 60.0, *, wait: float = 0.0, owner: str | None = None
@@ -365,9 +392,34 @@ class Litelease(Fences):
         """
         from ._hold import Held
 
+        if self._is_joined:
+            raise LiteleaseError("a hold cannot be part of a transaction: call hold() on Litelease(conn), outside of one")
         return Held(self.conn, name, ttl, wait, owner)
 
+    @verb
+    def _renew_all(self, grants: list[tuple[str, str, float, int]]) -> list[Renewed | Rejected | LiteleaseError]:
+        """Renews grants (name, owner, ttl, token) in one transaction."""
+
+        def renew(name: str, owner: str, ttl: float, token: int) -> Renewed | Rejected | LiteleaseError:
+            try:
+                return self._renew(name, owner, _in_ms(name, ttl, None), None, token)
+            except (InvalidLeaseRow, TimeOverflow) as error:
+                return error  # what is wrong with one row is not the others' fault
+
+        return self._write(lambda: [renew(*grant) for grant in grants])
+
     # How it is stored.
+
+    def _renew(
+        self, name: str, owner: str, ttl_ms: int, now_ms: int | None, token: int | None
+    ) -> Renewed | Rejected:
+        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Renewed | Rejected]:
+            decision = _ask(name, _RENEW, row=row, owner=owner, ttl_ms=ttl_ms, now_ms=now, token=token)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Renewed(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
+
+        return self._change(name, owner, now_ms, decide)
 
     def _change(
         self,
@@ -432,6 +484,7 @@ class Litelease(Fences):
             if "readonly" not in str(error):
                 raise
 
+    @verb
     def _has_recorded_boot(self) -> bool:
         """Whether the present boot is recorded, so that no power cut can take that."""
         return not self._mark(self._check(), 0, wish=_TO_RECORD).writes
@@ -445,7 +498,7 @@ class Litelease(Fences):
             file=self._file(),
             journal_mode=_as_text(self._run("journal_mode")[0][0]),
             synchronous=self._synchronous(),
-            is_own=not self.conn.in_transaction or self._is_own,
+            is_own=not self.conn.in_transaction or self._session.is_own,
         )
         if code:
             raise TokenExhausted("every name: no larger token exists")
@@ -466,7 +519,7 @@ class Litelease(Fences):
         floor, boot = mark.floor, mark.boot
         if not keeps_mark:
             self._run("create_meta")
-        if boot > 0 and self._is_own:
+        if boot > 0 and self._session.is_own:
             # Unsure until this commit has been synced. A change that changes nothing would not be written.
             self._run("forget_mark")
             self._unconfirmed = (boot, floor)
@@ -475,10 +528,10 @@ class Litelease(Fences):
 
     def _synchronous(self) -> int:
         """The caller's ``synchronous``, also while it is raised."""
-        if self._level is not None:
-            return self._level
-        level: int = self._run("synchronous")[0][0]
-        return level
+        level = self._session.level
+        if level is None:
+            ((level,),) = self._run("synchronous")
+        return int(level)
 
     def _durably(self, work: Callable[[], T]) -> T:
         """Does ``work`` as ``_write`` does and, in a transaction of its own, so that no power cut can take it: the
@@ -494,60 +547,35 @@ class Litelease(Fences):
         return done
 
     def _write_durably(self, work: Callable[[], T]) -> T:
-        level = self._level = self._synchronous()
-        try:
-            self._run("raise_synchronous")
-            return self._write(work)
-        finally:
-            self._level = None
-            self._cursor().execute(f"PRAGMA main.synchronous = {level}")
+        raise_it = _library.statement("raise_synchronous")
+        return self._session.raised(raise_it, self._synchronous(), lambda: self._write(work))
 
     def _write(self, work: Callable[[], T], locks: bool = True) -> T:
         """Does ``work`` with the write lock held: in a transaction of its own, or in the caller's, whose busy
         timeout applies because the lock comes before anything is read."""
         if self.conn.in_transaction:
-            if locks:
+            if locks and not self._session.is_own:
                 try:
                     self._run("lock")
                 except sqlite3.OperationalError:
                     self._check()
                     raise
             return work()
-        try:
-            self._cursor().execute("BEGIN IMMEDIATE")
-            self._is_own = True
-            done = work()
-        except BaseException:
-            if self.conn.in_transaction:
-                self.conn.rollback()
-            # The number of a schema that was rolled back will be another one's.
-            self._checked = None
-            raise
-        finally:
-            self._is_own = False
-        try:
-            self._cursor().execute("COMMIT")
-        except sqlite3.Error as error:
-            if not self.conn.in_transaction:
-                raise CommitUnknown(
-                    f"it is not known whether the change was stored; inspect before trying again: {error}"
-                ) from error
-            # SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
-            self.conn.rollback()
-            raise
+        self._found = None
+        done = self._session.transaction(work)
+        self._checked, self._found = self._found or self._checked, None
         return done
 
-    def _whole(self, work: Callable[[], T]) -> T:
-        """Does all of ``work`` or nothing of it, inside an open transaction."""
-        self._cursor().execute("SAVEPOINT litelease_python")
-        try:
-            done = work()
-        except BaseException:
-            self._cursor().execute("ROLLBACK TO litelease_python")
-            self._cursor().execute("RELEASE litelease_python")
-            raise
-        self._cursor().execute("RELEASE litelease_python")
-        return done
+    def _live(self, name: str, now_ms: int | None) -> LeaseInfo | None:
+        self._check()
+        row, _ = self._load(name)
+        now = _time(now_ms)
+        return _lease(name, row[1:]) if row and _is_live(row, now) else None
+
+    def _newest(self, name: str) -> int | None:
+        self._check()
+        row, _ = self._load(name)
+        return row[2] if row else None
 
     def _create_if_missing(self) -> None:
         try:
@@ -563,18 +591,21 @@ class Litelease(Fences):
     def _check(self) -> bool:
         """Makes sure that the tables are ours. Answers whether the file keeps a mark.
 
-        A schema that was found right stays so until SQLite gives it another number. Not in a transaction of the
-        caller's, though: if that is rolled back, another schema will get the number.
+        A schema that was found right stays so until SQLite gives it another number. Not in a transaction, though: if that
+        is rolled back, another schema will get the number.
         """
         numbers = self._run("schema_version")[0][0], self._run("temp_schema_version")[0][0]
-        if self._checked and self._checked[0] == numbers:
-            keeps_mark = self._checked[1]
+        known = self._found if self._session.is_own and self._found else self._checked
+        if known and known[0] == numbers:
+            keeps_mark = known[1]
         else:
             self._check_format()
             if not self._is_there(_RESOURCES):
                 raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
             keeps_mark = self._is_there(_META)
-            if self._is_own or not self.conn.in_transaction:
+            if self._session.is_own:
+                self._found = numbers, keeps_mark
+            elif not self.conn.in_transaction:
                 self._checked = numbers, keeps_mark
         if keeps_mark and self._run("meta_is_right") != [(1,)]:
             self._check_format()
@@ -610,10 +641,7 @@ class Litelease(Fences):
         return self._cursor().execute(_library.statement(statement), values).fetchall()
 
     def _cursor(self) -> sqlite3.Cursor:
-        cursor = self.conn.cursor()
-        # Rows as plain tuples, whatever the caller's connection makes of them.
-        cursor.row_factory = None
-        return cursor
+        return self._session.cursor()
 
 
 class _Unmarked(Exception):

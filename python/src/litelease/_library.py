@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from ._session import Session, call, session_of
+
 _NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
@@ -31,17 +33,20 @@ def load(connection: sqlite3.Connection, why: str = "") -> None:
     Many Pythons are built without ``enable_load_extension``; there this is an error, while ``Litelease``,
     ``hold`` and ``Tracker`` work all the same.
     """
+    session = session_of(connection)
+    call(session, None, lambda: load_into(session, why))
+
+
+def load_into(session: Session, why: str = "") -> None:
+    """The same, inside a call on the session."""
+    connection = session.conn
     if not hasattr(connection, "enable_load_extension"):
         raise sqlite3.NotSupportedError(
             "this Python's sqlite3 cannot load extensions (it was built without enable_load_extension; "
             "Debian's and python.org's can): "
             + (why or "use litelease.Litelease(conn), hold() or Tracker instead, which work without it")
         )
-    connection.enable_load_extension(True)
-    try:
-        connection.load_extension(loadable_path())
-    finally:
-        connection.enable_load_extension(False)
+    session.load(loadable_path())
 
 
 class _Text(ctypes.Structure):

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _library
 from ._leases import _in_ms
+from ._session import call, session_of, verb
 from ._types import (
     Borrowed,
     ExpiredOnArrival,
@@ -44,15 +45,22 @@ class Pools:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.conn = connection
-        try:
-            self._cursor().execute("SELECT litelease_version()")
-        except sqlite3.OperationalError:
-            _library.load(connection, "pools need the extension")
+        self._session = session_of(connection)
+        self._is_joined = False
+        call(self._session, None, self._load)
 
+    def joined(self) -> Pools:
+        """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open."""
+        joined = Pools(self.conn)
+        joined._is_joined = True
+        return joined
+
+    @verb
     def register(self, id: str, count: int) -> None:
         """Makes a pool of ``count`` slots, or changes how many it has. Making it smaller takes nothing from anybody."""
         self._call("litelease_pool(?, ?)", id, count)
 
+    @verb
     def borrow(
         self,
         id: str,
@@ -69,20 +77,22 @@ class Pools:
         lease = self._call("litelease_borrow(?, ?, ?, ?, ?)", id, ttl_ms, now_ms, note, key)
         if lease is None:
             return None
-        slot = self.slot(id, lease)
+        slot = self._slot(id, lease)
         if slot is None:
             raise ExpiredOnArrival(LeaseInfo("a slot", "", 0, 0))  # and somebody else has it already
         return Borrowed(lease, slot)
 
+    @verb
     def slot(self, id: str, lease: str) -> Slot | None:
         """The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else."""
-        rows = self._ask("SELECT position, token, expires_at_ms FROM litelease_slot(?, ?)", id, lease)
-        return Slot(*rows[0]) if rows else None
+        return self._slot(id, lease)
 
+    @verb
     def return_slot(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
         """Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm."""
         return bool(self._call("litelease_return(?, ?, ?)", id, lease, now_ms))
 
+    @verb
     def renew(
         self,
         id: str,
@@ -95,31 +105,38 @@ class Pools:
         """Prolongs a live lease on a slot under the same token. None if it is over."""
         ttl_ms = _in_ms("a slot", ttl, ttl_ms)
         token = self._call("litelease_pool_renew(?, ?, ?, ?)", id, lease, ttl_ms, now_ms)
-        return None if token is None else self.slot(id, lease)
+        return None if token is None else self._slot(id, lease)
 
+    @verb
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
         """The slots that are lent out, in the order of their positions."""
         rows = self._ask("SELECT position, token, expires_at_ms, note FROM litelease_slots(?, ?)", id, now_ms)
         return [Slot(*row) for row in rows]
 
+    @verb
     def delete(self, id: str) -> bool:
         """Deletes a pool; what is lent out is nobody's any more. Answers whether there was such a pool. Its tokens are
         never given again."""
         return bool(self._call("litelease_pool_delete(?)", id))
+
+    def _load(self) -> None:
+        try:
+            self._session.cursor().execute("SELECT litelease_version()")
+        except sqlite3.OperationalError:
+            _library.load_into(self._session, "pools need the extension")
+
+    def _slot(self, id: str, lease: str) -> Slot | None:
+        rows = self._ask("SELECT position, token, expires_at_ms FROM litelease_slot(?, ?)", id, lease)
+        return Slot(*rows[0]) if rows else None
 
     def _call(self, call: str, *values: object) -> Any:
         return self._ask(f"SELECT {call}", *values)[0][0]
 
     def _ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         try:
-            return self._cursor().execute(sql, values).fetchall()
+            return self._session.cursor().execute(sql, values).fetchall()
         except sqlite3.OperationalError as error:
             for words, kind in _ERRORS.items():
                 if words in str(error):
                     raise kind(str(error)) from error
             raise
-
-    def _cursor(self) -> sqlite3.Cursor:
-        cursor = self.conn.cursor()
-        cursor.row_factory = None  # the caller's would change what a row is
-        return cursor

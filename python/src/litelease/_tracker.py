@@ -1,4 +1,7 @@
-"""Path in, lock out: a lock per dataset in a file that is made when it is first needed."""
+"""Path in, lock out: a lock per dataset in a file that is made when it is first needed.
+
+A lock is never renewed: it ends after its time, whether or not the work is done.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,16 @@ from typing import Iterator
 
 from ._identity import LOCK, identity
 from ._leases import Litelease
-from ._types import Acquired, TrackerIsLockedError
+from ._types import Acquired, LiteleaseError, TrackerIsLockedError
 from ._wal import switch_to_wal
 
 _BUSY_TIMEOUT = 10.0
 
 
 class Tracker:
-    """Locks by name in a file of their own. They are never renewed: each ends after its ``expire`` seconds.
+    """Locks by name in a file of their own. They are never renewed: each ends ``expire`` seconds after it was taken, and then
+    somebody else can have it while the first one is still working. Give it far more time than the work can take, or use
+    ``Litelease.hold``, which renews and tells when it is lost.
 
     Making a Tracker makes the parent folders; the first lock makes the file and the table.
     """
@@ -34,14 +39,15 @@ class Tracker:
     def lock_it(self, name: str, expire: float = 60) -> str:
         """Locks ``name`` and answers a token (32 hex digits) to unlock it with.
 
-        Raises ``TrackerIsLockedError`` if somebody else has it.
+        Raises ``TrackerIsLockedError`` if somebody else has it. It ends after ``expire`` seconds and is not renewed.
         """
-        owner = identity(LOCK)
-        answer = self._open().claim(name, owner, expire)
-        if isinstance(answer, Acquired):
-            return owner.rpartition(" ")[2]
-        current = answer.current
-        raise TrackerIsLockedError(name, current.owner, current.lease_expires_at_ms)
+        taken = [identity(LOCK)]
+        try:
+            return self._lock(name, taken, expire)
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error, LiteleaseError):  # what was raised first matters more
+                self._give_back(name, taken)
+            raise
 
     def unlock_it(self, name: str, token: str) -> None:
         """Unlocks ``name``. With a token that is no longer current nothing happens: the lock is already somebody
@@ -56,12 +62,44 @@ class Tracker:
 
     @contextlib.contextmanager
     def lock(self, name: str, expire: float = 60) -> Iterator[str]:
-        """Locks ``name`` while the block runs."""
-        token = self.lock_it(name, expire)
+        """Locks ``name`` while the block runs, but for no longer than ``expire`` seconds: it is not renewed, and a block that
+        takes longer is not told."""
+        taken = [identity(LOCK)]
         try:
-            yield token
+            try:
+                yield self._lock(name, taken, expire)
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                    self._give_back(name, taken)
+                raise
+            self._give_back(name, taken)
         finally:
-            self.unlock_it(name, token)
+            # Once more, if a signal handler has raised meanwhile. Usually nothing is taken any more.
+            with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                self._give_back(name, taken)
+
+    def _lock(self, name: str, taken: list[str], expire: float) -> str:
+        """Locks a name for the owner in ``taken``, which stays there while it may have it."""
+        try:
+            answer = self._open().claim(name, taken[0], expire)
+        except (sqlite3.Error, LiteleaseError):
+            taken.clear()  # nothing was stored
+            raise
+        if isinstance(answer, Acquired):
+            return taken[0].rpartition(" ")[2]
+        taken.clear()
+        raise TrackerIsLockedError(name, answer.current.owner, answer.current.lease_expires_at_ms)
+
+    def _give_back(self, name: str, taken: list[str]) -> None:
+        """Unlocks what the owner in ``taken`` has, if it still has it: an owner text is that of one lock only."""
+        if not taken or not self.db_path.exists():
+            return
+        try:
+            self._open().release(name, taken[0])
+        except sqlite3.Error:
+            taken.clear()  # it ends by itself, and trying again would wait as long again
+            raise
+        taken.clear()
 
     def _open(self) -> Litelease:
         """The file, which is made if it is missing. Each thread keeps it open for the next time, unless it was replaced

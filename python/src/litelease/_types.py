@@ -178,6 +178,14 @@ class NotBootstrapped(LiteleaseError):
     """The database has no lease table yet: call ``bootstrap()``."""
 
 
+class NotInTransaction(LiteleaseError):
+    """A verb that must be part of a transaction of the caller's was called while none was open. Nothing was written."""
+
+
+class AutocommitOff(LiteleaseError):
+    """The connection was opened with ``autocommit=False``, so it is always inside a transaction. Nothing was written."""
+
+
 class SchemaMismatch(LiteleaseError):
     """A table of ours is not as it should be; the text names the first difference."""
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import io
 import os
+import queue
 import re
 import sqlite3
 import stat
 import threading
 import time
-from typing import Iterator
+from typing import Callable, Iterator
 
 from ._leases import Litelease
+from ._session import Mutex, Reentered, start_thread
 from ._types import LiteleaseError, WriteLockTimeout
 from ._wal import switch_to_wal
 
@@ -48,8 +51,6 @@ class SingleWriter:
     (1,)
 
     An error inside the block rolls back and unlocks. Threads may share a writer; they are served one after the other.
-    Where the file has leases, the present boot is recorded in a commit of its own before any block begins: then leases
-    that are claimed inside one are in order after a power cut.
     """
 
     def __init__(
@@ -74,9 +75,8 @@ class SingleWriter:
         self.path = os.path.realpath(path)
         self.lock_path = os.fspath(lock_path) if lock_path is not None else f"{self.path}.lock"
         self._pid = os.getpid()
-        self._turn = threading.Lock()
-        self._owner: int | None = None
-        self._place = _Place(self.lock_path)
+        self._turn = Mutex()
+        self._place = _Place(self.lock_path, self.path)
         # Whether the present boot is recorded for the leases in the file.
         self._has_recorded = False
         self._set_up(synchronous)
@@ -84,8 +84,10 @@ class SingleWriter:
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """Waits for the lock and begins a transaction; commits at the end of the block and unlocks."""
-        with self._lock():
+        block = _Block(self)
+        try:
             try:
+                block.begin()
                 self._record_boot()
                 self._conn.execute("BEGIN IMMEDIATE")
                 yield self._conn
@@ -97,8 +99,9 @@ class SingleWriter:
                 if self._is_here():
                     self._conn.execute("COMMIT")
             finally:
-                if self._is_here() and self._conn.in_transaction:
-                    self._conn.execute("ROLLBACK")
+                block.end()
+        finally:
+            block.end()
 
     def reader(self) -> sqlite3.Connection:
         """Another connection, for reading: it sees what was committed, and waits for nobody."""
@@ -117,12 +120,21 @@ class SingleWriter:
     def _set_up(self, synchronous: str) -> None:
         if self._conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             # Switching wants the file for itself, so it is a write like any other.
-            with self._lock():
-                switch_to_wal(self._conn, self.path)
+            self._under_lock(lambda: switch_to_wal(self._conn, self.path))
         self._conn.execute(f"PRAGMA synchronous = {synchronous}")
         if self._is_unrecorded():
-            with self._lock():
-                self._record_boot()
+            self._under_lock(self._record_boot)
+
+    def _under_lock(self, work: Callable[[], None]) -> None:
+        block = _Block(self)
+        try:
+            try:
+                block.begin()
+                work()
+            finally:
+                block.end()
+        finally:
+            block.end()
 
     def _is_unrecorded(self) -> bool:
         """Whether the file has leases and no record of the present boot yet, as far as this writer knows."""
@@ -145,41 +157,65 @@ class SingleWriter:
             Litelease(self._conn).bootstrap()
             self._has_recorded = True
 
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        if not self._is_here():
-            raise LiteleaseError("this process was forked since the writer was opened: open a new one in the child")
-        me, deadline = threading.get_ident(), time.monotonic() + self.timeout
-        if self._owner == me:
-            raise LiteleaseError(
-                "this thread already holds the write lock through this writer: use the connection that it has"
-            )
-        if not self._turn.acquire(timeout=min(max(0.0, self.timeout), threading.TIMEOUT_MAX)):
-            raise WriteLockTimeout(self.timeout, self.holder())
-        try:
-            file = self._acquire(deadline)
-            self._owner = me
-            try:
-                _sign(file)
-                yield
-            finally:
-                self._owner = None
-                if self._is_here():
-                    fcntl.flock(file, fcntl.LOCK_UN)
-                file.close()
-        finally:
-            self._turn.release()
-
     def _is_here(self) -> bool:
         """Whether this is the process that opened it. A forked child shares its lock and transaction, and must end neither."""
         return self._pid == os.getpid()
 
-    def _acquire(self, deadline: float) -> io.FileIO:
+
+class _Block:
+    """What a writer has taken for one block: its turn among the threads, the lock, and a transaction.
+
+    A signal handler can raise anywhere, in ``end`` too. So all is recorded before it is taken, ``end`` gives back whatever
+    there is, and it is called twice.
+    """
+
+    def __init__(self, writer: SingleWriter) -> None:
+        self._writer = writer
+        self._files: list[object] = []
+
+    def begin(self) -> None:
+        """Waits for the lock."""
+        writer = self._writer
+        if not writer._is_here():
+            raise LiteleaseError("this process was forked since the writer was opened: open a new one in the child")
+        deadline = time.monotonic() + writer.timeout
+        try:
+            is_taken = writer._turn.take(self, min(max(0.0, writer.timeout), threading.TIMEOUT_MAX))
+        except Reentered:
+            raise LiteleaseError(
+                "this thread already holds the write lock through this writer: use the connection that it has"
+            ) from None
+        if not is_taken:
+            raise WriteLockTimeout(writer.timeout, writer.holder())
+        if writer._conn.in_transaction:
+            writer._conn.execute("ROLLBACK")  # one that could not be rolled back when its block ended
+        _sign(self._lock(deadline))
+
+    def end(self) -> None:
+        """Rolls back what was not committed, and unlocks. Doing it again does no harm."""
+        writer = self._writer
+        if not writer._turn.is_held_by(self):
+            return
+        writer._place.give_up()
+        is_here = writer._is_here()
+        if is_here:
+            with contextlib.suppress(sqlite3.Error):  # what was raised in the block matters more
+                if writer._conn.in_transaction:
+                    writer._conn.execute("ROLLBACK")
+        for file in self._files:
+            if isinstance(file, io.FileIO):
+                if is_here:
+                    _unlock(file)
+                file.close()
+        writer._turn.give_back(self)
+
+    def _lock(self, deadline: float) -> io.FileIO:
+        writer = self._writer
         while True:
-            file = self._place.lock(deadline)
+            file = writer._place.lock(deadline, self._files)
             if file is None:
-                raise WriteLockTimeout(self.timeout, self.holder())
-            if _is_still_at(file, self.lock_path):
+                raise WriteLockTimeout(writer.timeout, writer.holder())
+            if _is_still_at(file, writer.lock_path):
                 return file
             # Somebody removed it meanwhile: what we hold is a lock on nothing.
             _unlock(file)
@@ -187,87 +223,94 @@ class SingleWriter:
 
 _SLICE = 0.001  # how long whoever was let in may go on without queueing again
 _HEAD_START = 0.0002  # of the one who is woken, before whoever has just unlocked
+_TRIES, _PAUSE = 5, 0.002  # to open a file that somebody else is just creating
 _PATIENCE = 0.05  # how long the queue is trusted at first: its head may be stopped
 
 
 class _Place:
     """A place in the queue, held by at most one thread: that cannot be called back at a deadline, so its place serves the
-    next one who asks, or is given up unused at once."""
+    next one who asks, or is given up unused at once.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    What the thread gets goes through a queue in C. A lock around it could be left taken by an exception.
+    """
+
+    def __init__(self, path: str, database: str) -> None:
+        self._path, self._database = path, database
         self._let_in = float("-inf")
-        self._changed = threading.Condition()
-        self._waiting = self._wanted = False
-        self._done: io.FileIO | OSError | LiteleaseError | None = None
+        self._is_wanted = False
+        self._waiting: list[bool] = []  # whether the thread is still waiting
+        self._done: queue.SimpleQueue[io.FileIO | OSError | LiteleaseError] = queue.SimpleQueue()
 
-    def lock(self, deadline: float) -> io.FileIO | None:
-        """The lock file, locked. ``None`` if the deadline came first."""
-        file, locked = _open(self._path), None
+    def lock(self, deadline: float, files: list[object]) -> io.FileIO | None:
+        """The lock file, locked. ``None`` if the deadline came first. What is opened is in ``files`` before it is locked."""
+        file = _open(self._path, self._database)
+        files.append(file)
+        locked: io.FileIO | None = None
+        now = time.monotonic()
+        is_over, is_let_in = now >= deadline, now < self._let_in + _SLICE
+        if (is_over or is_let_in or _is_empty(self._path)) and _try_lock(file):
+            locked = file
+        elif not is_over:
+            locked, is_let_in = self._wait(file, deadline, files), False
+        if locked is not None and not is_let_in:
+            self._let_in = time.monotonic()
+        if locked is not file:
+            file.close()
+        return locked
+
+    def give_up(self) -> None:
+        """Wants nothing more: what the thread gets, or has got, is unlocked."""
+        self._is_wanted = False
+        while not self._done.empty():
+            with contextlib.suppress(queue.Empty):
+                done = self._done.get_nowait()
+                if isinstance(done, io.FileIO):
+                    _unlock(done)
+
+    def _wait(self, file: io.FileIO, deadline: float, files: list[object]) -> io.FileIO | None:
+        patience = _PATIENCE
         try:
-            now = time.monotonic()
-            is_over, is_let_in = now >= deadline, now < self._let_in + _SLICE
-            if (is_over or is_let_in or _is_empty(self._path)) and _try_lock(file):
-                locked = file
-            elif not is_over:
-                locked, is_let_in = self._wait(file, deadline), False
-            if locked is not None and not is_let_in:
-                self._let_in = time.monotonic()
-            return locked
+            self._is_wanted = True
+            while True:
+                if not self._waiting:
+                    start_thread(self._queue, self._waiting)
+                left = max(0.0, deadline - time.monotonic())
+                with contextlib.suppress(queue.Empty):
+                    files.extend(map(self._done.get, (True,), (min(left, patience),)))
+                    done = files[-1]
+                    if isinstance(done, Exception):
+                        raise done
+                    assert isinstance(done, io.FileIO)
+                    return done
+                if _try_lock(file):
+                    return file
+                if left <= patience:
+                    return None
+                patience *= 2
         finally:
-            if locked is not file:
-                file.close()
-
-    def _wait(self, file: io.FileIO, deadline: float) -> io.FileIO | None:
-        with self._changed:
-            if not self._waiting:
-                threading.Thread(target=self._queue, name="litelease-writer", daemon=True).start()
-                self._waiting = True
-            patience = _PATIENCE
-            try:
-                self._wanted = True
-                while True:
-                    left = max(0.0, deadline - time.monotonic())
-                    if self._changed.wait_for(lambda: not self._waiting, min(left, patience)):
-                        done, self._done = self._done, None
-                        break
-                    if _try_lock(file):
-                        return file
-                    if left <= patience:
-                        return None
-                    patience *= 2
-            finally:
-                # Whatever ends the waiting, a signal too: from here on nobody would take what the thread gets.
-                self._wanted = False
-                if isinstance(self._done, io.FileIO):
-                    _unlock(self._done)
-                self._done = None
-        if isinstance(done, Exception):
-            raise done
-        return done
+            self.give_up()
 
     def _queue(self) -> None:
-        head = _head(self._path)
+        head = _head(self._path, self._database)
         try:
-            with self._changed:
-                if not self._wanted:
-                    self._waiting = False
+            if not self._is_wanted:
+                self._waiting.clear()
+                # One who has begun to wait before that relies on this thread; one who begins later starts another.
+                if not self._is_wanted or self._waiting:
                     return
+                self._waiting.append(True)
             done = self._locked()
-            with self._changed:
-                self._waiting = False
-                if self._wanted:
-                    self._done = done
-                elif isinstance(done, io.FileIO):
-                    _unlock(done)
-                self._changed.notify_all()
+            self._waiting.clear()
+            self._done.put(done)
+            if not self._is_wanted:
+                self.give_up()
         finally:
             if head is not None:
                 _unlock(head)
 
     def _locked(self) -> io.FileIO | OSError | LiteleaseError:
         try:
-            file = _open(self._path)
+            file = _open(self._path, self._database)
         except (OSError, LiteleaseError) as error:
             return error
         try:
@@ -278,11 +321,11 @@ class _Place:
         return file
 
 
-def _head(path: str) -> io.FileIO | None:
+def _head(path: str, database: str) -> io.FileIO | None:
     """Waits to be the head of the queue: only that one waits for the lock. ``None`` if there can be no queue."""
     time.sleep(_HEAD_START)
     try:
-        file = _open(f"{path}.queue")
+        file = _open(f"{path}.queue", database)
     except (OSError, LiteleaseError):
         return None
     try:
@@ -296,8 +339,8 @@ def _head(path: str) -> io.FileIO | None:
 def _is_empty(path: str) -> bool:
     """Whether nobody is in the queue. Nobody ever was where there is no file."""
     try:
-        file = _file(f"{path}.queue", os.O_RDONLY)
-    except OSError:
+        file = _existing(f"{path}.queue", os.O_RDONLY)
+    except (OSError, LiteleaseError):
         return True
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -320,6 +363,8 @@ def _try_lock(file: io.FileIO) -> bool:
 
 def _unlock(file: io.FileIO) -> None:
     """Closing it would do, unless a process was forked off meanwhile that has it open, too."""
+    if file.closed:
+        return
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_UN)
     file.close()
@@ -329,20 +374,73 @@ def _file(path: str, flags: int) -> io.FileIO:
     """An open file that closes itself when nobody has it any more: a signal's handler may raise between any two lines,
     and a bare descriptor would keep its lock for as long as the process lives."""
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return io.FileIO(path, opener=lambda path, _: os.open(path, flags, 0o666))
+    # Nobody else may use a new file before it has the mode and the group of the database.
+    return io.FileIO(path, opener=lambda path, _: os.open(path, flags, 0o600))
 
 
-def _open(path: str) -> io.FileIO:
-    """Opens the lock file, never truncating it. Whatever else is at the path is refused, and not even opened."""
-    with contextlib.suppress(FileNotFoundError):
-        _refuse(path, os.lstat(path).st_mode)
-    file = _file(path, os.O_RDWR | os.O_CREAT)
+def _open(path: str, database: str) -> io.FileIO:
+    """Opens the lock file, never truncating it, or creates it for whoever may write the database.
+
+    Whatever else is at the path is refused, and not even opened.
+    """
+    for tries_left in range(_TRIES, -1, -1):
+        try:
+            return _existing(path, os.O_RDWR, database)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            # Perhaps somebody else has just created it, and gives it its mode next.
+            if not tries_left:
+                raise
+            time.sleep(_PAUSE)
+            continue
+        try:
+            return _created(path, database)
+        except FileExistsError:
+            if not tries_left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _existing(path: str, flags: int, database: str | None = None) -> io.FileIO:
+    _refuse(path, os.lstat(path).st_mode)
+    file = _file(path, flags)
     try:
-        _refuse(path, os.fstat(file.fileno()).st_mode)
+        found = os.fstat(file.fileno())
+        _refuse(path, found.st_mode)
+        if database is not None and found.st_uid == os.geteuid():
+            with contextlib.suppress(OSError):  # it can be used as it is
+                _set_access(file, found, os.stat(database))
     except LiteleaseError:
         file.close()
         raise
     return file
+
+
+def _created(path: str, database: str) -> io.FileIO:
+    if not os.access(database, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, "not created for a database that this user may not write", path)
+    like = os.stat(database)
+    file = _file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    if os.geteuid() == 0:  # root's own file would be in everybody's way
+        with contextlib.suppress(OSError):
+            os.fchown(file.fileno(), like.st_uid, -1)
+    _set_access(file, os.fstat(file.fileno()), like)
+    return file
+
+
+def _set_access(file: io.FileIO, found: os.stat_result, like: os.stat_result) -> None:
+    """Gives a side file the group and the mode of the database: whoever may write that one can use it, and nobody else."""
+    mode = like.st_mode & 0o666
+    if found.st_gid == like.st_gid and stat.S_IMODE(found.st_mode) == mode:
+        return
+    with contextlib.suppress(OSError):
+        os.fchown(file.fileno(), -1, like.st_gid)
+    if os.fstat(file.fileno()).st_gid != like.st_gid:
+        # Another group may do no more than everybody.
+        mode = mode & 0o606 | (mode & 0o006) << 3
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(file.fileno(), mode)
 
 
 def _refuse(path: str, mode: int) -> None:
@@ -370,7 +468,7 @@ def _sign(file: io.FileIO) -> None:
 
 def _signed(path: str) -> tuple[int, str] | None:
     try:
-        file = _open(path)
+        file = _existing(path, os.O_RDONLY)
     except (OSError, LiteleaseError):
         return None
     try:

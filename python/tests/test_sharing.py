@@ -1,0 +1,213 @@
+"""Connections that threads share, verbs that demand a transaction, and connections that are never outside one."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+import litelease
+from litelease import Acquired, AutocommitOff, Busy, Gate, Litelease, LiteleaseError, NotInTransaction, Pools
+
+CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
+
+
+def shared(path: Path) -> Litelease:
+    db = Litelease(sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False))
+    db.conn.execute("PRAGMA journal_mode = WAL")
+    db.conn.execute("PRAGMA synchronous = NORMAL")
+    db.bootstrap()
+    return db
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Does it in some threads at once, and fails with the first that fails."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_threads_that_share_a_connection_are_told_no_token_twice(tmp_path: Path) -> None:
+    # Verbs joined each other's transactions: one was told of a grant that another one rolled back.
+    db = shared(tmp_path / "db")
+    other = sqlite3.connect(tmp_path / "db", timeout=30)
+    told: list[int] = []
+    end = time.monotonic() + 3
+
+    def work(number: int) -> None:
+        mine = Litelease(db.conn)  # another handle on the same connection, with the same lock
+        while time.monotonic() < end:
+            if number == 0:
+                with pytest.raises(litelease.FloorTooLow):
+                    mine.raise_name("x", -5)  # is rolled back
+                continue
+            claimed = mine.claim("x", str(number), 30)
+            if isinstance(claimed, Acquired):
+                told.append(claimed.lease.token)
+                assert isinstance(mine.release("x", str(number), token=claimed.lease.token), litelease.Released)
+
+    in_threads(4, work)
+    assert len(told) == len(set(told)) > 10
+    assert max(told) == other.execute("SELECT token FROM litelease_resources").fetchone()[0]
+    assert not db.conn.in_transaction
+    assert db.conn.execute("PRAGMA synchronous").fetchone() == (1,)
+
+
+@pytest.mark.skipif(not CAN_LOAD, reason="this Python cannot load extensions")
+def test_pools_share_the_lock_of_the_connection(tmp_path: Path) -> None:
+    db = shared(tmp_path / "db")
+    pools = Pools(db.conn)
+    pools.register("p", 2)
+    told: list[int] = []
+    end = time.monotonic() + 1.5
+
+    def work(number: int) -> None:
+        while time.monotonic() < end:
+            if number < 2:
+                with pytest.raises(litelease.FloorTooLow):
+                    db.raise_name("x", -5)  # is rolled back, and nobody's slot with it
+            elif borrowed := pools.borrow("p", 30):
+                told.append(borrowed.slot.token)
+                assert pools.return_slot("p", borrowed.lease)
+
+    in_threads(4, work)
+    assert len(told) == len(set(told)) > 10
+
+
+def test_threads_may_share_a_gate(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate", timeout=30) as gate:
+        admitted: list[int] = []
+
+        def work(number: int) -> None:
+            for token in range(number + 1, 200, 4):
+                if gate.admit("x", token) == litelease.Admitted():
+                    admitted.append(token)
+
+        in_threads(4, work)
+        assert max(admitted) == 199
+        assert gate.admit("x", 198) == litelease.Stale(199)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_connection_is_refused_in_a_forked_child(tmp_path: Path) -> None:
+    db = shared(tmp_path / "db")
+    if (child := os.fork()) == 0:
+        try:
+            db.claim("x", "child", 30)
+        except LiteleaseError as error:
+            os._exit(7 if "forked" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert isinstance(db.claim("x", "parent", 30), Acquired)
+
+
+def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
+    db = shared(tmp_path / "db")
+    db.conn.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
+    joined = db.joined()
+    db.conn.execute("BEGIN IMMEDIATE")
+    assert isinstance(joined.claim("x", "a", 30), Acquired)
+    db.conn.execute("INSERT INTO jobs VALUES (1)")
+    with pytest.raises(sqlite3.IntegrityError):
+        db.conn.execute("INSERT INTO jobs VALUES (1)")
+    # SQLite has ended the transaction. A plain handle would store this by itself.
+    with pytest.raises(NotInTransaction, match="no transaction is open"):
+        joined.claim("y", "a", 30)
+    assert db.token("x") is None and db.token("y") is None
+    calls: list[Callable[[], object]] = [
+        joined.bootstrap,
+        lambda: joined.renew("x", "a", 30),
+        lambda: joined.release("x", "a"),
+        lambda: joined.transfer("x", "a", "b", 30),
+        lambda: joined.break_lease("x"),
+        lambda: joined.inspect("x"),
+        lambda: joined.owner("x"),
+        lambda: joined.token("x"),
+        lambda: joined.purge(0),
+        lambda: joined.raise_floor(5),
+        lambda: joined.raise_name("x", 5),
+        joined.restore_fence,
+        lambda: joined.checkpoint("x", 1, None),
+        lambda: joined.last_checkpoint("x"),
+        lambda: joined.admit("x", 1),
+        lambda: joined.guard("jobs", "x"),
+        lambda: joined.unguard("jobs"),
+        joined.guards,
+        lambda: joined.present("x", 1),
+        lambda: joined.withdraw("x"),
+    ]
+    for call in calls:
+        with pytest.raises(NotInTransaction):
+            call()
+    with pytest.raises(LiteleaseError, match="hold"):
+        joined.hold("x")
+    if CAN_LOAD:
+        with pytest.raises(NotInTransaction):
+            Pools(db.conn).joined().register("p", 1)
+    db.conn.execute("SAVEPOINT a")
+    assert isinstance(joined.claim("x", "a", 30), Acquired)
+    db.conn.execute("RELEASE a")
+    assert db.token("x") == 1
+
+
+def connect_without_autocommit(path: Path) -> sqlite3.Connection:
+    if hasattr(sqlite3.Connection, "autocommit"):
+        return sqlite3.connect(path, autocommit=False)  # type: ignore[call-overload,no-any-return]
+
+    class AlwaysInside(sqlite3.Connection):
+        """As of Python 3.12."""
+
+        autocommit = False
+
+        def commit(self) -> None:
+            super().commit()
+            self.execute("BEGIN")
+
+    conn = sqlite3.connect(path, isolation_level=None, factory=AlwaysInside)
+    conn.execute("BEGIN")
+    return conn
+
+
+def test_a_connection_without_autocommit_is_told_that_nothing_would_be_stored(tmp_path: Path) -> None:
+    # It is always inside a transaction, so a claim would be told and never stored.
+    conn = connect_without_autocommit(tmp_path / "db")
+    db = Litelease(conn)
+    plain = Litelease(sqlite3.connect(tmp_path / "db"))
+    plain.bootstrap()
+    for call in (db.bootstrap, lambda: db.claim("x", "a", 30), lambda: db.owner("x"), lambda: db.hold("x")):
+        with pytest.raises(AutocommitOff, match="autocommit=False.*joined"):
+            call()
+    assert plain.token("x") is None
+    joined = db.joined()
+    assert isinstance(joined.claim("x", "a", 30), Acquired)
+    conn.commit()
+    assert isinstance(plain.claim("x", "b", 30), Busy)
+
+
+def test_a_connection_with_autocommit_rolls_back(tmp_path: Path) -> None:
+    # There conn.rollback() does nothing.
+    if not hasattr(sqlite3.Connection, "autocommit"):
+        pytest.skip("this Python has no autocommit")
+    db = Litelease(sqlite3.connect(tmp_path / "db", autocommit=True))  # type: ignore[call-overload]
+    db.bootstrap()
+    with pytest.raises(litelease.FloorTooLow):
+        db.raise_floor(-1)
+    assert not db.conn.in_transaction
+    assert isinstance(db.claim("x", "a", 30), Acquired)
