@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::error::{failure, lift};
+use crate::file::prepare_own;
 use crate::{AdmitResult, Litelease, Result};
 
 /// A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
@@ -29,7 +30,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens the file of a gate, which is created if it is missing.
+    /// Opens the file of a gate, which is created if it is missing, for its owner alone (0600) as
+    /// [`open_own`](Litelease::open_own) does.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -38,6 +40,7 @@ impl Gate {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        prepare_own(path.as_ref())?;
         let file = Litelease::open(path)?;
         if file.store().file().is_none() {
             let reason = "a gate needs a file: in memory it would forget what it has admitted";

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::Connection;
 
 use crate::error::lift;
-use crate::file::{has_moved, writer};
+use crate::file::{has_moved, prepare_own, writer};
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -107,7 +107,9 @@ impl Litelease {
     /// Opens a file that belongs to the program, made ready for leases: it is created if it is missing, put into
     /// WAL mode if it is new, and written so that a power cut loses no grant. The lease table is there.
     ///
-    /// A file that is there keeps its journal mode. The connection waits for locks for 10 seconds.
+    /// A new file is its owner's alone (0600). To share it, create it beforehand, empty and with the mode and group of your
+    /// choice, or change those later: the files beside it follow. One that is there keeps its mode and its journal
+    /// mode. The connection waits for locks for 10 seconds.
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -118,6 +120,7 @@ impl Litelease {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
+        prepare_own(path.as_ref())?;
         let db = Litelease::open(path)?;
         db.connection.busy_timeout(Duration::from_secs(10))?;
         lift(db.leases.store().own())?;

@@ -60,7 +60,7 @@ pub use litelease_core::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss, Waiter, nap};
 pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, Listed, SlotRow};
-pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting, WriteLock};
+pub use litelease_writer::{Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock};
 pub use pools::{Borrow, Pools};
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
