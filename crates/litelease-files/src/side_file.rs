@@ -115,7 +115,8 @@ impl SideFile {
     /// # Ok::<(), litelease_files::Error>(())
     /// ```
     pub fn open_existing(&self) -> Result<Option<File>, Error> {
-        Ok(self.open_with(reading().write(true))?.map(|(file, _)| file))
+        let opened = self.open_with(reading().write(true))?;
+        Ok(opened.map(|(file, found)| self.adjusted(file, &found)))
     }
 
     /// Opens the file for reading if it is there.
@@ -192,17 +193,25 @@ impl SideFile {
     }
 
     fn open_or_create(&self) -> Result<File, Error> {
-        let Some((file, found)) = self.open_with(reading().write(true))? else {
-            return self.create();
-        };
-        #[cfg(unix)]
-        if let Some(access) = self.database.as_deref().and_then(Access::of) {
-            // It can be used as it is, and its owner's next use sets it right.
-            let _ = access.adjust(&file, &found);
+        match self.open_existing()? {
+            Some(file) => Ok(file),
+            None => self.create(),
         }
-        #[cfg(not(unix))]
-        let _ = found;
-        Ok(file)
+    }
+
+    /// Lets others in if the database was shared with them meanwhile.
+    #[cfg(unix)]
+    fn adjusted(&self, file: File, found: &Metadata) -> File {
+        if let Some(access) = self.database.as_deref().and_then(Access::of) {
+            // It can be used as it is.
+            let _ = access.adjust(&file, found);
+        }
+        file
+    }
+
+    #[cfg(not(unix))]
+    fn adjusted(&self, file: File, _: &Metadata) -> File {
+        file
     }
 
     /// Opens what is there if it is an ordinary file. Anything else is not even opened: that can do something to a

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litelease::{Gate, Litelease, SingleWriter, Tracker, WriterOptions};
 use litelease_proof::command::{ended, told};
@@ -203,7 +203,16 @@ fn use_everything(
         shared.start(first, umask, "litelease write -w 50s -- true"),
     ];
     let endings = ["-bell", "-shm", "-wal", ".lock", ".lock.queue", ".mark", ".serve.lock", ""];
-    let modes = shared.once_there(&endings);
+    shared.once_there(&endings);
+    // Whoever makes one sets its mode a moment later, and so does its owner who finds that the database is shared now.
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let modes = loop {
+        let modes = shared.modes();
+        if modes.iter().all(|(_, mode, _)| *mode == modes[0].1) || Instant::now() > deadline {
+            break modes;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
     fs::write(shared.folder.path().join("done"), "").unwrap();
     for started in [holder, writer].into_iter().chain(waits) {
         let (code, said, errors) = started.end();
@@ -344,6 +353,7 @@ fn a_database_that_is_shared_later_takes_its_side_files_along() {
     assert!(code == 69 && said.contains("Permission denied"), "{said}");
     shared.set_mode(0o666);
     // Its owner's next use does it.
+    assert_eq!(shared.run(ALICE, "022", "litelease run job -- true").0, 0);
     for (name, mode, _) in use_everything(&shared, ALICE, BOB, "022") {
         assert_eq!(mode, 0o666, "x.sqlite3{name}");
     }
@@ -631,7 +641,7 @@ fn the_mark_is_synced_within_a_second_and_no_more_often() {
     };
     let before = syncs();
     assert_eq!(before, 1, "when it was made");
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     for _ in 0..50 {
         assert_eq!(client.call("POST", "/borrow", &json!({"ttl": 60})).status, 200);
     }

@@ -102,7 +102,9 @@ pub(crate) fn probe(db: &Litelease) -> Result<(), Error> {
 
 /// Says why a write failed, without the path of the file or anything in it.
 pub(crate) fn reason(error: &Error) -> &'static str {
-    let Error::Sqlite(error) = error else { return "the database cannot be written" };
+    let (Error::Sqlite(error) | Error::CommitUnknown(error)) = error else {
+        return "the database cannot be written";
+    };
     match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => {
             "the disk is full: nothing can be lent out until there is room"
