@@ -292,7 +292,9 @@ fn a_server_whose_lock_file_is_deleted_keeps_others_away_nevertheless() {
     let lock = desk.folder.path().join("leases.sqlite3.serve.lock");
     client(&line).register(1);
     fs::remove_file(&lock).unwrap();
-    eventually("the lock file is back", || lock.exists().then_some(()));
+    // Locked first, and signed then.
+    let is_signed = || fs::read(&lock).is_ok_and(|line| !line.is_empty());
+    eventually("the lock file is back", || is_signed().then_some(()));
     let said = second(&desk, "leases.sqlite3");
     assert!(said.contains(&format!("process {}", child.id())), "{said}");
     stop(child);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
-use litelease::{Error, Litelease};
+use litelease::{Error, Litelease, LockError};
 use litelease_files::{create_private, is_too_short};
 
 use crate::error::OpenError;
@@ -35,29 +35,32 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     create_private(path);
     let connection = Connection::open(path).map_err(Error::from)?;
     // The one path of the file, whichever way it was called.
-    let path = match connection.path() {
+    let file = match connection.path() {
         Some(path) if !path.is_empty() => PathBuf::from(path),
         _ => path.to_owned(),
     };
-    if fs::metadata(&path).is_ok_and(|found| found.nlink() > 1) {
-        return Err(OpenError::Linked { path });
+    if fs::metadata(&file).is_ok_and(|found| found.nlink() > 1) {
+        return Err(OpenError::Linked { path: path.into() });
     }
-    let mark = HighWater::beside(&path)?;
+    let mark = HighWater::beside(&file)?;
     if !mark.was_there() && has_tables(&connection)? {
         // The file of another program keeps its mode, and gets no table of ours.
-        check_mode(&connection, &path)?;
+        check_mode(&connection, path)?;
     }
-    let lock = ServerLock::take(&path)?;
+    let lock = ServerLock::take(&file).map_err(|error| match error {
+        LockError::Timeout { holder, .. } => OpenError::Served { path: path.into(), holder },
+        error => OpenError::Lock(error),
+    })?;
     if mark.was_there() {
         // It was served before, and a backup of it may have come back in another mode.
         switch(&connection)?;
     }
     drop(connection);
-    let db = Litelease::open_own(&path)?;
+    let db = Litelease::open_own(path)?;
     // SQLite keeps the mode that it can have, and does not complain.
-    check_mode(db.conn(), &path)?;
+    check_mode(db.conn(), path)?;
     db.conn().busy_timeout(PATIENCE).map_err(Error::from)?;
-    Ok(Opened { path, db, mark, lock })
+    Ok(Opened { path: path.into(), db, mark, lock })
 }
 
 fn switch(connection: &Connection) -> Result<(), Error> {

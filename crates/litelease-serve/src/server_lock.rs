@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use litelease::rusqlite::{self, ffi};
 use litelease::{Error, LockError, OwnedLock, WriteLock};
 
-use crate::error::OpenError;
-
 /// How often to look whether the lock file is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -24,15 +22,9 @@ pub(crate) struct ServerLock {
 
 impl ServerLock {
     /// Takes the lock on a database, or says who has it.
-    pub(crate) fn take(db: &Path) -> Result<Self, OpenError> {
-        let taken = WriteLock::beside(db, ".serve.lock").and_then(WriteLock::into_owned);
-        match taken {
-            Ok(lock) => Ok(ServerLock { lock, looked: Instant::now(), is_lost: false }),
-            Err(LockError::Timeout { holder, .. }) => {
-                Err(OpenError::Served { path: db.into(), holder })
-            }
-            Err(error) => Err(OpenError::Lock(error)),
-        }
+    pub(crate) fn take(db: &Path) -> Result<Self, LockError> {
+        let lock = WriteLock::beside(db, ".serve.lock")?.into_owned()?;
+        Ok(ServerLock { lock, looked: Instant::now(), is_lost: false })
     }
 
     /// Leaves the address, for whoever is refused.
