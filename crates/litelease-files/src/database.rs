@@ -59,28 +59,13 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// ```
 pub fn create_private(path: &Path) {
     let text = path.as_os_str().as_encoded_bytes();
-    if text.is_empty() || text == b":memory:" || text.starts_with(b"file:") {
+    let is_special = text.is_empty() || text == b":memory:" || text.starts_with(b"file:");
+    if is_special || path.exists() {
         return;
     }
     if let Ok(path) = resolve(path) {
         create(&path);
     }
-}
-
-/// Checks for a file that is too short to be a database. SQLite takes it for an empty one, and overwrites it.
-///
-/// ```
-/// # use litelease_files::is_too_short;
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let file = folder.path().join("notes.txt");
-/// std::fs::write(&file, "my notes")?;
-/// assert!(is_too_short(&file));
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn is_too_short(path: &Path) -> bool {
-    let smallest_page = 512;
-    fs::metadata(path)
-        .is_ok_and(|found| found.is_file() && (1..smallest_page).contains(&found.len()))
 }
 
 /// Creates the file without opening it: between opening and closing it here, another thread could let SQLite lock

@@ -11,6 +11,6 @@ mod database;
 mod error;
 mod side_file;
 
-pub use database::{create_private, is_too_short, resolve};
+pub use database::{create_private, resolve};
 pub use error::Error;
 pub use side_file::SideFile;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
 use litelease::{Error, Litelease, LockError};
-use litelease_files::{create_private, is_too_short};
+use litelease_files::create_private;
 
 use crate::error::OpenError;
 use crate::high_water::HighWater;
@@ -27,11 +27,6 @@ pub(crate) struct Opened {
 /// Opens the file, in WAL mode and synced with every commit, and locks it against other servers. One that is missing
 /// is created, for its owner alone: whoever can read it knows the UUIDs of its pools.
 pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
-    if is_too_short(path) {
-        let text = format!("{} is not a database: choose another file", path.display());
-        let code = ffi::Error::new(ffi::SQLITE_NOTADB);
-        return Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text))).into());
-    }
     create_private(path);
     let connection = Connection::open(path).map_err(Error::from)?;
     // The one path of the file, whichever way it was called.

@@ -6,21 +6,7 @@ use std::ffi::c_int;
 use std::fs;
 use std::path::Path;
 
-use litelease_files::{create_private, is_too_short};
 use rusqlite::{Connection, ffi};
-
-use crate::{Error, Result};
-
-/// Prepares a file that belongs to the program: one that is missing is created for its owner alone.
-pub(crate) fn prepare_own(path: &Path) -> Result<()> {
-    if is_too_short(path) {
-        let text = format!("{} is not a database: choose another file", path.display());
-        let code = ffi::Error::new(ffi::SQLITE_NOTADB);
-        return Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text))));
-    }
-    create_private(path);
-    Ok(())
-}
 
 /// Whether the file of a connection was moved, deleted or replaced since it was opened. SQLite goes on with
 /// what it has open, and nobody else ever sees what is granted there.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use litelease_files::create_private;
+
 use crate::error::{failure, lift};
-use crate::file::prepare_own;
 use crate::{AdmitResult, Litelease, Result};
 
 /// A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
@@ -40,7 +41,7 @@ impl Gate {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
-        prepare_own(path.as_ref())?;
+        create_private(path.as_ref());
         let file = Litelease::open(path)?;
         if file.store().file().is_none() {
             let reason = "a gate needs a file: in memory it would forget what it has admitted";

@@ -4,10 +4,11 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use litelease_files::create_private;
 use rusqlite::Connection;
 
 use crate::error::lift;
-use crate::file::{has_moved, prepare_own, writer};
+use crate::file::{has_moved, writer};
 use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
@@ -120,7 +121,7 @@ impl Litelease {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
-        prepare_own(path.as_ref())?;
+        create_private(path.as_ref());
         let db = Litelease::open(path)?;
         db.connection.busy_timeout(Duration::from_secs(10))?;
         lift(db.leases.store().own())?;
