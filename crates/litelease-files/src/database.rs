@@ -88,7 +88,7 @@ fn create(path: &Path) {
 #[cfg(not(unix))]
 fn create(_: &Path) {}
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 

@@ -1,15 +1,16 @@
 //! The files that are made beside a database: who may use them, and what happens where something else is in their place.
 
 use std::fs::{self, Permissions};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{Gate, Litelease, SingleWriter, Tracker, WriterOptions};
-use litelease_proof::command::{ended, told};
+use litelease_proof::command::{ended, kill, told};
 use litelease_proof::rig::{eventually, litelease, tell};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
@@ -167,7 +168,6 @@ struct Serving {
 }
 
 fn serve(shared: &Shared, user: User, umask: &str) -> Serving {
-    use std::io::{BufRead, BufReader};
     let log = format!("log-{}", user.0);
     let line = format!("exec litelease serve --listen 127.0.0.1:0 --log warn 2>>{log}");
     let mut started = shared.start(user, umask, &line);
@@ -178,6 +178,22 @@ fn serve(shared: &Shared, user: User, umask: &str) -> Serving {
     let log = || fs::read_to_string(shared.folder.path().join(&log));
     let address = address.unwrap_or_else(|| panic!("{said:?} {:?}", log()));
     Serving { _started: started, client: Client::of(address.parse().unwrap()) }
+}
+
+/// Starts a server and stops it again, if it starts within half a minute: how it ended, and what it said.
+fn try_to_serve(shared: &Shared, user: User, words: &str) -> (i32, String, String) {
+    let line = format!("exec timeout 30 litelease serve --listen 127.0.0.1:0 --log warn {words}");
+    let mut started = shared.start(user, "022", &line);
+    let child = started.0.as_mut().unwrap();
+    let (pid, stdout) = (child.id() as i32, child.stdout.take().unwrap());
+    let mut said = String::new();
+    BufReader::new(stdout).read_line(&mut said).unwrap();
+    let has_started = said.starts_with("listening");
+    if has_started {
+        kill(pid, libc::SIGTERM);
+    }
+    let (code, _, errors) = started.end();
+    (if has_started { 0 } else { code }, said, errors)
 }
 
 /// Makes every side file that there is: two who want one name, three who want the write lock, and a server.
@@ -462,12 +478,7 @@ fn use_one(shared: &Shared, ending: &str, user: User) -> (i32, String) {
             assert_eq!(holder.end().0, 0);
             waiter
         }
-        // A server that starts is stopped by the clock.
-        _ => {
-            let line = "timeout -s INT 0.7 litelease serve --listen 127.0.0.1:0 --log warn; code=$?; \
-                        test $code = 124 && exit 0; exit $code";
-            shared.run(user, "022", line)
-        }
+        _ => try_to_serve(shared, user, ""),
     };
     let _ = fs::remove_file(shared.folder.path().join("held"));
     (outcome.0, outcome.2)
@@ -586,16 +597,14 @@ fn a_mark_that_cannot_be_read_is_refused_until_the_file_is_fenced() {
     let shared = served_once();
     for content in [&b"seven\n"[..], b"000000000\0\0\0\0\0\0\0\0\0\0\0\n", b"-1\n"] {
         fs::write(shared.beside(".mark"), content).unwrap();
-        let line = "timeout 20 litelease serve --listen 127.0.0.1:0 --log off";
-        let (code, _, said) = shared.run(ROOT, "022", line);
+        let (code, _, said) = try_to_serve(&shared, ROOT, "");
         assert!(
             code == 69 && said.contains("remove it") && said.contains("--restore-fence"),
             "{said}"
         );
         assert_eq!(fs::read(shared.beside(".mark")).unwrap(), content, "it is left alone");
     }
-    let line = "timeout -s INT 0.7 litelease serve --listen 127.0.0.1:0 --log off --restore-fence";
-    shared.run(ROOT, "022", line);
+    assert_eq!(try_to_serve(&shared, ROOT, "--restore-fence").0, 0);
     let mark: i64 = fs::read_to_string(shared.beside(".mark")).unwrap().trim().parse().unwrap();
     assert!(mark > 1, "{mark}");
     serve(&shared, ROOT, "022");
@@ -629,7 +638,7 @@ fn the_mark_is_synced_within_a_second_and_no_more_often() {
     let mut started = shared.start(ROOT, "022", line);
     let mut said = String::new();
     let stdout = started.0.as_mut().unwrap().stdout.take().unwrap();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut said).unwrap();
+    BufReader::new(stdout).read_line(&mut said).unwrap();
     let Some(address) = said.trim().strip_prefix("listening at http://") else {
         return tell("SKIPPED: syncs of the mark, because strace may not trace here");
     };
@@ -650,7 +659,9 @@ fn the_mark_is_synced_within_a_second_and_no_more_often() {
     thread::sleep(Duration::from_millis(1500));
     assert!(syncs() <= most, "{} syncs", syncs());
     assert_eq!(client.call("GET", "", &Value::Null).status, 200, "{POOL}");
-    // strace passes it on.
-    let _: Output =
-        ended(Command::new("kill").args(["-INT", &started.0.as_ref().unwrap().id().to_string()]));
+    // The server, and strace with it.
+    let line = fs::read_to_string(shared.beside(".serve.lock")).unwrap();
+    let pid = line.strip_prefix("pid:").and_then(|rest| rest.split(' ').next()).unwrap();
+    kill(pid.parse().unwrap(), libc::SIGTERM);
+    started.end();
 }

@@ -15,6 +15,7 @@ use crate::server_lock::ServerLock;
 
 /// How long to wait for the locks of others.
 const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A file that is served.
 pub(crate) struct Opened {
@@ -91,8 +92,12 @@ impl Opened {
 
 /// Writes and syncs something that changes nothing: whether that works is not known before it is tried.
 pub(crate) fn probe(db: &Litelease) -> Result<(), Error> {
+    // Whoever asks for a state meanwhile waits, too.
+    db.conn().busy_timeout(PROBE_PATIENCE)?;
+    let begun = db.begin_batch();
+    db.conn().busy_timeout(PATIENCE)?;
+    begun?;
     // Page 1 is written even if the number is the same; a row that stays as it is would not be.
-    db.begin_batch()?;
     let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;
     db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?;
     db.commit_batch()

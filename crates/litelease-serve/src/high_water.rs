@@ -102,10 +102,13 @@ impl HighWater {
         }
         self.token = token;
         self.is_synced = false;
-        match &self.file {
-            Some(file) => file.write_all_at(&content(token), 0).map_err(|error| self.failed(error)),
-            None => self.replace(),
+        let Some(file) = &self.file else { return Ok(()) };
+        let written = file.write_all_at(&content(token), 0).map_err(|error| self.failed(error));
+        if written.is_err() {
+            // The next sync replaces it.
+            self.file = None;
         }
+        written
     }
 
     /// How long until it is to be synced, if it is to be.

@@ -18,13 +18,14 @@ pub(crate) struct ServerLock {
     lock: OwnedLock,
     looked: Instant,
     is_lost: bool,
+    is_told: bool,
 }
 
 impl ServerLock {
     /// Takes the lock on a database, or says who has it.
     pub(crate) fn take(db: &Path) -> Result<Self, LockError> {
         let lock = WriteLock::beside(db, ".serve.lock")?.into_owned()?;
-        Ok(ServerLock { lock, looked: Instant::now(), is_lost: false })
+        Ok(ServerLock { lock, looked: Instant::now(), is_lost: false, is_told: false })
     }
 
     /// Leaves the address, for whoever is refused.
@@ -38,15 +39,23 @@ impl ServerLock {
         if self.looked.elapsed() >= LOOK_EVERY {
             self.looked = Instant::now();
             let held = self.lock.ensure();
-            if let (Err(error), false) = (&held, self.is_lost) {
-                tracing::error!(error = %error, "the lock of this server is lost");
+            let is_lost = matches!(held, Err(LockError::Timeout { .. }));
+            match &held {
+                Err(error) if is_lost && !self.is_lost => {
+                    tracing::error!(error = %error, "another server has the database");
+                }
+                // On a full disk, perhaps. Nobody else is known to have it.
+                Err(error) if !is_lost && !self.is_told => {
+                    tracing::warn!(error = %error, "the lock file of this server cannot be put back");
+                }
+                _ => {}
             }
-            self.is_lost = held.is_err();
+            (self.is_lost, self.is_told) = (is_lost, held.is_err());
         }
         match self.is_lost {
             false => Ok(()),
             true => {
-                let text = "the lock file of this server was deleted or replaced, and another server may have the \
+                let text = "the lock file of this server was deleted or replaced, and another server has the \
                             database now: nothing is granted here any more; end one of them";
                 let code = ffi::Error::new(ffi::SQLITE_PROTOCOL);
                 Err(Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into()))))
