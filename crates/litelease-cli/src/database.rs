@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,7 +50,9 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     if common.db.is_none()
         && let Some(folder) = path.parent()
     {
-        fs::create_dir_all(folder).map_err(|error| {
+        // As the XDG specification wants it: nobody else's business.
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        made.map_err(|error| {
             Failure::failed("Folder", format!("cannot make {}: {error}", folder.display()))
         })?;
     }

@@ -3,12 +3,14 @@
 //! It is made by whoever waits first, and stays. The word is read and written as a file, and mapped only for the
 //! kernel's sake: a mapping that somebody truncates would kill the process that looks at it.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::ptr;
 use std::time::Duration;
+
+use litelease_files::SideFile;
 
 use crate::watch::Listener;
 use crate::{Clock, SystemClock};
@@ -48,8 +50,7 @@ unsafe impl Sync for Bell {}
 impl Bell {
     /// The bell of a database file, hung up if there is none yet. Whoever may write the one may ring the other.
     pub fn hang(database: &Path) -> io::Result<Self> {
-        let mode = std::fs::metadata(database)?.mode() & 0o666;
-        let file = open(database, OpenOptions::new().create(true).mode(mode))?;
+        let file = beside(database).open()?;
         if file.metadata()?.len() == 0 {
             file.set_len(LENGTH as u64)?;
         }
@@ -58,7 +59,7 @@ impl Bell {
 
     /// The bell of a database file, if anybody ever waited there.
     pub fn find(database: &Path) -> Option<Self> {
-        Bell::on(open(database, &mut OpenOptions::new()).ok()?).ok()
+        Bell::on(beside(database).open_existing().ok()??).ok()
     }
 
     /// What was heard so far: another number after each ring.
@@ -132,16 +133,15 @@ impl Drop for Bell {
     }
 }
 
-fn open(database: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    let mut path = database.as_os_str().to_owned();
-    path.push("-bell");
-    // A link could lead to a victim, and a pipe would block.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-    options.read(true).write(true).custom_flags(flags).open(PathBuf::from(path))
+fn beside(database: &Path) -> SideFile {
+    SideFile::of(database, "-bell")
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+    use std::path::PathBuf;
+
     use super::*;
 
     fn place() -> (tempfile::TempDir, PathBuf, PathBuf) {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use litelease_proof::command::{Desk, ended, kill, told};
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{eventually, tell};
 use litelease_proof::server::{Client, POOL};
 use serde_json::{Value, json};
 
@@ -224,4 +224,104 @@ fn the_unit_is_one_that_systemd_understands() {
         .filter(|line| !line.contains("/usr/local/bin/litelease is not exec"))
         .collect();
     assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+/// Runs `serve` at any free port on a database by this name, and answers how it refuses.
+fn second(desk: &Desk, name: &str) -> String {
+    let (code, said) = refusal(desk, &["--listen=127.0.0.1:0", "--db", name]);
+    assert_eq!(code, 69, "{said}");
+    said
+}
+
+fn stop(mut child: Child) {
+    kill(child.id() as i32, libc::SIGTERM);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_second_server_on_one_file_is_refused_and_told_who_has_it() {
+    // Each of two servers knows who waits at itself only, and lets its own clients overtake those of the other.
+    let desk = Desk::new();
+    let (mut child, line) = start(&desk, &[], &[]);
+    let mut first = client(&line);
+    first.register(1);
+    first.call("POST", "/borrow", &json!({"ttl": 600}));
+    let address = line.strip_prefix("listening at ").unwrap();
+    let folder = desk.folder.path();
+    std::os::unix::fs::symlink("leases.sqlite3", folder.join("link.sqlite3")).unwrap();
+    fs::create_dir(folder.join("under")).unwrap();
+    for name in ["leases.sqlite3", "link.sqlite3", "under/../leases.sqlite3", "file:leases.sqlite3"]
+    {
+        let said = second(&desk, name);
+        let pid = format!("process {} since 2", child.id());
+        assert!(said.contains(&pid) && said.contains(address), "{name}: {said}");
+        assert!(said.contains("is served already") && said.contains("--db"), "{name}: {said}");
+    }
+    let words = ["--listen=127.0.0.1:0", "--restore-fence", "--json"];
+    let (code, said) = refusal(&desk, &words);
+    let error: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, &error["error"]), (69, &json!("Served")));
+    assert_eq!(first.in_use(), 1, "nothing was fenced");
+    // SQLite keeps the log of each name apart, so this is refused with or without a server.
+    fs::hard_link(&desk.file, folder.join("hard.sqlite3")).unwrap();
+    assert!(second(&desk, "hard.sqlite3").contains("a hard link"));
+    fs::remove_file(folder.join("hard.sqlite3")).unwrap();
+
+    // The lock goes with the process, however that ends, and with nothing that it starts.
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap();
+    let lock = descriptors.map(|entry| entry.unwrap().path()).find(|descriptor| {
+        fs::read_link(descriptor).is_ok_and(|path| path.to_string_lossy().ends_with(".serve.lock"))
+    });
+    let info = lock.unwrap().display().to_string().replace("/fd/", "/fdinfo/");
+    let info = fs::read_to_string(info).unwrap();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+    let flags = i32::from_str_radix(flags.trim(), 8).unwrap();
+    assert_ne!(flags & libc::O_CLOEXEC, 0, "{info}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let (child, line) = start(&desk, &["--db", "link.sqlite3"], &[]);
+    assert_eq!(client(&line).in_use(), 1);
+    stop(child);
+    stop(start(&desk, &[], &[]).0);
+}
+
+#[test]
+fn a_server_whose_lock_file_is_deleted_keeps_others_away_nevertheless() {
+    let desk = Desk::new();
+    let (child, line) = start(&desk, &[], &[]);
+    let lock = desk.folder.path().join("leases.sqlite3.serve.lock");
+    client(&line).register(1);
+    fs::remove_file(&lock).unwrap();
+    // Locked first, and signed then.
+    let is_signed = || fs::read(&lock).is_ok_and(|line| !line.is_empty());
+    eventually("the lock file is back", || is_signed().then_some(()));
+    let said = second(&desk, "leases.sqlite3");
+    assert!(said.contains(&format!("process {}", child.id())), "{said}");
+    stop(child);
+}
+
+#[test]
+fn of_two_servers_that_the_deletion_of_a_lock_file_let_in_only_one_lends() {
+    let desk = Desk::new();
+    let (first, line) = start(&desk, &[], &[]);
+    let mut old = client(&line);
+    old.register(2);
+    kill(first.id() as i32, libc::SIGSTOP);
+    fs::remove_file(desk.folder.path().join("leases.sqlite3.serve.lock")).unwrap();
+    let (child, line) = start(&desk, &[], &[]);
+    kill(first.id() as i32, libc::SIGCONT);
+    // It looks ten times a second.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert_eq!(old.call("POST", "/borrow", &json!({"ttl": 600})).status, 502);
+    old.send("GET", "/readyz", "", "").unwrap();
+    let ready = old.receive().unwrap();
+    assert_eq!((ready.status, ready.error()), (503, "another server has the database".into()));
+    assert_eq!(client(&line).call("POST", "/borrow", &json!({"ttl": 600})).status, 200);
+    // When the new one ends, the old one is the only one again.
+    stop(child);
+    eventually("it lends again", || {
+        (old.call("POST", "/borrow", &json!({"ttl": 600})).status == 200).then_some(())
+    });
+    assert_eq!(old.in_use(), 2);
+    stop(first);
 }

@@ -99,6 +99,100 @@ fn a_full_disk_grants_nothing_and_works_again_when_there_is_room() {
     books.balance("a full disk");
 }
 
+fn readiness(client: &mut Client) -> (u16, String) {
+    client.send("GET", "/readyz", "", "").unwrap();
+    let answer = client.receive().unwrap();
+    (answer.status, answer.body)
+}
+
+#[test]
+fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
+    let Some(disk) = SmallDisk::new("1m") else {
+        return tell("SKIPPED: readiness on a full disk, because nothing may be mounted here");
+    };
+    let server = Server::start(&disk.path().join("pools.sqlite3"), &["--max-patience", "600"]);
+    let mut books = Books::open(&server);
+    let mut other = server.client();
+    let full =
+        (503, r#"{"error":"the disk is full: nothing can be lent out until there is room"}"#);
+    let full = (full.0, full.1.to_owned());
+    assert_eq!(readiness(&mut other), (200, "ready\n".into()));
+    for round in 0..2 {
+        // In the first round nobody borrows: asking is enough to find out.
+        let ballast = disk.fill();
+        if round == 1 {
+            eventually("a borrow fails", || {
+                let answer = borrow(&mut books.client, "Idempotency-Key: a\r\n");
+                let body = json!({"lease": "nobody's"});
+                // A commit of nothing works on any disk, and is no reason to believe that it is well.
+                assert_eq!(books.client.call("POST", "/return", &body).status, 200);
+                (answer.status == 502 && readiness(&mut other) == full).then_some(())
+            });
+        }
+        eventually("it is not ready", || (readiness(&mut other) == full).then_some(()));
+        assert_eq!(readiness(&mut other), full, "and that stays so");
+        std::fs::remove_file(ballast).unwrap();
+        eventually("it is ready", || (readiness(&mut other).0 == 200).then_some(()));
+    }
+    eventually("what nobody got is back", || (books.client.in_use() == 1).then_some(()));
+    books.balance("a full disk");
+}
+
+#[test]
+fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
+    let place = Place::new("WAL");
+    let server = start(&place);
+    let mut client = server.client();
+    client.register(1);
+    for calls in ["pwrite64:error=EIO", "fsync,fdatasync:error=EIO"] {
+        let Some(injected) = Injected::into(server.pid(), calls) else {
+            return tell("SKIPPED: readiness on a failing disk, because strace may not trace here");
+        };
+        eventually("it is not ready", || {
+            let (status, body) = readiness(&mut client);
+            (status == 503 && body.contains("the disk fails")).then_some(())
+        });
+        drop(injected);
+        eventually("it is ready", || (readiness(&mut client).0 == 200).then_some(()));
+    }
+    let aside = place.folder.path().join("aside");
+    std::fs::rename(&place.file, &aside).unwrap();
+    assert_eq!(readiness(&mut client).0, 503);
+    std::fs::rename(&aside, &place.file).unwrap();
+    assert_eq!(readiness(&mut client).0, 200);
+    // Somebody who keeps the file locked is in the way of every borrow.
+    let other = place.connect(Duration::ZERO);
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    std::thread::sleep(Duration::from_millis(1100));
+    let (status, reason) = readiness(&mut client);
+    assert!(status == 503 && reason.contains("locked"), "{reason}");
+    other.execute_batch("ROLLBACK").unwrap();
+    eventually("it is ready", || (readiness(&mut client).0 == 200).then_some(()));
+}
+
+#[test]
+fn asking_whether_it_is_ready_writes_at_most_once_a_second() {
+    let place = Place::new("WAL");
+    let server = start(&place);
+    let mut client = server.client();
+    client.register(1);
+    let version = |connection: &rusqlite::Connection| -> i64 {
+        connection.query_row("PRAGMA data_version", [], |row| row.get(0)).unwrap()
+    };
+    let watcher = place.connect(Duration::from_secs(5));
+    let (mut seen, mut writes) = (version(&watcher), 0);
+    let began = std::time::Instant::now();
+    for _ in 0..300 {
+        assert_eq!(readiness(&mut client).0, 200);
+        let now = version(&watcher);
+        writes += u64::from(now != seen);
+        seen = now;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let most = began.elapsed().as_secs() + 1;
+    assert!((1..=most).contains(&writes), "{writes} writes in {:?}", began.elapsed());
+}
+
 #[test]
 fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() {
     for calls in [

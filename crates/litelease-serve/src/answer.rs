@@ -64,6 +64,7 @@ impl Response {
 }
 
 pub(crate) const JSON: &str = "application/json";
+pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A request that is not done, and why.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,6 +106,7 @@ impl From<Trouble> for Refused {
             Trouble::TooShort => (409, "the ttl was over before the slot could be handed out"),
             Trouble::Exhausted => (502, "no larger token exists in this file"),
             Trouble::Database => (502, "the database failed; it is safe to try again"),
+            Trouble::NotReady(reason) => (503, reason),
             Trouble::Stopping => (503, "the server is shutting down"),
         };
         Refused::new(status, text)
@@ -124,6 +126,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
             Response::json(200, &pool(id, info))
         }
+        Answer::Ready => Response::new(200, TEXT, "ready\n"),
         Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
         Answer::Nothing => Refused::new(409, "no resource available").into(),
         Answer::Returned(true) => {

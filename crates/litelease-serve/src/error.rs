@@ -4,6 +4,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::{fmt, io};
 
+use litelease::{Holder, LockError};
+
 /// Why a file is not served. Nothing was granted, and nothing of a file that was there is changed.
 ///
 /// ```
@@ -36,6 +38,20 @@ pub enum OpenError {
         /// The newest token that was answered, as the file `.mark` beside it tells.
         granted: i64,
     },
+    /// Another server serves it.
+    Served {
+        /// The file.
+        path: PathBuf,
+        /// Who that is, as far as the lock file tells.
+        holder: Option<Holder>,
+    },
+    /// The lock beside it, which keeps other servers away, cannot be used.
+    Lock(LockError),
+    /// It has a second name (a hard link), by which another program would not see what is in its -wal.
+    Linked {
+        /// The file.
+        path: PathBuf,
+    },
     /// The mark beside it cannot be read or written.
     Mark {
         /// The mark.
@@ -58,6 +74,9 @@ impl OpenError {
             OpenError::Database(error) => error.kind(),
             OpenError::NotWal { .. } => "NotWal",
             OpenError::Older { .. } => "Older",
+            OpenError::Served { .. } => "Served",
+            OpenError::Lock(_) => "Lock",
+            OpenError::Linked { .. } => "Linked",
             OpenError::Mark { .. } => "Mark",
         }
     }
@@ -79,6 +98,26 @@ impl fmt::Display for OpenError {
                  it was restored from a backup, start once with --restore-fence, which ends every lease in it",
                 path.display()
             ),
+            OpenError::Served { path, holder } => {
+                write!(f, "{} is served already, by ", path.display())?;
+                match holder {
+                    Some(holder) => {
+                        write!(f, "process {} since {}", holder.pid, holder.since)?;
+                        if let Some(address) = &holder.note {
+                            write!(f, " at {address}")?;
+                        }
+                    }
+                    None => f.write_str("a process that its lock file does not name")?,
+                }
+                f.write_str(": use that one or end it, or choose another file with --db")
+            }
+            OpenError::Lock(error) => error.fmt(f),
+            OpenError::Linked { path } => write!(
+                f,
+                "{} has a second name (a hard link), and SQLite keeps the last commits of each name apart: remove the \
+                 other name, or serve a copy",
+                path.display()
+            ),
             OpenError::Mark { path, error } => {
                 write!(f, "the high-water mark {} cannot be used: {error}", path.display())
             }
@@ -90,8 +129,23 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             OpenError::Database(error) => Some(error),
+            OpenError::Lock(error) => Some(error),
             OpenError::Mark { error, .. } => Some(error),
             _ => None,
+        }
+    }
+}
+
+impl From<litelease_files::Error> for OpenError {
+    fn from(error: litelease_files::Error) -> Self {
+        match error {
+            litelease_files::Error::Io { path, error } => OpenError::Mark { path, error },
+            litelease_files::Error::NotAFile { path, what } => {
+                let error =
+                    io::Error::other(format!("it is {what}, and was left alone: remove it"));
+                OpenError::Mark { path, error }
+            }
+            error => OpenError::Mark { path: PathBuf::new(), error: error.into() },
         }
     }
 }

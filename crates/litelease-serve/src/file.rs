@@ -1,33 +1,62 @@
 //! The file of a service: opened so that what was answered is on the disk.
 
-use std::path::Path;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use litelease::rusqlite::{self, Connection, ffi};
-use litelease::{Error, Litelease};
+use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
+use litelease::{Error, Litelease, LockError};
+use litelease_files::create_private;
 
 use crate::error::OpenError;
 use crate::high_water::HighWater;
+use crate::server_lock::ServerLock;
 
 /// How long to wait for the locks of others.
 const PATIENCE: Duration = Duration::from_secs(5);
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Opens the file, which is created if it is missing: in WAL mode, and synced with every commit.
-pub(crate) fn open(path: &Path) -> Result<(Litelease, HighWater), OpenError> {
+/// A file that is served.
+pub(crate) struct Opened {
+    pub(crate) path: PathBuf,
+    pub(crate) db: Litelease,
+    pub(crate) mark: HighWater,
+    pub(crate) lock: ServerLock,
+}
+
+/// Opens the file, in WAL mode and synced with every commit, and locks it against other servers. One that is missing
+/// is created, for its owner alone: whoever can read it knows the UUIDs of its pools.
+pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
+    create_private(path);
     let connection = Connection::open(path).map_err(Error::from)?;
-    if HighWater::is_beside(path) {
-        // It was served before, and a backup of it may have come back in another mode.
-        switch(&connection)?;
-    } else if has_tables(&connection)? {
+    // The one path of the file, whichever way it was called.
+    let file = match connection.path() {
+        Some(path) if !path.is_empty() => PathBuf::from(path),
+        _ => path.to_owned(),
+    };
+    if fs::metadata(&file).is_ok_and(|found| found.nlink() > 1) {
+        return Err(OpenError::Linked { path: path.into() });
+    }
+    let mark = HighWater::beside(&file)?;
+    if !mark.was_there() && has_tables(&connection)? {
         // The file of another program keeps its mode, and gets no table of ours.
         check_mode(&connection, path)?;
+    }
+    let lock = ServerLock::take(&file).map_err(|error| match error {
+        LockError::Timeout { holder, .. } => OpenError::Served { path: path.into(), holder },
+        error => OpenError::Lock(error),
+    })?;
+    if mark.was_there() {
+        // It was served before, and a backup of it may have come back in another mode.
+        switch(&connection)?;
     }
     drop(connection);
     let db = Litelease::open_own(path)?;
     // SQLite keeps the mode that it can have, and does not complain.
     check_mode(db.conn(), path)?;
     db.conn().busy_timeout(PATIENCE).map_err(Error::from)?;
-    Ok((db, HighWater::beside(path)?))
+    Ok(Opened { path: path.into(), db, mark, lock })
 }
 
 fn switch(connection: &Connection) -> Result<(), Error> {
@@ -49,12 +78,47 @@ fn check_mode(connection: &Connection, path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Makes sure that the file has not forgotten a token that was answered.
-pub(crate) fn check_age(path: &Path, db: &Litelease, mark: &HighWater) -> Result<(), OpenError> {
-    let (newest, granted) = (db.pools().newest_token()?, mark.token());
-    match newest >= granted {
-        true => Ok(()),
-        false => Err(OpenError::Older { path: path.into(), newest, granted }),
+impl Opened {
+    /// Makes sure that the file has not forgotten a token that was answered, and begins to keep the mark.
+    pub(crate) fn check_age(mut self) -> Result<Self, OpenError> {
+        let (newest, granted) = (self.db.pools().newest_token()?, self.mark.token());
+        if newest < granted {
+            return Err(OpenError::Older { path: self.path, newest, granted });
+        }
+        self.mark.begin(newest)?;
+        Ok(self)
+    }
+}
+
+/// Writes and syncs something that changes nothing: whether that works is not known before it is tried.
+pub(crate) fn probe(db: &Litelease) -> Result<(), Error> {
+    // Whoever asks for a state meanwhile waits, too.
+    db.conn().busy_timeout(PROBE_PATIENCE)?;
+    let begun = db.begin_batch();
+    db.conn().busy_timeout(PATIENCE)?;
+    begun?;
+    // Page 1 is written even if the number is the same; a row that stays as it is would not be.
+    let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?;
+    db.commit_batch()
+}
+
+/// Says why a write failed, without the path of the file or anything in it.
+pub(crate) fn reason(error: &Error) -> &'static str {
+    let (Error::Sqlite(error) | Error::CommitUnknown(error)) = error else {
+        return "the database cannot be written";
+    };
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => {
+            "the disk is full: nothing can be lent out until there is room"
+        }
+        Some(ErrorCode::SystemIoFailure) => "the disk fails, or the database file was moved",
+        Some(ErrorCode::ReadOnly) => "the database may not be written",
+        Some(ErrorCode::FileLockingProtocolFailed) => "another server has the database",
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            "another program keeps the database locked"
+        }
+        _ => "the database cannot be written",
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{JSON, Refused, Response, respond};
+use crate::answer::{JSON, Refused, Response, TEXT, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, POOLS, openapi};
 use crate::events;
@@ -134,11 +134,10 @@ impl App {
     }
 
     async fn perform(self: &Arc<Self>, what: What, timer: &mut Timer) -> Result<Response, Refused> {
-        const TEXT: &str = "text/plain; charset=utf-8";
         match what {
             What::Page(file) => Ok(file.response()),
             What::Healthy => Ok(Response::new(200, TEXT, "ok\n")),
-            What::Ready => self.ready().await.map(|()| Response::new(200, TEXT, "ready\n")),
+            What::Ready => self.ready().await,
             What::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
@@ -197,14 +196,12 @@ impl App {
         ticket.wait(wait.map(|wait| (wait, timer))).await
     }
 
-    async fn ready(&self) -> Result<(), Refused> {
-        // No pool has this id, so the answer is that there is none.
-        let nobody: Id = "".into();
-        let looked = tokio::time::timeout(Duration::from_secs(2), self.look(&nobody)).await;
-        match looked {
+    async fn ready(&self) -> Result<Response, Refused> {
+        let asked = self.ask(|reply| Job::Ready { reply });
+        match tokio::time::timeout(Duration::from_secs(2), asked).await {
             _ if self.is_stopping() => Err(Trouble::Stopping.into()),
-            Ok(Ok(_) | Err(Trouble::NoSuchPool)) => Ok(()),
-            _ => Err(Refused::new(503, "the database does not answer")),
+            Ok(answer) => Ok(respond(answer?, &"".into(), &self.jobs)),
+            Err(_) => Err(Refused::new(503, "the database does not answer")),
         }
     }
 

@@ -61,6 +61,10 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
+    /// Asks whether something could be stored.
+    Ready {
+        reply: Reply,
+    },
     /// A request no longer waits.
     Leave {
         id: Id,
@@ -104,6 +108,8 @@ pub(crate) enum Answer {
     /// The lease to renew is over.
     Over,
     State(State),
+    /// Something could be stored.
+    Ready,
 }
 
 /// A slot that was lent out by this job.
@@ -135,6 +141,8 @@ pub(crate) enum Trouble {
     /// No larger token exists.
     Exhausted,
     Database,
+    /// Nothing can be stored, for this reason.
+    NotReady(&'static str),
     Stopping,
 }
 

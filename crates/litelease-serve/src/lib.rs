@@ -26,6 +26,7 @@ mod request;
 #[doc(hidden)]
 pub mod seam;
 mod server;
+mod server_lock;
 mod ticket;
 mod timer;
 mod writer;

@@ -7,15 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use litelease::Litelease;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
 use crate::error::OpenError;
-use crate::file;
-use crate::high_water::HighWater;
+use crate::file::{self, Opened};
 use crate::http::App;
 use crate::http1;
 use crate::http2;
@@ -39,13 +37,16 @@ const LAST_CALL: Duration = Duration::from_secs(5);
 /// # Ok::<(), litelease_serve::OpenError>(())
 /// ```
 pub struct Service {
-    db: Litelease,
-    mark: HighWater,
+    opened: Opened,
     options: Options,
 }
 
 impl Service {
-    /// Opens the file, which is created if it is missing.
+    /// Opens the file, which is created if it is missing: for its owner alone (0600), since whoever can read it knows the
+    /// UUIDs of its pools. One that is there keeps its mode, and the files beside it take it.
+    ///
+    /// It is locked against other servers until the service is dropped or its process ends; a second one is
+    /// [`OpenError::Served`].
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -58,9 +59,9 @@ impl Service {
     /// One that is older than what was served from it, as the file `.mark` beside it tells, was restored from a
     /// backup and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
-        let (db, mark) = file::open(path)?;
-        file::check_age(path, &db, &mark)?;
-        Ok(Service { db, mark, options })
+        let opened = file::open(path)?;
+        opened.mark.check()?;
+        Ok(Service { opened: opened.check_age()?, options })
     }
 
     /// Opens a file that was restored from a backup, once: every lease in it ends, and tokens go on far above all
@@ -74,14 +75,13 @@ impl Service {
     /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
-        let (db, mark) = file::open(path)?;
-        match mark.token() {
+        let opened = file::open(path)?;
+        match opened.mark.token() {
             // The error says what to do where the system needs to be told a token.
-            0 => db.restore_fence()?,
-            answered => db.restore_fence_above(answered)?,
+            0 => opened.db.restore_fence()?,
+            answered => opened.db.restore_fence_above(answered)?,
         };
-        file::check_age(path, &db, &mark)?;
-        Ok(Service { db, mark, options })
+        Ok(Service { opened: opened.check_age()?, options })
     }
 }
 
@@ -105,10 +105,11 @@ pub async fn run(
     service: Service,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Service { db, mark, options } = service;
+    let Service { opened: Opened { db, mark, mut lock, .. }, options } = service;
+    lock.note(listener.local_addr()?);
     let limits = options.clone();
     run_before(listener, options, shutdown, move |todo, answers, changes, metrics| {
-        Writer::new(db, mark, &limits, answers, changes, metrics).work(&todo);
+        Writer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
     .await
 }

@@ -260,7 +260,7 @@ mod tests {
         let (jobs, todo): (Jobs, Receiver<Job>) = channel();
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
-        let writer = Writer::new(db, mark, &Options::default(), handed, changes, metrics);
+        let writer = Writer::new(db, mark, None, &Options::default(), handed, changes, metrics);
         let writer = shuttle::thread::spawn(move || writer.work(&todo));
         let (waiting, held) = (Vec::new(), HashMap::new());
         let mut clients = Clients { id: "p".into(), jobs, answers, waiting, held, places: 0 };

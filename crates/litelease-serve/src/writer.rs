@@ -19,6 +19,7 @@ use crate::job::{
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::queue::Queue;
+use crate::server_lock::ServerLock;
 use crate::ticket::deliver;
 
 /// How often to look whether another process has changed the file, while somebody waits or watches.
@@ -32,8 +33,11 @@ const MOMENTS: u32 = 3;
 const REST: Duration = Duration::from_millis(REST_MS.unsigned_abs());
 const REST_MS: i64 = 1_000;
 
-/// What nobody needs to be told of at once.
-const IDLE: Duration = Duration::from_secs(60);
+/// How often to look after what nobody waits for: the lock of the server.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How long it is taken for granted that what was stored, or not, would be so again.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// The id of the pool that has changed, or none if it may be any of them.
 pub(crate) type Changed = Option<Id>;
@@ -50,6 +54,10 @@ pub(crate) struct Writer {
     /// Jobs that are to be done in the next commit, and those who want to look after it.
     todo: VecDeque<Job>,
     looks: Vec<(Id, Reply)>,
+    /// Those who ask whether something could be stored.
+    readies: Vec<Reply>,
+    /// When something was to be stored last, and why it was not.
+    stored: Option<(Instant, Result<(), &'static str>)>,
     /// How many jobs the last commit had, and how long it took to commit them.
     last_batch: usize,
     last_took: Duration,
@@ -69,6 +77,8 @@ pub(crate) struct Writer {
     dues: Dues,
     /// When all who wait are looked after, whatever they wait for, in Unix milliseconds.
     all_due_ms: i64,
+    /// Held until the database is closed. Tests do without.
+    lock: Option<ServerLock>,
 }
 
 /// Answers of one commit, to be sent once it has succeeded.
@@ -89,6 +99,7 @@ impl Writer {
     pub(crate) fn new(
         db: Litelease,
         mark: HighWater,
+        lock: Option<ServerLock>,
         options: &Options,
         answers: Answers,
         changes: broadcast::Sender<Changed>,
@@ -105,6 +116,8 @@ impl Writer {
             stopping: false,
             todo: VecDeque::new(),
             looks: Vec::new(),
+            readies: Vec::new(),
+            stored: None,
             last_batch: 0,
             last_took: Duration::ZERO,
             unclaimed: Vec::new(),
@@ -117,6 +130,7 @@ impl Writer {
             glance_every: GLANCE,
             dues: Dues::default(),
             all_due_ms: i64::MAX,
+            lock,
         }
     }
 
@@ -126,6 +140,7 @@ impl Writer {
         // Whoever left last may have left a grant behind. If it cannot be returned now, it ends by itself.
         self.rests_until = None;
         self.commit(jobs);
+        self.sync_mark();
     }
 
     /// Waits for a job, or until there is something to do without one, and does it. False if nobody can send a job
@@ -145,6 +160,7 @@ impl Writer {
     fn take(&mut self, job: Job) {
         match job {
             Job::Look { id, reply } => self.looks.push((id, reply)),
+            Job::Ready { reply } => self.readies.push(reply),
             Job::Leave { id, place } => self.leave(&id, place),
             Job::Stop => self.stop(),
             Job::GiveBack { id, lease } => self.unclaimed.push((id, lease)),
@@ -183,6 +199,7 @@ impl Writer {
             true => GLANCE.min(self.until_due()),
             false => IDLE,
         };
+        let patience = self.mark.due().map_or(patience, |due| patience.min(due));
         match self.unclaimed.is_empty() {
             true => patience,
             false => patience.min(self.rest()),
@@ -219,6 +236,8 @@ impl Writer {
             return;
         }
         self.glanced = Instant::now();
+        // Whether it is lost is told when something is to be stored.
+        let _ = self.lock.as_mut().map(ServerLock::ensure);
         let sql = "PRAGMA data_version";
         let version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(self.version);
         if version != self.version {
@@ -247,7 +266,54 @@ impl Writer {
             let answers = looks.into_iter().map(look).collect();
             self.hand_over(answers);
         }
+        self.tell_ready();
+        if self.mark.due().is_some_and(|due| due.is_zero()) {
+            self.sync_mark();
+        }
         self.metrics.waiters(self.waiters);
+    }
+
+    fn sync_mark(&mut self) {
+        if let Err(error) = self.mark.sync() {
+            tracing::warn!(error = %error, "the high-water mark cannot be written");
+        }
+    }
+
+    /// Answers those who ask whether something could be stored: by the last commit if it was just now, else by trying.
+    fn tell_ready(&mut self) {
+        if self.readies.is_empty() {
+            return;
+        }
+        let known = self.stored.filter(|(since, _)| since.elapsed() < KNOWN_FOR);
+        let is_ready = match (self.check(), known) {
+            (Err(error), _) => Err(file::reason(&error)),
+            (Ok(()), Some((_, known))) => known,
+            (Ok(()), None) => {
+                let probed = file::probe(&self.db);
+                if let Err(error) = &probed {
+                    let _ = self.db.rollback_batch();
+                    tracing::error!(error = %error, "the database cannot be written");
+                }
+                self.remember(&probed);
+                probed.map_err(|error| file::reason(&error))
+            }
+        };
+        let answer = is_ready.map(|()| Answer::Ready).map_err(Trouble::NotReady);
+        for reply in self.readies.drain(..) {
+            // Whoever asked may be gone.
+            let _ = reply.send(answer.clone());
+        }
+    }
+
+    fn remember(&mut self, stored: &Result<(), Error>) {
+        let known = stored.as_ref().map_err(|error| file::reason(error)).copied();
+        self.stored = Some((Instant::now(), known));
+    }
+
+    /// Makes sure that this is still the server of the file, and the file where it was.
+    fn check(&mut self) -> Result<(), Error> {
+        self.lock.as_mut().map_or(Ok(()), ServerLock::ensure)?;
+        file::check_place(&self.db)
     }
 
     /// The pools where something is to be done for those who wait, because a lease is over or another process has
@@ -292,11 +358,12 @@ impl Writer {
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let started = Instant::now();
-        let begun = match file::check_place(&self.db) {
+        let begun = match self.check() {
             Ok(()) => self.db.begin_batch(),
             Err(error) => Err(error),
         };
         let mut count = 0;
+        let changes = self.db.conn().total_changes();
         let done = begun.and_then(|()| {
             // The clock is read under the write lock: waiting for the lock takes time too.
             batch.now_ms = (self.clock)();
@@ -315,6 +382,10 @@ impl Writer {
         });
         let ending = Instant::now();
         let done = done.and_then(|()| self.db.commit_batch());
+        // A commit of nothing works on any disk.
+        if done.is_err() || self.db.conn().total_changes() > changes {
+            self.remember(&done);
+        }
         match done {
             Ok(()) => {
                 self.metrics.committed(count, started.elapsed());
@@ -368,7 +439,11 @@ impl Writer {
                 });
                 (id, reply, answered)
             }
-            Job::Look { .. } | Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => {
+            Job::Look { .. }
+            | Job::Ready { .. }
+            | Job::Leave { .. }
+            | Job::GiveBack { .. }
+            | Job::Stop => {
                 return Ok(());
             }
         };
@@ -583,6 +658,7 @@ impl Job {
             | Job::Renew { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
+            Job::Ready { reply } => Some(("".into(), reply)),
             Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
         }
     }

@@ -91,7 +91,13 @@ impl fmt::Display for Error {
                 path.display()
             ),
             Error::Io { path, error } => {
-                write!(f, "cannot use the lock file {}: {error}", path.display())
+                write!(f, "cannot use the lock file {}: {error}", path.display())?;
+                match error.kind() {
+                    io::ErrorKind::PermissionDenied => f.write_str(
+                        "; it is for whoever may write the database, and takes its mode when its owner uses it next",
+                    ),
+                    _ => Ok(()),
+                }
             }
         }
     }
@@ -102,6 +108,16 @@ impl std::error::Error for Error {
         match self {
             Error::Io { error, .. } => Some(error),
             _ => None,
+        }
+    }
+}
+
+impl From<litelease_files::Error> for Error {
+    fn from(error: litelease_files::Error) -> Self {
+        match error {
+            litelease_files::Error::NotAFile { path, what } => Error::NotALockFile { path, what },
+            litelease_files::Error::Io { path, error } => Error::Io { path, error },
+            error => Error::Io { path: PathBuf::new(), error: error.into() },
         }
     }
 }

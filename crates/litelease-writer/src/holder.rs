@@ -19,6 +19,8 @@ pub struct Holder {
     pub pid: u32,
     /// Since when, in UTC.
     pub since: String,
+    /// What it has left besides, such as the address where it serves.
+    pub note: Option<String>,
 }
 
 /// More than a line has, and less than a file that somebody filled up.
@@ -28,22 +30,27 @@ impl Holder {
     /// This process, from now on.
     pub(crate) fn me() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Holder { pid: std::process::id(), since: utc(since.as_secs()) }
+        Holder { pid: std::process::id(), since: utc(since.as_secs()), note: None }
     }
 
-    /// Reads a line. What is stale, empty, half-written or garbage is `None` or a holder that is gone.
+    /// Reads a line, and a note in the next one. What is stale, empty, half-written or garbage is `None` or a holder that is gone.
     ///
     /// ```
     /// # use litelease_writer::Holder;
     /// assert_eq!(Holder::parse("pid:x time:2025-01-15T10:30:45Z"), None);
     /// ```
     pub fn parse(line: &str) -> Option<Self> {
+        let (line, note) = line.split_once('\n').unwrap_or((line, ""));
         let (pid, since) = line.trim_end().strip_prefix("pid:")?.split_once(" time:")?;
         let is_time = since.len() == 20
             && since.ends_with('Z')
             && since.bytes().all(|b| b.is_ascii_digit() || b"-:TZ".contains(&b));
         let pid = pid.parse().ok().filter(|pid| *pid > 0)?;
-        is_time.then(|| Holder { pid, since: since.into() })
+        let note = note
+            .lines()
+            .next()
+            .filter(|note| !note.is_empty() && note.bytes().all(|byte| byte.is_ascii_graphic()));
+        is_time.then(|| Holder { pid, since: since.into(), note: note.map(str::to_owned) })
     }
 
     /// Whether that process is no longer there. Where the system does not tell, it is not known to be.

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_files::{SideFile, resolve};
+
 use crate::place::Place;
 use crate::turn::{NotNow, Turn};
-use crate::{Error, Holder, file, queue};
+use crate::{Error, Holder, OwnedLock, file, queue};
 
 /// How the lock is waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub enum LockState {
 /// ```
 #[derive(Debug)]
 pub struct WriteLock {
-    path: PathBuf,
+    side: SideFile,
     turn: Turn,
     place: Arc<Place>,
     /// When it was let in last, by the queue or because there was none.
@@ -91,13 +93,22 @@ impl WriteLock {
     /// let lock = litelease_writer::WriteLock::new("data.db.lock");
     /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        let place = Arc::new(Place::new(path.clone()));
-        let (turn, let_in) = (Turn::default(), Mutex::default());
-        WriteLock { path, turn, place, let_in, pid: std::process::id() }
+        WriteLock::on(SideFile::at(path))
     }
 
-    /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called.
+    /// The same, for whoever may write a database: the file gets its mode and group when it is created.
+    ///
+    /// ```
+    /// # use litelease_writer::WriteLock;
+    /// let lock = WriteLock::new("/run/data.lock").like("data.db");
+    /// ```
+    #[must_use]
+    pub fn like(self, database: impl Into<PathBuf>) -> Self {
+        WriteLock::on(self.side.like(database))
+    }
+
+    /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called, and
+    /// whoever may write the one may take the other.
     ///
     /// ```
     /// # use litelease_writer::WriteLock;
@@ -107,20 +118,28 @@ impl WriteLock {
     /// # Ok::<(), litelease_writer::Error>(())
     /// ```
     pub fn of_database(path: &Path) -> Result<Self, Error> {
-        let resolved =
-            path.canonicalize().or_else(|error| match (path.parent(), path.file_name()) {
-                // It is about to be made.
-                (Some(folder), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
-                    let folder =
-                        if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
-                    Ok(folder.canonicalize()?.join(name))
-                }
-                _ => Err(error),
-            });
-        let resolved = resolved.map_err(|error| Error::Io { path: path.into(), error })?;
-        let mut name = resolved.into_os_string();
-        name.push(".lock");
-        Ok(WriteLock::new(name))
+        WriteLock::beside(path, ".lock")
+    }
+
+    /// Another lock beside a database: its path with `ending` at its end.
+    ///
+    /// ```
+    /// # use litelease_writer::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let lock = WriteLock::beside(&folder.path().join("data.db"), ".import.lock")?;
+    /// assert!(lock.path().ends_with("data.db.import.lock"));
+    /// # Ok::<(), litelease_writer::Error>(())
+    /// ```
+    pub fn beside(database: &Path, ending: &str) -> Result<Self, Error> {
+        let resolved = resolve(database);
+        let resolved = resolved.map_err(|error| Error::Io { path: database.into(), error })?;
+        Ok(WriteLock::on(SideFile::of(&resolved, ending)))
+    }
+
+    fn on(side: SideFile) -> Self {
+        let place = Arc::new(Place::new(side.clone()));
+        let (turn, let_in) = (Turn::default(), Mutex::default());
+        WriteLock { side, turn, place, let_in, pid: std::process::id() }
     }
 
     /// The path of the lock file.
@@ -131,7 +150,7 @@ impl WriteLock {
     /// assert_eq!(lock.path(), Path::new("data.db.lock"));
     /// ```
     pub fn path(&self) -> &Path {
-        &self.path
+        self.side.path()
     }
 
     /// Waits for the lock, until the timeout at most.
@@ -153,7 +172,7 @@ impl WriteLock {
         let start = Instant::now();
         // A timeout beyond all clocks is as good as none.
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 32));
-        let timed_out = || Error::Timeout { after: timeout, holder: file::signed(&self.path) };
+        let timed_out = || Error::Timeout { after: timeout, holder: file::signed(&self.side) };
         self.turn.take(deadline).map_err(|not_now| match not_now {
             NotNow::Nested => Error::Nested,
             NotNow::TimedOut => timed_out(),
@@ -171,6 +190,21 @@ impl WriteLock {
         }
     }
 
+    /// Takes the lock at once or not at all, for good: it is held until the result is dropped, in whichever thread.
+    ///
+    /// ```
+    /// # use litelease_writer::{Error, WriteLock};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("data.db.serve.lock");
+    /// let held = WriteLock::new(&path).into_owned()?;
+    /// let second = WriteLock::new(&path).into_owned();
+    /// assert!(matches!(second, Err(Error::Timeout { holder: Some(_), .. })));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn into_owned(self) -> Result<OwnedLock, Error> {
+        OwnedLock::take(self.side)
+    }
+
     /// Whether the lock is held now, and by whom.
     ///
     /// ```
@@ -181,10 +215,7 @@ impl WriteLock {
     /// # Ok::<(), litelease_writer::Error>(())
     /// ```
     pub fn state(&self) -> Result<LockState, Error> {
-        if !self.path.try_exists().map_err(|error| self.failed(error))? {
-            return Ok(LockState::Free);
-        }
-        let file = file::open(&self.path)?;
+        let Some(file) = self.side.open_to_read()? else { return Ok(LockState::Free) };
         let is_held = match file::is_locked(&file) {
             Some(is_held) => is_held,
             // Where the system does not tell, only trying does; that is in the way of others for a moment.
@@ -194,32 +225,32 @@ impl WriteLock {
                 Err(TryLockError::Error(error)) => return Err(self.failed(error)),
             },
         };
-        Ok(if is_held { LockState::Held(file::signed(&self.path)) } else { LockState::Free })
+        Ok(if is_held { LockState::Held(file::signed(&self.side)) } else { LockState::Free })
     }
 
     /// The locked file, or `None` if the deadline came first.
     fn lock(&self, deadline: Instant, waiting: Waiting) -> Result<Option<File>, Error> {
         for _ in 0..MOST_REPLACEMENTS {
-            let file = file::open(&self.path)?;
+            let file = self.side.open()?;
             let locked = match waiting {
                 Waiting::Fair if Instant::now() < deadline => self.lock_fairly(file, deadline)?,
                 _ => self.poll(file, deadline)?,
             };
             match locked {
-                Some(file) if file::is_still_at(&file, &self.path) => return Ok(Some(file)),
+                Some(file) if self.side.is_still(&file) => return Ok(Some(file)),
                 // Somebody removed it meanwhile: what we hold is a lock on nothing.
                 Some(_) => {}
                 None => return Ok(None),
             }
         }
-        Err(Error::Unstable { path: self.path.clone() })
+        Err(Error::Unstable { path: self.path().into() })
     }
 
     fn lock_fairly(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
         let mut let_in = self.let_in.lock().unwrap_or_else(PoisonError::into_inner);
         let slice = let_in.filter(|since| since.elapsed() < SLICE);
-        let may_try = slice.is_some() || queue::is_empty(&self.path);
-        if may_try && file::try_lock(&file, &self.path)? {
+        let may_try = slice.is_some() || queue::is_empty(&self.side);
+        if may_try && file::try_lock(&file, &self.side)? {
             *let_in = slice.or_else(|| Some(Instant::now()));
             return Ok(Some(file));
         }
@@ -232,7 +263,7 @@ impl WriteLock {
     fn poll(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
         let mut pause = Duration::from_millis(5);
         loop {
-            if file::try_lock(&file, &self.path)? {
+            if file::try_lock(&file, &self.side)? {
                 return Ok(Some(file));
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -245,7 +276,7 @@ impl WriteLock {
     }
 
     fn failed(&self, error: io::Error) -> Error {
-        Error::Io { path: self.path.clone(), error }
+        file::failed(&self.side, error)
     }
 }
 

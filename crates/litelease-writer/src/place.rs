@@ -7,10 +7,11 @@
 
 use std::fs::File;
 use std::mem;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use litelease_files::SideFile;
 
 use crate::queue::Head;
 use crate::{Error, file};
@@ -18,7 +19,7 @@ use crate::{Error, file};
 /// At most one thread that waits for the lock.
 #[derive(Debug)]
 pub(crate) struct Place {
-    path: PathBuf,
+    side: SideFile,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -38,8 +39,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 impl Place {
     /// A place in the queue for the lock on this file.
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Place { path, state: Mutex::new(State::Empty), changed: Condvar::new() }
+    pub(crate) fn new(side: SideFile) -> Self {
+        Place { side, state: Mutex::new(State::Empty), changed: Condvar::new() }
     }
 
     /// Waits in the queue until the lock is had. `None` if the deadline came first.
@@ -57,7 +58,7 @@ impl Place {
             let place = Arc::clone(self);
             let thread = thread::Builder::new().name("litelease-writer".into());
             let started = thread.spawn(move || place.queue());
-            started.map_err(|error| Error::Io { path: self.path.clone(), error })?;
+            started.map_err(|error| file::failed(&self.side, error))?;
         }
         loop {
             *state = State::Waiting { wanted: true };
@@ -69,7 +70,7 @@ impl Place {
                 *state = State::Empty;
                 return done.map(Some);
             }
-            if file::try_lock(&file, &self.path)? {
+            if file::try_lock(&file, &self.side)? {
                 return Ok(Some(file));
             }
             if left <= patience {
@@ -81,7 +82,7 @@ impl Place {
 
     /// What the waiting thread does.
     fn queue(&self) {
-        let head = Head::wait(&self.path);
+        let head = Head::wait(&self.side);
         if self.is_given_up() {
             return;
         }
@@ -113,8 +114,8 @@ impl Place {
 
     /// Opens the file as late as that: it may be another one than when the waiting began.
     fn lock(&self) -> Result<File, Error> {
-        let file = file::open(&self.path)?;
-        file::lock(&file, &self.path)?;
+        let file = self.side.open()?;
+        file::lock(&file, &self.side)?;
         Ok(file)
     }
 

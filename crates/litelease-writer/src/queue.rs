@@ -8,9 +8,10 @@
 //! somebody has to wait for the first time, stays empty and is never deleted.
 
 use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
+
+use litelease_files::SideFile;
 
 use crate::file;
 
@@ -23,11 +24,11 @@ const HEAD_START: Duration = Duration::from_micros(200);
 
 impl Head {
     /// Waits to be the head. `None` if there can be no queue.
-    pub(crate) fn wait(lock: &Path) -> Option<Self> {
-        let path = path(lock);
+    pub(crate) fn wait(lock: &SideFile) -> Option<Self> {
+        let side = beside(lock);
         thread::sleep(HEAD_START);
-        let file = file::open(&path).ok()?;
-        file::lock(&file, &path).ok()?;
+        let file = side.open().ok()?;
+        file::lock(&file, &side).ok()?;
         Some(Head(file))
     }
 }
@@ -40,8 +41,8 @@ impl Drop for Head {
 }
 
 /// Whether nobody waits. Nobody ever has where there is no file.
-pub(crate) fn is_empty(lock: &Path) -> bool {
-    let Ok(file) = file::open_to_look(&path(lock)) else { return true };
+pub(crate) fn is_empty(lock: &SideFile) -> bool {
+    let Ok(Some(file)) = beside(lock).open_to_read() else { return true };
     // Those who look are not in each other's way.
     match file.try_lock_shared() {
         Ok(()) => {
@@ -53,8 +54,6 @@ pub(crate) fn is_empty(lock: &Path) -> bool {
     }
 }
 
-fn path(lock: &Path) -> PathBuf {
-    let mut name = lock.as_os_str().to_owned();
-    name.push(".queue");
-    name.into()
+fn beside(lock: &SideFile) -> SideFile {
+    lock.and(".queue")
 }

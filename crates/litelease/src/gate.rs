@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use litelease_files::create_private;
+
 use crate::error::{failure, lift};
 use crate::{AdmitResult, Litelease, Result};
 
@@ -29,7 +31,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens the file of a gate, which is created if it is missing.
+    /// Opens the file of a gate, which is created if it is missing, for its owner alone (0600) as
+    /// [`open_own`](Litelease::open_own) does.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -38,6 +41,7 @@ impl Gate {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        create_private(path.as_ref());
         let file = Litelease::open(path)?;
         if file.store().file().is_none() {
             let reason = "a gate needs a file: in memory it would forget what it has admitted";

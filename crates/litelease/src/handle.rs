@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use litelease_files::create_private;
 use rusqlite::Connection;
 
 use crate::error::lift;
@@ -109,7 +110,9 @@ impl Litelease {
     /// Opens a file that belongs to the program, made ready for leases: it is created if it is missing, put into
     /// WAL mode if it is new, and written so that a power cut loses no grant. The lease table is there.
     ///
-    /// A file that is there keeps its journal mode. The connection waits for locks for 10 seconds.
+    /// A new file is its owner's alone (0600). To share it, create it beforehand, empty and with the mode and group of your
+    /// choice, or change those later: the files beside it follow. One that is there keeps its mode and its journal
+    /// mode. The connection waits for locks for 10 seconds.
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -120,6 +123,7 @@ impl Litelease {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn open_own(path: impl AsRef<Path>) -> Result<Self> {
+        create_private(path.as_ref());
         let db = Litelease::open(path)?;
         db.connection.busy_timeout(Duration::from_secs(10))?;
         lift(db.leases.store().own())?;

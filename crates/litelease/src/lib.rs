@@ -63,7 +63,7 @@ pub use litelease_core::{
 };
 pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
 pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, Listed, SlotRow};
-pub use litelease_writer::{Error as LockError, Holder, LockState, Waiting, WriteLock};
+pub use litelease_writer::{Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock};
 pub use pools::{Borrow, Pools};
 pub use raw::RawLitelease;
 pub use rusqlite;

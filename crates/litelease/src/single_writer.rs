@@ -193,11 +193,11 @@ impl SingleWriter {
         if connection.path().is_none_or(str::is_empty) {
             return Err(WriteError::NoFile);
         }
-        let lock = match &options.lock_path {
-            Some(path) => WriteLock::new(path),
-            None => WriteLock::of_database(path.as_ref())?,
-        };
         let path = path.as_ref().canonicalize().map_err(WriteError::Io)?;
+        let lock = match &options.lock_path {
+            Some(lock) => WriteLock::new(lock).like(&path),
+            None => WriteLock::of_database(&path)?,
+        };
         set_up(&connection, &lock, &options)?;
         let connection = Mutex::new(connection);
         let has_recorded = AtomicBool::new(false);

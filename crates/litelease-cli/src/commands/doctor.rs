@@ -73,6 +73,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
         Ok(said) => return note("database", Wrong, format!("{said}: restore it from a backup")),
         Err(error) => return note("database", Wrong, format!("{file}: {error}")),
     }
+    sharing(path, note);
     durability(db.conn(), note);
     versions(note);
     writer(&db, path, note);
@@ -151,6 +152,23 @@ fn guards(db: &Litelease, note: Note<'_>) {
                 format!("{tables}: not guarded any more, litelease guard restores it"),
             );
         }
+    }
+}
+
+/// Whether those who share the file can read what each other has written: SQLite gives its log the mode of the database,
+/// and the group that the folder gives.
+fn sharing(path: &Path, note: Note<'_>) {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(path) = path.canonicalize() else { return };
+    let Some(folder) = path.parent() else { return };
+    let (Ok(file), Ok(found)) = (path.metadata(), folder.metadata()) else { return };
+    let is_for_group = file.mode() & 0o022 == 0o020;
+    if is_for_group && found.mode() & 0o2000 == 0 {
+        let folder = folder.display();
+        let text = format!(
+            "the file is for its group, and new files in its folder are not: chmod g+s {folder}"
+        );
+        note("group", Mind, text);
     }
 }
 

@@ -20,6 +20,8 @@ use crate::output::answer;
 /// Prints where it listens, and serves until SIGINT or SIGTERM. The log is on standard error, a line of JSON
 /// a request, but for borrows, returns and renewals that went well; no id, lease, key or note is in it.
 ///
+/// A file that is made is yours alone (0600); one that is there keeps its mode. One server has a file: a second is refused.
+///
 /// There is no TLS and there are no accounts: whoever knows the UUID of a pool may use it. Beyond this machine, put it
 /// behind a proxy that has both, and name that with --host.
 #[derive(clap::Args)]
@@ -28,7 +30,8 @@ use crate::output::answer;
   litelease serve --listen 127.0.0.1:0 --db pools.sqlite3    any free port
   curl -X PUT --json '{\"count\":4}' localhost:7070/l/$(uuidgen)
 
-Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had.")]
+Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had, or
+another server has the file.")]
 pub(crate) struct Args {
     /// Where to listen; port 0 is any that is free
     #[arg(long, env = "LITELEASE_LISTEN", hide_env_values = true, value_name = "ADDRESS:PORT")]

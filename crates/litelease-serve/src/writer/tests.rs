@@ -46,7 +46,7 @@ impl Desk {
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
         let options = Options { clock, ..Options::default() };
-        let writer = Writer::new(db, mark, &options, handed, changes, metrics);
+        let writer = Writer::new(db, mark, None, &options, handed, changes, metrics);
         Desk { writer, jobs, todo, answers, places: 0, _folder: folder }
     }
 

@@ -1,0 +1,340 @@
+//! One side file: opening, reading and replacing it.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::Error;
+#[cfg(unix)]
+use crate::access::{Access, may_not_write};
+
+/// A small file, by its path; usually beside a database.
+///
+/// ```
+/// use litelease_files::SideFile;
+///
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let database = folder.path().join("app.sqlite3");
+/// # std::fs::write(&database, "").unwrap();
+/// let file = SideFile::of(&database, ".mark"); // app.sqlite3.mark
+/// assert_eq!(file.read(64)?, None);
+/// file.replace(b"7\n")?;
+/// assert_eq!(file.read(64)?, Some(b"7\n".to_vec()));
+/// # Ok::<(), litelease_files::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SideFile {
+    path: PathBuf,
+    database: Option<PathBuf>,
+}
+
+/// Whoever creates a file needs a moment to let others in. How often, and after which pause, to try again.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(2);
+
+impl SideFile {
+    /// Names the file beside a database: its path with `ending` at its end.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// let file = SideFile::of("app.sqlite3".as_ref(), "-bell");
+    /// assert!(file.path().ends_with("app.sqlite3-bell"));
+    /// ```
+    pub fn of(database: &Path, ending: &str) -> Self {
+        SideFile { path: with_ending(database, ending), database: Some(database.into()) }
+    }
+
+    /// Names a file at a path of its own. The umask decides who may use it, unless it is [`like`](SideFile::like) a
+    /// database.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// let file = SideFile::at("/run/app.lock");
+    /// ```
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        SideFile { path: path.into(), database: None }
+    }
+
+    /// Gives it the mode and group of a database when it is created.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// let file = SideFile::at("/run/app.lock").like("app.sqlite3");
+    /// ```
+    pub fn like(self, database: impl Into<PathBuf>) -> Self {
+        SideFile { database: Some(database.into()), ..self }
+    }
+
+    /// Names a file beside this one, for the same users.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// let queue = SideFile::at("/run/app.lock").and(".queue");
+    /// assert!(queue.path().ends_with("app.lock.queue"));
+    /// ```
+    pub fn and(&self, ending: &str) -> Self {
+        SideFile { path: with_ending(&self.path, ending), database: self.database.clone() }
+    }
+
+    /// The path.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// assert!(SideFile::at("/run/app.lock").path().is_absolute());
+    /// ```
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the file for reading and writing. It is created if it is missing, and never truncated.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let file = SideFile::at(folder.path().join("lock")).open()?;
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn open(&self) -> Result<File, Error> {
+        for _ in 1..TRIES {
+            match self.open_or_create() {
+                Err(Error::Io { error, .. }) if is_new(&error) => thread::sleep(PAUSE),
+                opened => return opened,
+            }
+        }
+        self.open_or_create()
+    }
+
+    /// Opens the file for reading and writing if it is there.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// assert!(SideFile::at(folder.path().join("lock")).open_existing()?.is_none());
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn open_existing(&self) -> Result<Option<File>, Error> {
+        let opened = self.open_with(reading().write(true))?;
+        Ok(opened.map(|(file, found)| self.adjusted(file, &found)))
+    }
+
+    /// Opens the file for reading if it is there.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// assert!(SideFile::at(folder.path().join("lock")).open_to_read()?.is_none());
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn open_to_read(&self) -> Result<Option<File>, Error> {
+        Ok(self.open_with(&mut reading())?.map(|(file, _)| file))
+    }
+
+    /// Reads the first bytes of the file, at most so many; `None` if it is not there.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("mark");
+    /// std::fs::write(&path, "1234567").unwrap();
+    /// assert_eq!(SideFile::at(path).read(4)?, Some(b"1234".to_vec()));
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn read(&self, most: u64) -> Result<Option<Vec<u8>>, Error> {
+        let Some(file) = self.open_to_read()? else { return Ok(None) };
+        let mut bytes = Vec::new();
+        file.take(most).read_to_end(&mut bytes).map_err(|error| self.failed(error))?;
+        Ok(Some(bytes))
+    }
+
+    /// Replaces the file as a whole: whoever reads it, also after a power cut, finds either the old content or the
+    /// new one. One process at a time may do that.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// SideFile::at(folder.path().join("mark")).replace(b"7\n")?;
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn replace(&self, content: &[u8]) -> Result<(), Error> {
+        let new = self.and(".new");
+        // One that a killed process left behind, or that somebody put there; what a link leads to stays.
+        match fs::remove_file(&new.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(new.failed(error)),
+            _ => {}
+        }
+        let written = new.create().and_then(|mut file| {
+            let synced = file.write_all(content).and_then(|()| file.sync_all());
+            synced.and_then(|()| fs::rename(&new.path, &self.path)).map_err(|e| self.failed(e))
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&new.path);
+        }
+        written
+    }
+
+    /// Checks whether the path still leads to this open file. It may have been removed or replaced since, and then
+    /// others open another one.
+    ///
+    /// ```
+    /// # use litelease_files::SideFile;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let lock = SideFile::at(folder.path().join("lock"));
+    /// let file = lock.open()?;
+    /// assert!(lock.is_still(&file));
+    /// # Ok::<(), litelease_files::Error>(())
+    /// ```
+    pub fn is_still(&self, file: &File) -> bool {
+        let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&self.path)) else {
+            return false;
+        };
+        there.is_file() && identity(&ours) == identity(&there)
+    }
+
+    fn open_or_create(&self) -> Result<File, Error> {
+        match self.open_existing()? {
+            Some(file) => Ok(file),
+            None => self.create(),
+        }
+    }
+
+    /// Lets others in if the database was shared with them meanwhile.
+    #[cfg(unix)]
+    fn adjusted(&self, file: File, found: &Metadata) -> File {
+        if let Some(access) = self.database.as_deref().and_then(Access::of) {
+            // It can be used as it is.
+            let _ = access.adjust(&file, found);
+        }
+        file
+    }
+
+    #[cfg(not(unix))]
+    fn adjusted(&self, file: File, _: &Metadata) -> File {
+        file
+    }
+
+    /// Opens what is there if it is an ordinary file. Anything else is not even opened: that can do something to a
+    /// device.
+    fn open_with(&self, options: &mut OpenOptions) -> Result<Option<(File, Metadata)>, Error> {
+        let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => self.refuse(&found)?,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(self.failed(error)),
+        }
+        let file = match options.open(&self.path) {
+            Ok(file) => file,
+            Err(error) if is_missing(&error) => return Ok(None),
+            Err(error) => return Err(self.failed(error)),
+        };
+        let found = file.metadata().map_err(|error| self.failed(error))?;
+        self.refuse(&found)?;
+        Ok(Some((file, found)))
+    }
+
+    #[cfg(unix)]
+    fn create(&self) -> Result<File, Error> {
+        use std::os::unix::fs::OpenOptionsExt;
+        let access = self.database.as_deref().map(Access::of);
+        let mode = match &access {
+            // A path of its own.
+            None => 0o666,
+            // The database is about to be made, and the next who opens this knows its mode.
+            Some(None) => 0o600,
+            Some(Some(access)) => access.mode(),
+        };
+        if matches!(access, Some(Some(_))) && self.database.as_deref().is_some_and(may_not_write) {
+            return Err(self.failed(io::ErrorKind::PermissionDenied.into()));
+        }
+        let created = reading().write(true).create_new(true).mode(mode).open(&self.path);
+        let file = created.map_err(|error| self.failed(error))?;
+        if let Some(Some(access)) = access {
+            access.give(&file).map_err(|error| self.failed(error))?;
+        }
+        Ok(file)
+    }
+
+    #[cfg(not(unix))]
+    fn create(&self) -> Result<File, Error> {
+        let created = reading().write(true).create_new(true).open(&self.path);
+        created.map_err(|error| self.failed(error))
+    }
+
+    fn refuse(&self, found: &Metadata) -> Result<(), Error> {
+        let what = match found.file_type() {
+            kind if kind.is_file() && is_linked(found) => "a file with a second name (a hard link)",
+            kind if kind.is_file() => return Ok(()),
+            kind if kind.is_symlink() => "a symbolic link",
+            kind if kind.is_dir() => "a folder",
+            kind => special(kind),
+        };
+        Err(Error::NotAFile { path: self.path.clone(), what })
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::Io { path: self.path.clone(), error }
+    }
+}
+
+/// Somebody else has created it just now, and is not done with its mode yet.
+fn is_new(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::PermissionDenied)
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn reading() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Should it have become a link or a FIFO since we looked: neither follow nor wait.
+        options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    }
+    options
+}
+
+/// What tells a file from every other one that is there at the same time.
+#[cfg(unix)]
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// A file that is open cannot be removed there, so there is only one.
+#[cfg(not(unix))]
+fn identity(_: &Metadata) -> (u64, u64) {
+    (0, 0)
+}
+
+/// The other name may be that of a victim.
+#[cfg(unix)]
+fn is_linked(metadata: &Metadata) -> bool {
+    std::os::unix::fs::MetadataExt::nlink(metadata) > 1
+}
+
+#[cfg(not(unix))]
+fn is_linked(_: &Metadata) -> bool {
+    false
+}
+
+#[cfg(unix)]
+fn special(kind: FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt;
+    match kind {
+        kind if kind.is_fifo() => "a FIFO",
+        kind if kind.is_socket() => "a socket",
+        _ => "a device",
+    }
+}
+
+#[cfg(not(unix))]
+fn special(_kind: FileType) -> &'static str {
+    "no ordinary file"
+}

@@ -1,0 +1,104 @@
+//! A lock that a process holds for as long as it works on something.
+
+use std::fs::File;
+use std::time::Duration;
+
+use litelease_files::SideFile;
+
+use crate::{Error, Holder, file};
+
+/// A lock that is held until this is dropped, in whichever thread; made by [`WriteLock::into_owned`].
+///
+/// The system frees it when the process dies. Children that are started do not inherit it.
+///
+/// [`WriteLock::into_owned`]: crate::WriteLock::into_owned
+///
+/// ```
+/// # use litelease_writer::{LockState, WriteLock};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("data.db.serve.lock");
+/// let mut held = WriteLock::new(&path).into_owned()?;
+/// held.note("http://127.0.0.1:7070");
+/// let LockState::Held(Some(holder)) = WriteLock::new(&path).state()? else { unreachable!() };
+/// assert_eq!(holder.note.as_deref(), Some("http://127.0.0.1:7070"));
+/// # Ok::<(), litelease_writer::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "the lock is given back when this is dropped"]
+pub struct OwnedLock {
+    side: SideFile,
+    file: File,
+    holder: Holder,
+    pid: u32,
+}
+
+/// How often the file may be replaced while it is being locked.
+const MOST_REPLACEMENTS: u32 = 100;
+
+impl OwnedLock {
+    pub(crate) fn take(side: SideFile) -> Result<Self, Error> {
+        let holder = Holder::me();
+        let file = lock(&side)?;
+        file::sign(&file, &holder);
+        Ok(OwnedLock { side, file, holder, pid: std::process::id() })
+    }
+
+    /// Leaves a word for whoever is refused, in one line without spaces.
+    ///
+    /// ```
+    /// # use litelease_writer::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let mut held = WriteLock::new(folder.path().join("lock")).into_owned()?;
+    /// held.note("http://127.0.0.1:7070");
+    /// # Ok::<(), litelease_writer::Error>(())
+    /// ```
+    pub fn note(&mut self, note: &str) {
+        self.holder.note = Some(note.into());
+        file::sign(&self.file, &self.holder);
+    }
+
+    /// Makes sure that the lock still excludes others. If its file was deleted or replaced, the one that is there now is
+    /// locked instead; if somebody else has locked that one, this is an error, and the lock is lost until a later
+    /// call succeeds.
+    ///
+    /// ```
+    /// # use litelease_writer::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("lock");
+    /// let mut held = WriteLock::new(&path).into_owned()?;
+    /// std::fs::remove_file(&path).unwrap();
+    /// held.ensure()?;
+    /// assert!(WriteLock::new(&path).into_owned().is_err(), "it is held again");
+    /// # Ok::<(), litelease_writer::Error>(())
+    /// ```
+    pub fn ensure(&mut self) -> Result<(), Error> {
+        if !self.side.is_still(&self.file) {
+            self.file = lock(&self.side)?;
+            file::sign(&self.file, &self.holder);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for OwnedLock {
+    fn drop(&mut self) {
+        // Closing the file would do, unless a process was forked off meanwhile that does not know of it; and a forked
+        // child's copy is its parent's.
+        if self.pid == std::process::id() {
+            let _ = self.file.unlock();
+        }
+    }
+}
+
+fn lock(side: &SideFile) -> Result<File, Error> {
+    for _ in 0..MOST_REPLACEMENTS {
+        let file = side.open()?;
+        if !file::try_lock(&file, side)? {
+            return Err(Error::Timeout { after: Duration::ZERO, holder: file::signed(side) });
+        }
+        if side.is_still(&file) {
+            return Ok(file);
+        }
+    }
+    Err(Error::Unstable { path: side.path().into() })
+}
