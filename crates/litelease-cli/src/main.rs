@@ -56,7 +56,9 @@ const EXAMPLES: &str = "Examples:
   litelease demo                          why a token is better than a lock, in 20 seconds";
 
 fn main() -> ExitCode {
-    let wants_json = std::env::args_os().any(|word| word == "--json");
+    // What comes after a -- is somebody else's.
+    let wants_json =
+        std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return tell_usage(&error, wants_json),

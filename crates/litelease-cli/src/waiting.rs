@@ -14,7 +14,7 @@ use crate::{Common, database};
 /// Waiting that is over before that is not worth a line.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 
-/// Holders that change faster than this are not all named.
+/// From then on it is looked this often: holders that change faster are not all named.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Runs `wait`, and says meanwhile on standard error who has the name, if that is a terminal and `--quiet` was not given.
@@ -40,7 +40,7 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
         if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
             return None;
         }
-        pause = FIRST_LOOK;
+        pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be seen later.
         let Some(db) = database::look(common).ok().flatten() else { continue };
         let writer = db.writer();

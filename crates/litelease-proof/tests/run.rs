@@ -182,6 +182,22 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
     assert_eq!(desk.db().token("x").unwrap(), Some(2));
 }
 
+/// No overlap is promised where renewals fail. What an operator breaks is free at once, as docs/cli.md says.
+#[test]
+fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "60s", "--kill-grace", "5s", "x"], DEAF);
+    let child = desk.pid("child");
+    assert_eq!(told(&desk.run(&["break", "x", "--yes"])).0, 0);
+    let (code, said, errors) = told(&desk.run(&["run", "-n", "x", "--", "echo", "successor"]));
+    assert_eq!((code, said.as_str(), errors.as_str()), (0, "successor\n", ""));
+    assert!(is_running(child), "the grace is over already");
+    let begin = Instant::now();
+    assert_eq!(run.end().0, 75);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    is_gone(child);
+}
+
 /// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead before anybody
 /// else could have been granted the name.
 fn ends_in_time(desk: &Desk, words: &[&str], spoil: impl FnOnce()) -> String {
