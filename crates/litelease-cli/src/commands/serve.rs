@@ -13,7 +13,7 @@ use crate::Common;
 use crate::database;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::output::answer;
+use crate::output::remark;
 
 /// Serve pools of numbered slots over HTTP, with a page to watch them
 ///
@@ -90,7 +90,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let url = format!("http://{address}");
     run_until_signal(listener, opened?, || {
         // A log that is full does not keep a service from its clients.
-        let told = answer(common, json!({ "listening": url }), &format!("listening at {url}"));
+        let told = remark(common, json!({ "listening": url }), &format!("listening at {url}"));
         told.unwrap_or_else(|failure| failure.tell(common.json));
     })?;
     Ok(code::OK)
