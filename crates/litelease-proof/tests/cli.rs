@@ -283,6 +283,7 @@ fn a_name_that_was_never_claimed_is_told_apart_from_one_like_it() {
         let (code, said, _) = told(&desk.run(words));
         assert_eq!(code, expected, "{words:?}");
         assert!(said.ends_with("; did you mean nightly?\n"), "{words:?}: {said}");
+        assert!(said.contains(desk.file.to_str().unwrap()), "{words:?}: {said}");
         let far: Vec<&str> = words.iter().map(|word| word.trim_start_matches("nigt")).collect();
         assert!(!told(&desk.run(&far)).1.contains("mean"), "{far:?}");
     }

@@ -3,10 +3,10 @@
 use litelease::{LeaseInfo, Litelease, Reason, ReleaseResult};
 use serde_json::json;
 
-use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
 use crate::similar::hint;
+use crate::{Common, database};
 
 /// The grant that is meant.
 #[derive(clap::Args)]
@@ -69,6 +69,10 @@ pub(crate) fn rejected(
     let mut text = format!("{}: rejected, {reason}", printable(name));
     if let Some(current) = &current {
         text += &format!(" ({}, token {})", owner(&current.owner), current.token);
+    }
+    if reason == Reason::NeverClaimed {
+        // Another user, or another --db, may know it.
+        text += &format!(" in {}", database::path(common)?.display());
     }
     text += &hint(similar.as_ref());
     let mut value = json!({

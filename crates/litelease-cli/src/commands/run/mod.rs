@@ -18,8 +18,9 @@ use crate::output::printable;
 /// Run a command under a lease, so that only one runs at a time
 ///
 /// Waits for the name, runs the command in a process group of its own, keeps the lease alive, and releases it when
-/// the command and everything it started in its group have ended. If the lease is lost, the group is ended: nobody
-/// works on while a successor does.
+/// the command and everything it started in its group have ended. If the lease cannot be renewed, the group is ended
+/// before a successor can be granted the name. If an operator breaks it, the group has its kill grace to end, and a
+/// successor may already run.
 ///
 /// The command finds LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB in its
 /// environment. Running the same name inside it is an error: it would wait for itself.
