@@ -58,7 +58,7 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
 
 /// A file that somebody is writing is waited for at least this long, also by those who do not wait for a name: a hundred
 /// jobs that start at the same minute take turns.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Opens the file for granting to somebody who waits for a name for `wait`. It is made if it is missing.
 pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Litelease> {
