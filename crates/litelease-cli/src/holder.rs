@@ -71,6 +71,8 @@ fn user_name(uid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use litelease::HolderKind;
+
     use super::*;
 
     #[test]
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_own_process_is_found_and_a_successor_of_its_number_is_not() {
-        let me = Identity::new();
+        let me = Identity::new(HolderKind::Hold);
         assert!(Holder::of(&me.to_string()).is_some_and(|holder| !holder.command.is_empty()));
         let other = Identity { start: me.start.map(|start| start + 1), ..me };
         assert!(Holder::of(&other.to_string()).is_none());
