@@ -4,13 +4,13 @@ use std::env;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use litelease::Litelease;
 use litelease::rusqlite::{Connection, OpenFlags};
+use litelease::{LeaseInfo, Litelease, ReleaseResult};
 
 use crate::Common;
-use crate::exit::{Failure, Result};
+use crate::exit::{Failure, Result, is_locked};
 
 /// The file that is meant: `--db`, else `$LITELEASE_DB`, else one of the user's own.
 pub(crate) fn path(common: &Common) -> Result<PathBuf> {
@@ -59,9 +59,39 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Opens the file for granting. It is made if it is missing.
-pub(crate) fn open(common: &Common) -> Result<Litelease> {
-    Ok(Litelease::open_own(prepare(common)?)?)
+/// A file that somebody is writing is waited for at least this long, also by those who do not wait for a name: a hundred
+/// jobs that start at the same minute take turns.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Opens the file for granting to somebody who waits for a name for `wait`. It is made if it is missing.
+pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Litelease> {
+    let path = prepare(common)?;
+    let (begin, patience) = (Instant::now(), wait.max(PATIENCE));
+    let db = loop {
+        match Litelease::open_own(&path) {
+            Err(error) if is_locked(&error) && begin.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            opened => break opened?,
+        }
+    };
+    // Whoever waits longer tries again and again.
+    db.conn().busy_timeout(PATIENCE).map_err(litelease::Error::from)?;
+    Ok(db)
+}
+
+/// Releases a lease in a file that is being written, as patiently as it was waited for. Answers whether the lease is over.
+pub(crate) fn release_patiently(path: &Path, lease: &LeaseInfo) -> bool {
+    let release = || -> litelease::Result<ReleaseResult> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        let left_ms = lease.lease_expires_at_ms.saturating_sub(litelease::now_ms());
+        let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default());
+        connection.busy_timeout(left.min(PATIENCE))?;
+        Litelease::from_connection(connection).release_exact(lease)
+    };
+    // Rejected, it was ended by somebody else or by itself.
+    release().is_ok()
 }
 
 /// Makes sure that the file is, or will be, on a local disk.
@@ -86,6 +116,18 @@ pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
         true => Err(Failure::failed("FileMoved", "it was moved, deleted or replaced: start again")),
         false => Ok(()),
     }
+}
+
+/// Opens a file to look at, and makes nothing. None where nothing was ever leased: there is no file yet, or nothing is in it.
+pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
+    if !path(common)?.exists() {
+        return Ok(None);
+    }
+    let db = open_existing(common)?;
+    const ANY_TABLE: &str = "SELECT count(*) FROM (SELECT 1 FROM sqlite_schema LIMIT 1)";
+    let tables: i64 =
+        db.conn().query_row(ANY_TABLE, [], |row| row.get(0)).map_err(litelease::Error::from)?;
+    Ok((tables > 0).then_some(db))
 }
 
 /// Opens a file that is there, and makes nothing.

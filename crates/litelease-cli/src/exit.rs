@@ -3,7 +3,9 @@
 use std::fmt::Display;
 
 use litelease::{Error, HoldError, LockError};
+use serde_json::{Value, json};
 
+use crate::output::complain;
 use crate::{Common, database};
 
 /// The exit codes of the command itself. `run` passes on its child's otherwise.
@@ -16,6 +18,8 @@ pub(crate) mod code {
     pub(crate) const USAGE: u8 = 64;
     /// Something is broken or in the way: the file, mostly.
     pub(crate) const FAILED: u8 = 69;
+    /// The answer could not be written to standard output.
+    pub(crate) const NOT_TOLD: u8 = 74;
     /// The lease was lost while the command ran.
     pub(crate) const LOST: u8 = 75;
     /// The command to run was found and cannot be run.
@@ -29,19 +33,48 @@ pub(crate) mod code {
 /// The one kind of failure that has nothing to do with the file.
 const LISTEN: &str = "Listen";
 
+/// The reader of standard output has gone away.
+const BROKEN_PIPE: &str = "BrokenPipe";
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
     kind: &'static str,
     message: String,
+    /// Who is in the way, for JSON.
+    busy: Option<Value>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(code: u8, kind: &'static str, message: impl Display) -> Self {
-        Failure { code, kind, message: message.to_string() }
+        Failure { code, kind, message: message.to_string(), busy: None }
+    }
+
+    /// The same, with who has what was wanted.
+    pub(crate) fn because_of(self, who: Value) -> Self {
+        Failure { busy: Some(who), ..self }
+    }
+
+    /// Standard output cannot be written.
+    pub(crate) fn not_told(error: &std::io::Error) -> Self {
+        let kind = match error.kind() {
+            std::io::ErrorKind::BrokenPipe => BROKEN_PIPE,
+            _ => "Output",
+        };
+        Failure::new(code::NOT_TOLD, kind, format!("cannot write to standard output: {error}"))
+    }
+
+    /// Whether the reader of standard output has gone away, which programs in a pipe are quiet about.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.kind == BROKEN_PIPE
+    }
+
+    /// The same, with something to add.
+    pub(crate) fn adding(self, more: impl Display) -> Self {
+        Failure { message: format!("{}: {more}", self.message), ..self }
     }
 
     pub(crate) fn usage(message: impl Display) -> Self {
@@ -71,12 +104,15 @@ impl Failure {
     /// Says it on standard error, in one line.
     pub(crate) fn tell(&self, as_json: bool) {
         if as_json {
-            let error = serde_json::json!({ "error": self.kind, "message": self.message });
-            return eprintln!("{error}");
+            let mut error = json!({ "error": self.kind, "message": self.message });
+            if let Some(who) = &self.busy {
+                error["busy"] = who.clone();
+            }
+            return complain(&error.to_string());
         }
         let message = self.message.replace('\n', " ");
         let red = anstyle::AnsiColor::Red.on_default();
-        anstream::eprintln!("{red}litelease:{red:#} {message}");
+        complain(&format!("{red}litelease:{red:#} {message}"));
     }
 }
 
@@ -116,6 +152,17 @@ impl From<LockError> for Failure {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         Failure::failed("Io", error)
+    }
+}
+
+/// Whether somebody else's lock on the file was in the way.
+pub(crate) fn is_locked(error: &Error) -> bool {
+    use litelease::rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
+    match error {
+        Error::Sqlite(error) => {
+            matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
+        }
+        _ => false,
     }
 }
 

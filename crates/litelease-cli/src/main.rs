@@ -2,11 +2,18 @@
 //!
 //! One file per subcommand in `commands/`; each is its arguments and what it does. Exit codes are in `exit.rs`.
 
+// They panic where nobody can read what they print; `output.rs` has what does not.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod commands;
 mod database;
 mod duration;
 mod exit;
+mod holder;
 mod output;
+mod similar;
+mod stream;
+mod waiting;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,6 +23,7 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::commands::Command;
 use crate::exit::{Failure, code};
+use crate::output::say_text;
 
 /// Run a command under a lease, and see, wait for, break and check leases in a SQLite file.
 #[derive(Parser)]
@@ -36,6 +44,9 @@ pub(crate) struct Common {
     /// Answer as JSON, errors too
     #[arg(long, global = true)]
     json: bool,
+    /// Say nothing while waiting, nor what the exit code says by itself: busy, released, nobody has it
+    #[arg(short, long, global = true)]
+    quiet: bool,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -45,8 +56,9 @@ const EXAMPLES: &str = "Examples:
   litelease demo                          why a token is better than a lock, in 20 seconds";
 
 fn main() -> ExitCode {
-    restore_sigpipe();
-    let wants_json = std::env::args_os().any(|word| word == "--json");
+    // What comes after a -- is somebody else's.
+    let wants_json =
+        std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let matches = match Cli::command().try_get_matches() {
         Ok(matches) => matches,
         Err(error) => return tell_usage(&error, wants_json),
@@ -57,12 +69,21 @@ fn main() -> ExitCode {
     };
     match cli.command.execute(&cli.common) {
         Ok(code) => ExitCode::from(code),
-        Err(failure) => {
-            let failure = failure.naming_file(&cli.common);
-            failure.tell(cli.common.json);
-            ExitCode::from(failure.code)
+        Err(failure) => end(&failure.naming_file(&cli.common), cli.common.json),
+    }
+}
+
+/// Tells why there is no answer, unless its reader has left: then this ends like every program in a pipe.
+fn end(failure: &Failure, as_json: bool) -> ExitCode {
+    if failure.is_broken_pipe() {
+        // SAFETY: no pointers are involved, and the default action needs no function of ours.
+        unsafe {
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::raise(libc::SIGPIPE);
         }
     }
+    failure.tell(as_json);
+    ExitCode::from(failure.code)
 }
 
 /// The command line as clap sees it, for completions and manual pages.
@@ -74,9 +95,8 @@ pub(crate) fn command_line() -> clap::Command {
 fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     if is_answer {
-        // Nobody is there to read it if this fails.
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        let told = say_text(&error.render().ansi().to_string());
+        return told.map_or_else(|failure| end(&failure, wants_json), |()| ExitCode::SUCCESS);
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let failure = Failure::usage("a command is missing: see litelease --help");
@@ -89,14 +109,17 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
     let subcommand = std::env::args()
         .nth(1)
         .filter(|word| command_line().get_subcommands().any(|command| command.get_name() == word));
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && let Some(word @ ("run" | "write")) = subcommand.as_deref()
+    {
+        // What it is missing is best shown.
+        let name = if word == "run" { " NAME" } else { " --db FILE" };
+        let text = format!("{said}: like litelease {word}{name} -- COMMAND");
+        Failure::usage(text).tell(wants_json);
+        return ExitCode::from(code::USAGE);
+    }
     let help =
         subcommand.map_or("litelease --help".into(), |word| format!("litelease {word} --help"));
     Failure::usage(format!("{said}: see {help}")).tell(wants_json);
     ExitCode::from(code::USAGE)
-}
-
-/// Rust ignores SIGPIPE, and then a closed pipe would be an error to tell nobody about.
-fn restore_sigpipe() {
-    // SAFETY: no other thread runs yet, and the default action needs no function of ours.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }

@@ -4,20 +4,47 @@ use anstyle::{AnsiColor, Style};
 use litelease::{Identity, LeaseInfo, Listed, Liveness, Status};
 use serde_json::{Value, json};
 
+use crate::Common;
 use crate::duration::shown;
+use crate::exit::{Failure, Result};
+use crate::holder::Holder;
+use crate::stream::{write_error, write_out};
 
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
+/// Says a line on standard output. If it cannot be written, the reader does not know what was done.
+pub(crate) fn say(line: &str) -> Result<()> {
+    say_text(&format!("{line}\n"))
+}
+
+/// Says whole lines, which end themselves.
+pub(crate) fn say_text(text: &str) -> Result<()> {
+    write_out(text).map_err(|error| Failure::not_told(&error))
+}
+
+/// Says a line on standard error, if anybody listens there.
+pub(crate) fn complain(line: &str) {
+    write_error(&format!("{line}\n"));
+}
+
 /// One answer, as JSON or as text.
-pub(crate) fn answer(as_json: bool, value: Value, text: &str) {
-    if as_json {
-        anstream::println!("{value}");
-    } else {
-        anstream::println!("{text}");
-    }
+pub(crate) fn answer(common: &Common, value: Value, text: &str) -> Result<()> {
+    if common.json { say(&value.to_string()) } else { say(text) }
+}
+
+/// An answer that the exit code tells, too: `--quiet` leaves it out.
+pub(crate) fn remark(common: &Common, value: Value, text: &str) -> Result<()> {
+    if common.quiet && !common.json { Ok(()) } else { answer(common, value, text) }
+}
+
+/// Who has a name that somebody else wanted, in one line.
+pub(crate) fn held_by(current: &LeaseInfo) -> String {
+    let (name, who) = (printable(&current.name), owner(&current.owner));
+    let left = time_left(current.lease_expires_at_ms);
+    format!("{name} is held by {who} (token {}), for {left} more", current.token)
 }
 
 /// A lease as JSON.
@@ -35,6 +62,7 @@ pub(crate) fn entry(listed: &Listed) -> Value {
     let owner = listed.tenure.as_ref().map(|(owner, _)| owner);
     let expires_at_ms = listed.tenure.as_ref().map(|(_, expiry)| *expiry);
     let who = owner.and_then(|owner| Identity::parse(owner));
+    let holder = owner.and_then(|owner| Holder::of(owner));
     json!({
         "name": listed.name,
         "owner": owner,
@@ -46,6 +74,8 @@ pub(crate) fn entry(listed: &Listed) -> Value {
         "pid": who.as_ref().map(|who| who.pid),
         "since_ms": who.as_ref().and_then(Identity::since_ms),
         "process": owner.map(|owner| process(owner)),
+        "user": holder.as_ref().map(|holder| &holder.user),
+        "command": holder.as_ref().map(|holder| &holder.command),
     })
 }
 

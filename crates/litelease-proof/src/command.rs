@@ -44,6 +44,8 @@ impl Desk {
             .env("HOME", self.folder.path())
             .env("PATH", format!("{bin}:{path}"))
             .env_remove("XDG_STATE_HOME")
+            .env_remove("LITELEASE_OWNER")
+            .env_remove("LITELEASE_OWNERS")
             .env_remove("LITELEASE_TOKEN");
     }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use litelease::Identity;
 use litelease_proof::command::{Desk, told};
-use litelease_proof::rig::{LONG, acquired, eventually};
-use serde_json::Value;
+use litelease_proof::rig::{LONG, acquired, eventually, litelease, tell};
+use serde_json::{Value, json};
 
 /// The JSON that a command answers with.
 fn json(desk: &Desk, words: &[&str]) -> (i32, Value) {
@@ -202,7 +202,7 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
         (&["claim", "x", "--owner", ""], 64),
         (&["claim", "x", "--ttl", "soon"], 64),
         (&["renew", "x"], 64),
-        (&["who", "x"], 69),
+        (&["watch", "x"], 69),
         (&["purge", "--older-than", "30d"], 69),
         (&["run", "--db", "no/such/folder/x.sqlite3", "x", "--", "true"], 69),
         (&["run", "--db", "", "x", "--", "true"], 64),
@@ -223,6 +223,216 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
         let error: Value = serde_json::from_str(&errors).unwrap();
         assert!(error["error"].is_string() && error["message"].is_string(), "{words:?}: {errors}");
     }
+}
+
+#[test]
+fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
+    let cases: [(&[&str], i32, Value); 4] = [
+        (&["status"], 0, json!([])),
+        (&["status", "x", "--all"], 0, json!([])),
+        (&["who", "x"], 1, json!(null)),
+        (&["wait", "x"], 0, json!({ "free": "x" })),
+    ];
+    // No file, the user's own in a folder that is not there yet, and one that an administrator has made for a group.
+    for state in ["missing", "own", "empty"] {
+        for (words, expected, value) in &cases {
+            let desk = Desk::new();
+            let own = desk.folder.path().join(".local/state/litelease/leases.sqlite3");
+            let file = if state == "own" { &own } else { &desk.file };
+            if state == "empty" {
+                fs::write(&desk.file, "").unwrap();
+            }
+            let run = |flag: &[&str]| {
+                let mut command = desk.command(&[flag, *words].concat());
+                if state == "own" {
+                    command.env_remove("LITELEASE_DB");
+                }
+                told(&command.output().unwrap())
+            };
+            let (code, said, errors) = run(&[]);
+            assert_eq!((code, errors.as_str()), (*expected, ""), "{state}: {words:?}");
+            let names_file = said.contains("nobody has") && said.contains(file.to_str().unwrap());
+            assert!(names_file, "{state}: {words:?}: {said}");
+            let (code, said, _) = run(&["--json"]);
+            assert_eq!((code, serde_json::from_str(&said).ok()), (*expected, Some(value.clone())));
+            let left = fs::read_dir(desk.folder.path()).unwrap().count();
+            assert_eq!(
+                left,
+                usize::from(state == "empty"),
+                "{state}: {words:?} has left something"
+            );
+            assert_eq!(fs::metadata(&desk.file).map_or(0, |file| file.len()), 0);
+        }
+    }
+}
+
+#[test]
+fn a_name_that_was_never_claimed_is_told_apart_from_one_like_it() {
+    let desk = Desk::new();
+    acquired(desk.db().claim("nightly", "a", LONG));
+    let cases: [(&[&str], i32); 7] = [
+        (&["who", "nigthly"], 1),
+        (&["wait", "nigthly"], 0),
+        (&["status", "nigthly"], 0),
+        (&["break", "nigthly", "--yes"], 1),
+        (&["renew", "nigthly", "--token", "1"], 1),
+        (&["release", "nigthly", "--token", "1"], 1),
+        (&["transfer", "nigthly", "--token", "1", "--to", "b"], 1),
+    ];
+    for (words, expected) in cases {
+        let (code, said, _) = told(&desk.run(words));
+        assert_eq!(code, expected, "{words:?}");
+        assert!(said.ends_with("; did you mean nightly?\n"), "{words:?}: {said}");
+        assert!(said.contains(desk.file.to_str().unwrap()), "{words:?}: {said}");
+        let far: Vec<&str> = words.iter().map(|word| word.trim_start_matches("nigt")).collect();
+        assert!(!told(&desk.run(&far)).1.contains("mean"), "{far:?}");
+    }
+    assert_eq!(json(&desk, &["release", "nigthly", "--token", "1"]).1["did_you_mean"], "nightly");
+    // One that is known and free was meant.
+    let free = acquired(desk.db().claim("nightlx", "a", LONG));
+    desk.db().release_exact(&free).unwrap();
+    assert!(!told(&desk.run(&["who", "nightlx"])).1.contains("mean"));
+}
+
+#[test]
+fn whoever_is_quiet_hears_answers_and_errors_only() {
+    let desk = Desk::new();
+    let quiet = |words: &[&str]| told(&desk.run(&[&["-q"], words].concat()));
+    let (none, token) = (String::new, |token: i64| format!("{token}\n"));
+    assert_eq!(quiet(&["status"]), (0, none(), none()));
+    assert_eq!(quiet(&["claim", "x", "--owner", "a"]), (0, token(1), none()));
+    assert_eq!(quiet(&["claim", "x"]), (1, none(), none()));
+    assert_eq!(quiet(&["run", "-n", "x", "--", "true"]), (1, none(), none()));
+    assert_eq!(quiet(&["wait", "x", "-w", "1ms"]), (1, none(), none()));
+    assert_eq!(quiet(&["renew", "x", "--token", "1"]), (0, token(1), none()));
+    assert_eq!(quiet(&["renew", "x", "--token", "2"]), (1, none(), none()));
+    assert!(quiet(&["who", "x"]).1.contains("owner a"));
+    assert!(quiet(&["status"]).1.contains("OWNER"));
+    assert_eq!(quiet(&["release", "x", "--token", "1"]), (0, none(), none()));
+    assert_eq!(quiet(&["who", "x"]), (1, none(), none()));
+    assert_eq!(quiet(&["run", "x", "--", "echo", "hi"]), (0, "hi\n".into(), none()));
+    assert!(quiet(&["claim", "x", "--json"]).1.contains("token"), "JSON was asked for");
+    assert!(quiet(&["run", "x"]).2.contains("COMMAND"), "an error is told");
+}
+
+#[test]
+fn a_busy_answer_in_json_tells_owner_process_token_and_expiry() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let run = desk.start(&["x"], "echo $$ > child; exec sleep 1000");
+    desk.pid("child");
+    let lease = db.inspect("x").unwrap().unwrap();
+    for words in
+        [&["claim", "x"][..], &["run", "-n", "x", "--", "true"], &["wait", "x", "-w", "1ms"]]
+    {
+        let (code, answer) = json(&desk, words);
+        assert_eq!(code, 1, "{words:?}");
+        let busy = &answer["busy"];
+        assert_eq!(busy["owner"], json!(lease.owner), "{words:?}: {answer}");
+        assert_eq!((&busy["token"], &busy["pid"]), (&json!(1), &json!(run.pid())), "{words:?}");
+        let expiry = busy["expires_at_ms"].as_i64().unwrap();
+        assert!(expiry >= lease.lease_expires_at_ms, "{words:?}");
+    }
+    let file = desk.file.to_str().unwrap();
+    let words = [
+        "write",
+        "--db",
+        file,
+        "--",
+        "litelease",
+        "--json",
+        "write",
+        "-w",
+        "0",
+        "--db",
+        file,
+        "--",
+        "true",
+    ];
+    let (code, answer) = json(&desk, &words);
+    assert!(code == 1 && answer["busy"]["holder"]["pid"].is_number(), "{answer}");
+}
+
+#[test]
+fn the_status_tells_user_command_and_since_when() {
+    let desk = Desk::new();
+    let run = desk.start(&["x"], "echo $$ > child; exec sleep 1000");
+    desk.pid("child");
+    acquired(desk.db().claim("y", "worker-b", LONG));
+    let (_, all) = json(&desk, &["status"]);
+    let (x, y) = (&all[0], &all[1]);
+    let user = String::from_utf8(Command::new("id").arg("-un").output().unwrap().stdout).unwrap();
+    assert_eq!(x["user"], user.trim());
+    assert_eq!((&x["command"][1], &x["command"][2]), (&json!("run"), &json!("x")));
+    assert!(x["since_ms"].as_i64().unwrap() > 0);
+    assert_eq!((&y["user"], &y["command"]), (&Value::Null, &Value::Null), "nobody knows");
+    let (_, table, _) = told(&desk.run(&["status"]));
+    let line = table.lines().nth(1).unwrap();
+    assert!(line.contains(user.trim()) && line.contains("litelease run x -- sh -c"), "{table}");
+    let (_, who, _) = told(&desk.run(&["who", "x"]));
+    assert!(who.contains("the process is there: litelease run x -- sh -c"), "{who}");
+    // A process that has the number of the holder, but is another one, is not shown for it.
+    let me = litelease::Identity::new(litelease::HolderKind::Hold);
+    let other = litelease::Identity { start: me.start.map(|start| start + 1), ..me };
+    acquired(desk.db().claim("z", &other.to_string(), LONG));
+    let (_, z) = json(&desk, &["who", "z"]);
+    assert_eq!(
+        (&z["process"], &z["command"], &z["user"]),
+        (&json!("dead"), &Value::Null, &Value::Null)
+    );
+    drop(run);
+}
+
+/// As docs/cli.md has it: a folder and a file for a group, and users who share nothing else.
+#[test]
+fn users_of_one_group_share_a_file_that_was_made_for_them() {
+    const GROUP: u32 = 60_000;
+    let desk = Desk::new();
+    let folder = desk.folder.path().join("shared");
+    let file = folder.join("leases.sqlite3");
+    let made = Command::new("install")
+        .args(["-d", "-m", "2770", "-g", &GROUP.to_string()])
+        .arg(&folder)
+        .status()
+        .is_ok_and(|status| status.success())
+        && Command::new("install")
+            .args(["-m", "660", "-g", &GROUP.to_string(), "/dev/null"])
+            .arg(&file)
+            .status()
+            .is_ok_and(|status| status.success());
+    fs::set_permissions(desk.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    let user = |uid: u32, group: u32, words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}"));
+        command.arg(format!("--groups={group}")).arg("--").arg(litelease()).args(words);
+        desk.environment(&mut command);
+        told(
+            &command
+                .env("LITELEASE_DB", &file)
+                .current_dir("/")
+                .stdin(Stdio::null())
+                .output()
+                .unwrap(),
+        )
+    };
+    if !made || user(60_001, GROUP, &["--version"]).0 != 0 {
+        return tell("SKIPPED: users of one group on one file (cannot become other users)");
+    }
+    for round in 0..2 {
+        for uid in [60_001, 60_002, 60_001] {
+            let (code, _, errors) = user(uid, GROUP, &["run", "-n", "x", "--", "true"]);
+            assert_eq!((code, errors.as_str()), (0, ""), "round {round}, user {uid}");
+        }
+    }
+    let (code, token, errors) =
+        user(60_001, GROUP, &["claim", "x", "--owner", "a", "--ttl", "10m"]);
+    assert_eq!((code, token.as_str()), (0, "7\n"), "{errors}");
+    assert_eq!(user(60_002, GROUP, &["run", "-n", "x", "--", "true"]).0, 1);
+    assert!(user(60_002, GROUP, &["status"]).1.contains('7'));
+    assert_eq!(user(60_002, GROUP, &["wait", "x", "-w", "1ms"]).0, 1);
+    assert_eq!(user(60_002, GROUP, &["break", "x", "--yes"]).0, 0);
+    assert_ne!(user(60_003, 60_003, &["who", "x"]).0, 0, "a stranger cannot even look");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGHUP, SIGINT, SIGKILL, SIGQUIT, SIGSTOP, SIGTERM};
 use litelease::Litelease;
+use litelease::rusqlite::Connection;
 use litelease_proof::command::{Desk, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, now_ms, tell};
 
@@ -179,6 +180,22 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
     assert_eq!(desk.read("hook"), "x 1 broken by an operator");
     is_gone(grandchild);
     assert_eq!(desk.db().token("x").unwrap(), Some(2));
+}
+
+/// No overlap is promised where renewals fail. What an operator breaks is free at once, as docs/cli.md says.
+#[test]
+fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "60s", "--kill-grace", "5s", "x"], DEAF);
+    let child = desk.pid("child");
+    assert_eq!(told(&desk.run(&["break", "x", "--yes"])).0, 0);
+    let (code, said, errors) = told(&desk.run(&["run", "-n", "x", "--", "echo", "successor"]));
+    assert_eq!((code, said.as_str(), errors.as_str()), (0, "successor\n", ""));
+    assert!(is_running(child), "the grace is over already");
+    let begin = Instant::now();
+    assert_eq!(run.end().0, 75);
+    assert!(begin.elapsed() < Duration::from_secs(30));
+    is_gone(child);
 }
 
 /// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead before anybody
@@ -426,6 +443,171 @@ fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
     let tokens: Vec<i64> = desk.peek("tokens").lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(tokens, (1..=200).collect::<Vec<i64>>());
     tell(&format!("200 runs in {:?}", begin.elapsed()));
+}
+
+/// Cron starts everything at the same minute. SQLite lets one of them write at a time, and the others have to wait for
+/// that, even those who do not wait for a name; in a file with a rollback journal, for looking at it, too.
+#[test]
+fn a_hundred_jobs_that_start_at_once_under_different_names_all_run() {
+    // A new file gets a write-ahead log, and is there in the second round.
+    for (journal, rounds) in [("wal", 2), ("delete", 1)] {
+        let desk = Desk::new();
+        if journal == "delete" {
+            Connection::open(&desk.file).unwrap().execute_batch("CREATE TABLE t (id)").unwrap();
+        }
+        for round in 1..=rounds {
+            let names: Vec<String> = (0..100).map(|job| format!("job-{job}")).collect();
+            let runs: Vec<_> = names.iter().map(|name| desk.start(&["-n", name], "true")).collect();
+            for run in runs {
+                let (code, errors) = run.end();
+                assert_eq!((code, errors.as_str()), (0, ""), "journal: {journal}, round {round}");
+            }
+            let db = desk.db();
+            for name in &names {
+                assert_eq!((db.token(name).unwrap(), db.owner(name).unwrap()), (Some(round), None));
+            }
+        }
+    }
+}
+
+/// A process of somebody else's that is stopped in the middle of a commit, until it is told to go on.
+struct StoppedWriter(std::process::Child);
+
+impl StoppedWriter {
+    fn new(desk: &Desk, begin: &str) -> Self {
+        let mut sqlite = Command::new("sqlite3");
+        let sqlite = sqlite.arg(&desk.file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sqlite = sqlite.spawn().expect("sqlite3 is there");
+        let script = format!("{begin}; CREATE TABLE q (id);\n.print writing\n");
+        sqlite.stdin.as_mut().unwrap().write_all(script.as_bytes()).unwrap();
+        let mut said = [0; 8];
+        std::io::Read::read_exact(sqlite.stdout.as_mut().unwrap(), &mut said).unwrap();
+        kill(sqlite.id() as i32, SIGSTOP);
+        StoppedWriter(sqlite)
+    }
+
+    fn go_on(mut self) {
+        self.0.stdin.take().unwrap().write_all(b"COMMIT;\n").unwrap();
+        kill(self.0.id() as i32, SIGCONT);
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_writer_that_is_stopped_is_waited_for_and_a_name_that_is_held_is_told_at_once() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| behind_a_stopped_writer("wal", "BEGIN IMMEDIATE", 4));
+        // With a rollback journal nobody can even look while somebody commits. It takes longer than an attempt to open.
+        scope.spawn(|| behind_a_stopped_writer("delete", "BEGIN EXCLUSIVE", 11));
+    });
+}
+
+fn behind_a_stopped_writer(journal: &str, begin: &str, time: u64) {
+    let desk = Desk::new();
+    if journal == "delete" {
+        Connection::open(&desk.file).unwrap().execute_batch("CREATE TABLE t (id)").unwrap();
+    }
+    acquired(desk.db().claim("held", "a", LONG));
+    let writer = StoppedWriter::new(&desk, begin);
+    let waits: [&[&str]; 3] = [&["-n", "x"], &["-w", "3s", "y"], &["z"]];
+    let mut runs = waits.map(|words| desk.start(words, "echo $LITELEASE_NAME >> ran"));
+    let mut claim =
+        desk.command(&["claim", "c", "-w", "1s"]).stdout(Stdio::null()).spawn().unwrap();
+    let begin = Instant::now();
+    if journal == "wal" {
+        assert_eq!(told(&desk.run(&["run", "-n", "held", "--", "true"])).0, 1);
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    }
+    assert!(
+        stays(Duration::from_secs(time), || {
+            runs.iter_mut().all(|run| run.child.try_wait().unwrap().is_none())
+                && claim.try_wait().unwrap().is_none()
+        }),
+        "{journal}: one of them has given up after {:?}",
+        begin.elapsed()
+    );
+    assert_eq!(desk.peek("ran"), "");
+    writer.go_on();
+    for run in runs {
+        assert_eq!(run.end(), (0, String::new()), "{journal}");
+    }
+    assert!(claim.wait().unwrap().success());
+    assert_eq!(desk.peek("ran").lines().count(), 3);
+}
+
+#[test]
+fn a_lease_is_released_behind_a_writer_that_takes_long() {
+    let desk = Desk::new();
+    drop(desk.db());
+    let run = desk.start(
+        &["--ttl", "60s", "x"],
+        "echo > child; while [ ! -e go ]; do sleep 0.05; done; exit 3",
+    );
+    desk.read("child");
+    let writer = StoppedWriter::new(&desk, "BEGIN IMMEDIATE");
+    fs::write(desk.folder.path().join("go"), "").unwrap();
+    std::thread::sleep(Duration::from_secs(7));
+    writer.go_on();
+    assert_eq!(run.end(), (3, String::new()));
+    assert_eq!(holder(&desk.db()), None);
+}
+
+#[test]
+fn a_name_inside_its_own_run_is_an_error_and_another_file_or_a_lease_that_is_over_is_not() {
+    let desk = Desk::new();
+    let nested = |script: &str| told(&desk.run(&["run", "x", "--", "sh", "-c", script]));
+    let inner = [
+        "litelease run x -- echo never",
+        "litelease run -n x -- echo never",
+        "litelease run --db ./leases.sqlite3 x -- echo never",
+        "litelease run y -- litelease run x -- echo never",
+        "litelease run y -- litelease run z -- litelease run y -- echo never",
+        "litelease wait x",
+    ];
+    for line in inner {
+        let (code, said, errors) = nested(line);
+        assert_eq!((code, said.as_str()), (64, ""), "{line}: {errors}");
+        assert!(errors.contains("it would wait for itself"), "{line}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{line}: {errors}");
+    }
+    for line in ["litelease run --db other.sqlite3 x -- echo fine", "litelease run y -- echo fine"]
+    {
+        assert_eq!(nested(line), (0, "fine\n".into(), String::new()), "{line}");
+    }
+    // What left the group still has the environment when the lease is long over.
+    let script = "setsid sh -c 'while litelease who x > who; do sleep 0.05; done; litelease run x -- echo fine > late' \
+                  > /dev/null 2>&1 &";
+    assert_eq!(nested(script).0, 0);
+    assert_eq!(desk.read("late"), "fine");
+}
+
+#[test]
+fn the_dashes_before_a_command_may_be_left_out() {
+    let desk = Desk::new();
+    let run = |words: &[&str]| told(&desk.run(&[&["run"], words].concat()));
+    for words in [
+        &["x", "echo", "-n", "--json", "-w"][..],
+        &["-n", "x", "echo", "-n", "--json", "-w"],
+        &["x", "-w", "3s", "echo", "-n", "--json", "-w"],
+        &["x", "--", "echo", "-n", "--json", "-w"],
+    ] {
+        assert_eq!(run(words), (0, "--json -w".into(), String::new()), "{words:?}");
+    }
+    assert_eq!(run(&["x", "--", "printf", "%s,", "--", "a"]), (0, "--,a,".into(), String::new()));
+    let cases: [(&[&str], &str); 5] = [
+        (&["x", "git", "checkout", "--", "f"], "litelease run x -- git checkout -- f"),
+        (&["--", "echo", "never"], "a name is missing before the --"),
+        (&["--", "echo"], "litelease run NAME -- COMMAND"),
+        (&["x"], "litelease run NAME -- COMMAND"),
+        (&["x", "--wat", "echo"], "unexpected argument '--wat'"),
+    ];
+    for (words, text) in cases {
+        let (code, said, errors) = run(words);
+        assert_eq!((code, said.as_str()), (64, ""), "{words:?}");
+        assert!(errors.contains(text), "{words:?}: {errors}");
+    }
+    let db = desk.file.to_str().unwrap();
+    assert_eq!(told(&desk.run(&["write", "--db", db, "echo", "-n", "hi"])).1, "hi");
 }
 
 /// `nohup` asks for signals to be ignored, by us and by the command.

@@ -140,7 +140,8 @@ fn breaking_asks_first() {
     let db = desk.db();
     acquired(db.claim("x", "a", LONG));
     let mut terminal = Terminal::start(desk.command(&["break", "x"]));
-    terminal.shows("End the lease of a on x (token 1)? [y/N]");
+    terminal.shows("End the lease of a on x (token 1) in ");
+    terminal.shows("leases.sqlite3? [y/N]");
     terminal.types("\n");
     terminal.shows("nothing was done");
     assert_eq!(terminal.ends().0.code(), Some(1));
@@ -152,6 +153,62 @@ fn breaking_asks_first() {
     terminal.shows("x: broken, token 1 of a is superseded");
     assert!(terminal.ends().0.success());
     assert_eq!(db.token("x").unwrap(), Some(2));
+}
+
+#[test]
+fn whoever_waits_at_a_terminal_is_told_for_whom() {
+    let desk = Desk::new();
+    let mut holder = desk.start(&["--ttl", "60s", "x"], "echo $$ > child; exec sleep 1000");
+    desk.pid("child");
+    let held = format!("x is held by {} pid {} (token 1), for ", host(), holder.pid());
+    for words in
+        [&["run", "x", "--", "echo", "mine"][..], &["claim", "x", "-w", "5m"], &["wait", "x"]]
+    {
+        let terminal = Terminal::start(desk.command(words));
+        terminal.shows("litelease: waiting: ");
+        terminal.shows(&held);
+        terminal.shows(" more unless renewed; it is litelease run --ttl 60s x -- sh -c ");
+        assert!(!terminal.is_showing("waiting"), "once is enough: {words:?}");
+    }
+    // Somebody new is named, too.
+    let terminal = Terminal::start(desk.command(&["run", "x", "--", "echo", "mine"]));
+    terminal.shows("(token 1)");
+    let db = desk.db();
+    let lease = db.inspect("x").unwrap().unwrap();
+    let _ = db.transfer_exact(&lease, "worker-b", LONG).unwrap();
+    terminal.shows("waiting: x is held by worker-b (token 2), for ");
+    let _ = db.break_lease("x").unwrap();
+    terminal.shows("mine");
+    assert!(terminal.ends().0.success());
+    let _ = holder.child.kill();
+}
+
+#[test]
+fn whoever_is_quiet_or_not_at_a_terminal_is_told_nothing_while_waiting() {
+    let desk = Desk::new();
+    acquired(desk.db().claim("x", "a", Duration::from_millis(1500)));
+    let quiet = Terminal::start(desk.command(&["run", "-q", "x", "--", "true"]));
+    let (status, screen) = quiet.ends();
+    assert!(status.success() && screen.is_empty(), "{screen}");
+    acquired(desk.db().claim("x", "a", Duration::from_millis(1500)));
+    let (code, errors) = desk.start(&["x"], "true").end();
+    assert_eq!((code, errors.as_str()), (0, ""));
+}
+
+#[test]
+fn whoever_waits_at_a_terminal_for_a_writer_is_told_which() {
+    let desk = Desk::new();
+    let mut db = desk.db();
+    let writing = db.transaction().unwrap();
+    let terminal = Terminal::start(desk.command(&["run", "x", "--", "echo", "mine"]));
+    terminal.shows(&format!("litelease: waiting: pid {} is writing ", std::process::id()));
+    writing.rollback().unwrap();
+    terminal.shows("mine");
+    assert!(terminal.ends().0.success());
+}
+
+fn host() -> String {
+    litelease::Identity::new(litelease::HolderKind::Hold).host
 }
 
 #[test]

@@ -9,7 +9,7 @@ use litelease_keeper::{
 };
 use rusqlite::Connection;
 
-use crate::kept_rows::{KeptRows, loss};
+use crate::kept_rows::{KeptRows, is_busy, loss};
 use crate::wait::{Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
@@ -186,14 +186,26 @@ impl Held {
         };
         let file = leases.store().file().ok_or(HoldError::InMemory)?;
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
-        let hold = Hold::new(grant, window, start, lease.lease_expires_at_ms);
+        let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
-        match keeper.keep(&file, hold, open) {
-            Ok(kept) => Ok(Held { kept, file, released: false }),
-            Err(error) => {
-                // Nobody would keep it alive.
-                let _ = leases.release_exact(&lease);
-                Err(error)
+        // The keeper's own connection waits for nobody, since other files wait for the keeper. So a writer that is in
+        // the way of its first look is waited for here, as long as the caller's connection waits for writers.
+        let begin = SystemClock.now();
+        loop {
+            let is_time_left = || {
+                let now = SystemClock.now();
+                now < window.end(start) && now - begin < busy_timeout(connection)
+            };
+            match keeper.keep(&file, hold(), open) {
+                Ok(kept) => return Ok(Held { kept, file, released: false }),
+                Err(HoldError::Lease(error)) if is_busy(&error) && is_time_left() => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(error) => {
+                    // Nobody would keep it alive.
+                    let _ = leases.release_exact(&lease);
+                    return Err(error);
+                }
             }
         }
     }
@@ -513,6 +525,12 @@ impl Drop for PendingRenewal {
             self.hold.rolled_back();
         }
     }
+}
+
+/// How long a connection waits for the locks of others.
+fn busy_timeout(connection: &Connection) -> Duration {
+    let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
+    Duration::from_millis(ms.unwrap_or_default().into())
 }
 
 /// The keeper of this process, with its thread.

@@ -4,15 +4,17 @@ use litelease::BreakResult;
 use serde_json::json;
 
 use super::grant::rejected;
-use super::is_sure;
+use super::{is_sure, nothing_was_done};
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{answer, owner, printable};
+use crate::output::{owner, printable, remark};
+use crate::similar::similar_if;
 
 /// End anybody's lease, and raise its token so that the old holder is refused
 ///
-/// The holder is not killed. `litelease run` notices and ends its command; others are told when they renew.
+/// The holder is not killed. `litelease run` notices and ends its command, which has its kill grace to end; others are
+/// told when they renew. A successor may be granted the name at once, before the old command has ended.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease break nightly --yes")]
@@ -32,21 +34,26 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         && let Some(current) = db.inspect(&args.name)?
     {
         let who = owner(&current.owner);
-        let question = format!("End the lease of {who} on {name} (token {})?", current.token);
+        let file = database::path(common)?;
+        let question = format!(
+            "End the lease of {who} on {name} (token {}) in {}?",
+            current.token,
+            file.display()
+        );
         if !is_sure(&question, "break it")? {
-            eprintln!("litelease: nothing was done");
-            return Ok(code::NO);
+            return Ok(nothing_was_done());
         }
     }
     match db.break_lease(&args.name)? {
         BreakResult::Broken { owner: who, killed } => {
             let text = format!("{name}: broken, token {killed} of {} is superseded", owner(&who));
             let value = json!({ "broken": args.name, "owner": who, "killed": killed });
-            answer(common.json, value, &text);
+            remark(common, value, &text)?;
             Ok(code::OK)
         }
         BreakResult::Rejected { reason, current } => {
-            rejected(common.json, &args.name, reason, current)
+            let similar = similar_if(&db, &args.name, &reason);
+            rejected(common, &args.name, reason, current, similar)
         }
     }
 }

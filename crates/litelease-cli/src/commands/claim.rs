@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use litelease::{ClaimResult, Identity};
+use litelease::{ClaimResult, HoldError, Identity};
 
-use crate::Common;
+use super::grant::unless_told;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::output::{answer, lease, owner, printable, time_left};
-use crate::{database, output};
+use crate::output::{answer, complain, held_by, lease, say};
+use crate::waiting::while_waiting;
+use crate::{Common, database};
 
 /// Claim a name for a script, and print its token
 ///
@@ -38,35 +39,29 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Args { name, owner: who, ttl, wait, above } = args;
+    let wait = wait.unwrap_or_default();
     if who.as_deref() == Some("") {
         return Err(Failure::usage(
             "the owner must not be empty: leave --owner out, or name somebody",
         ));
     }
-    let db = database::open(common)?;
+    let db = database::open_patiently(common, wait)?;
     // This process ends at once; the script that called it goes on.
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
     let claimed = match above {
-        Some(above) => db.claim_above(&name, &who, ttl, above)?,
-        None => db.claim_wait(&name, &who, ttl, wait.unwrap_or_default())?,
-    };
+        Some(above) => db.claim_above(&name, &who, ttl, above).map_err(HoldError::from),
+        None => while_waiting(common, &name, || db.claim_wait(&name, &who, ttl, wait)),
+    }?;
     match claimed {
         ClaimResult::Acquired(granted) => {
-            answer(common.json, lease(&granted), &granted.token.to_string());
-            Ok(code::OK)
+            let told = answer(common, lease(&granted), &granted.token.to_string());
+            unless_told(&db, &granted, told)
         }
         ClaimResult::Busy(current) => {
             if common.json {
-                let busy = serde_json::json!({ "busy": output::lease(&current) });
-                anstream::println!("{busy}");
-            } else {
-                eprintln!(
-                    "litelease: {} is held by {} (token {}), for {} more",
-                    printable(&name),
-                    owner(&current.owner),
-                    current.token,
-                    time_left(current.lease_expires_at_ms)
-                );
+                say(&serde_json::json!({ "busy": lease(&current) }).to_string())?;
+            } else if !common.quiet {
+                complain(&format!("litelease: {}", held_by(&current)));
             }
             Ok(code::NO)
         }

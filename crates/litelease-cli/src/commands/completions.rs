@@ -2,6 +2,7 @@
 
 use crate::Common;
 use crate::exit::{Result, code};
+use crate::output::say_text;
 
 /// Print completions for a shell
 #[derive(clap::Args)]
@@ -14,6 +15,8 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
     let mut command = crate::command_line();
-    clap_complete::generate(args.shell, &mut command, "litelease", &mut std::io::stdout());
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut command, "litelease", &mut script);
+    say_text(&String::from_utf8_lossy(&script))?;
     Ok(code::OK)
 }

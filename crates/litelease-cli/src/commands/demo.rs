@@ -17,7 +17,7 @@ use litelease::{
 
 use crate::Common;
 use crate::exit::{Failure, Result, code};
-use crate::output::{CYAN, YELLOW};
+use crate::output::{CYAN, YELLOW, say};
 
 /// Tell the story of a stopped process and its successor, with real processes
 #[derive(clap::Args)]
@@ -50,9 +50,9 @@ fn story() -> Result<()> {
         .execute_batch("CREATE TABLE reports (page INTEGER, author TEXT, token INTEGER)")
         .map_err(litelease::Error::from)?;
     db.guard(NAME, NAME, &Guard::by_connection())?;
-    println!(
+    say(&format!(
         "Two workers, two processes, one SQLite file. Only one may write {NAME}, a table that is guarded.\n"
-    );
+    ))?;
     let mut a = Worker::start("a", &file)?;
     a.says()?;
     a.says()?;
@@ -62,29 +62,28 @@ fn story() -> Result<()> {
     tell(
         "",
         "worker a is stopped (SIGSTOP): a long garbage collection, a laptop lid, a slow disk.",
-    );
+    )?;
     a.signal(SIGSTOP);
-    tell("", "Nobody renews. The lease runs out after 3 seconds, and then:");
+    tell("", "Nobody renews. The lease runs out after 3 seconds, and then:")?;
     b.says()?;
     b.says()?;
     pause();
-    tell("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:");
+    tell("", "worker a goes on (SIGCONT). It knows nothing of all that, and still has its lease:")?;
     a.signal(SIGCONT);
     a.ask("go on")?;
     for _ in 0..4 {
         a.says()?;
     }
     pause();
-    tell("", "worker b was never disturbed:");
+    tell("", "worker b was never disturbed:")?;
     b.ask("go on")?;
     for _ in 0..4 {
         b.says()?;
     }
-    println!(
+    say(&format!(
         "\n{:.0} seconds. The larger token wins; the clock only decides when to hand out a new one.",
         begin.elapsed().as_secs_f32()
-    );
-    Ok(())
+    ))
 }
 
 /// A worker: waits for the name and writes a page; told to go on it writes another one, and ends.
@@ -164,8 +163,7 @@ impl Worker {
         let mut line = String::new();
         // One byte at a time: what a buffer would hold is the next line's.
         BufReader::with_capacity(1, out).read_line(&mut line)?;
-        tell(self.name, line.trim_end());
-        Ok(())
+        tell(self.name, line.trim_end())
     }
 
     fn ask(&mut self, line: &str) -> Result<()> {
@@ -194,15 +192,10 @@ fn pause() {
     sleep(Duration::from_millis(1500));
 }
 
-fn say(line: &str) -> Result<()> {
-    println!("{line}");
-    Ok(std::io::stdout().flush()?)
-}
-
-fn tell(who: &str, what: &str) {
+fn tell(who: &str, what: &str) -> Result<()> {
     let colour = if who == "a" { YELLOW } else { CYAN };
     match who {
-        "" => anstream::println!("\n{what}"),
-        _ => anstream::println!("  {colour}worker {who}{colour:#}  {what}"),
+        "" => say(&format!("\n{what}")),
+        _ => say(&format!("  {colour}worker {who}{colour:#}  {what}")),
     }
 }

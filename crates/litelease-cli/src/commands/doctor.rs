@@ -10,7 +10,7 @@ use crate::Common;
 use crate::database;
 use crate::duration::shown;
 use crate::exit::{Result, code};
-use crate::output::{GREEN, RED, YELLOW, owner, printable, process};
+use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say};
 
 /// Check the file with the leases, and say what to do
 #[derive(clap::Args)]
@@ -41,9 +41,9 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     look(&path, common, &mut |what, verdict, text| findings.push(Finding { what, verdict, text }));
     if common.json {
         let all: Vec<Value> = findings.iter().map(Finding::as_json).collect();
-        println!("{}", json!({ "file": path.display().to_string(), "findings": all }));
+        say(&json!({ "file": path.display().to_string(), "findings": all }).to_string())?;
     } else {
-        findings.iter().for_each(Finding::tell);
+        findings.iter().try_for_each(Finding::tell)?;
     }
     let is_wrong = findings.iter().any(|finding| finding.verdict == Wrong);
     Ok(if is_wrong { code::NO } else { code::OK })
@@ -259,14 +259,14 @@ impl Finding {
         }
     }
 
-    fn tell(&self) {
+    fn tell(&self) -> Result<()> {
         let colour = match self.verdict {
             Fine => GREEN,
             Mind => YELLOW,
             Wrong => RED,
         };
         let Finding { what, text, .. } = self;
-        anstream::println!("{colour}{:<6}{colour:#}{what:<11}{text}", self.word());
+        say(&format!("{colour}{:<6}{colour:#}{what:<11}{text}", self.word()))
     }
 
     fn as_json(&self) -> Value {

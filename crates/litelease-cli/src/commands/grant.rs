@@ -1,10 +1,12 @@
 //! Naming one grant on the command line: a name and its token.
 
-use litelease::{LeaseInfo, Litelease, Reason};
+use litelease::{LeaseInfo, Litelease, Reason, ReleaseResult};
 use serde_json::json;
 
 use crate::exit::{Result, code};
-use crate::output::{answer, lease, owner, printable};
+use crate::output::{lease, owner, printable, remark, time_left};
+use crate::similar::hint;
+use crate::{Common, database};
 
 /// The grant that is meant.
 #[derive(clap::Args)]
@@ -36,20 +38,49 @@ impl Grant {
     }
 }
 
+/// Releases a new grant whose token could not be told: nobody knows that they have it.
+pub(crate) fn unless_told(db: &Litelease, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
+    let Err(failure) = told else { return Ok(code::OK) };
+    let (name, token) = (printable(&granted.name), granted.token);
+    Err(failure.adding(match db.release_exact(granted) {
+        Ok(ReleaseResult::Released { .. }) => {
+            format!("the lease on {name} (token {token}) was released again")
+        }
+        Ok(ReleaseResult::Rejected { reason, .. }) => {
+            format!("the lease on {name} (token {token}) is over, {reason}")
+        }
+        Err(error) => {
+            let left = time_left(granted.lease_expires_at_ms);
+            format!(
+                "the lease on {name} (token {token}) could not be released and ends in {left}: {error}"
+            )
+        }
+    }))
+}
+
 /// Tells that a verb was rejected, and why.
 pub(crate) fn rejected(
-    as_json: bool,
+    common: &Common,
     name: &str,
     reason: Reason,
     current: Option<LeaseInfo>,
+    similar: Option<String>,
 ) -> Result<u8> {
     let mut text = format!("{}: rejected, {reason}", printable(name));
     if let Some(current) = &current {
         text += &format!(" ({}, token {})", owner(&current.owner), current.token);
     }
-    let value = json!({
+    if reason == Reason::NeverClaimed {
+        // Another user, or another --db, may know it.
+        text += &format!(" in {}", database::path(common)?.display());
+    }
+    text += &hint(similar.as_ref());
+    let mut value = json!({
         "rejected": reason.to_string(), "name": name, "current": current.as_ref().map(lease),
     });
-    answer(as_json, value, &text);
+    if let Some(similar) = similar {
+        value["did_you_mean"] = json!(similar);
+    }
+    remark(common, value, &text)?;
     Ok(code::NO)
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{answer, printable};
+use crate::output::{printable, remark};
 
 /// Have a table refuse writes that do not present the newest token of a name
 ///
@@ -37,6 +37,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let guard = if args.strict { guard.strict() } else { guard };
     db.guard(&args.table, &args.name, &guard)?;
     let text = format!("{} is guarded by {}", printable(&args.table), printable(&args.name));
-    answer(common.json, json!({ "guarded": args.table, "name": args.name }), &text);
+    remark(common, json!({ "guarded": args.table, "name": args.name }), &text)?;
     Ok(code::OK)
 }

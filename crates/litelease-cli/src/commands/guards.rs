@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{lines, printable};
+use crate::output::{lines, printable, say};
 
 /// List guarded tables, and whether their guards are still there
 ///
@@ -22,11 +22,11 @@ pub(crate) struct Args {}
 pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     let guards = database::open_existing(common)?.guards()?;
     if common.json {
-        println!("{}", guards.iter().map(entry).collect::<Value>());
+        say(&guards.iter().map(entry).collect::<Value>().to_string())?;
     } else if guards.is_empty() {
-        println!("nothing is guarded");
+        say("nothing is guarded")?;
     } else {
-        anstream::println!("{}", table(&guards));
+        say(&table(&guards))?;
     }
     let is_missing = guards.iter().any(|guard| !guard.is_intact);
     Ok(if is_missing { code::NO } else { code::OK })

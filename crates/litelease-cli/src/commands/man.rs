@@ -1,11 +1,10 @@
 //! `litelease man`: the manual page.
 
-use std::io::Write;
-
 use clap_mangen::Man;
 
 use crate::Common;
 use crate::exit::{Result, code};
+use crate::output::say_text;
 
 /// Print the manual page, of litelease or of one of its commands
 #[derive(clap::Args)]
@@ -28,6 +27,6 @@ pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
     let mut text = Vec::new();
     let version = concat!("litelease ", env!("CARGO_PKG_VERSION"));
     Man::new(page).source(version).manual("Litelease").render(&mut text)?;
-    std::io::stdout().write_all(&text)?;
+    say_text(&String::from_utf8_lossy(&text))?;
     Ok(code::OK)
 }

@@ -2,6 +2,7 @@
 
 mod break_lease;
 mod claim;
+mod command_line;
 mod completions;
 mod demo;
 mod doctor;
@@ -9,6 +10,7 @@ mod grant;
 mod guard;
 mod guards;
 mod man;
+mod nesting;
 mod purge;
 mod release;
 mod renew;
@@ -24,10 +26,12 @@ mod who;
 mod write;
 mod writer;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 use crate::Common;
-use crate::exit::{Failure, Result};
+use crate::exit::{Failure, Result, code};
+use crate::output::complain;
+use crate::stream::write_error;
 
 /// Declares a subcommand per module, in the order of the help.
 macro_rules! commands {
@@ -80,11 +84,16 @@ fn is_sure(question: &str, what: &str) -> Result<bool> {
         let text = format!("nobody is there to ask: add --yes to {what} all the same");
         return Err(Failure::usage(text));
     }
-    eprint!("{question} [y/N] ");
-    std::io::stderr().flush()?;
+    write_error(&format!("{question} [y/N] "));
     let mut said = String::new();
     input.lock().read_line(&mut said)?;
     Ok(matches!(said.trim(), "y" | "Y" | "yes"))
+}
+
+/// Says that a question was answered with no.
+fn nothing_was_done() -> u8 {
+    complain("litelease: nothing was done");
+    code::NO
 }
 
 /// A name on the command line.

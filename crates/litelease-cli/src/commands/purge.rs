@@ -8,7 +8,7 @@ use crate::Common;
 use crate::database;
 use crate::duration::parse_positive;
 use crate::exit::{Failure, Result, code};
-use crate::output::answer;
+use crate::output::remark;
 
 /// Delete the rows of names that nobody has had for a while; no token ever returns
 #[derive(clap::Args)]
@@ -25,6 +25,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let age_ms = i64::try_from(args.older_than.as_millis())
         .map_err(|_| Failure::usage("--older-than is longer than time: give something shorter"))?;
     let purged = db.purge(litelease::now_ms().saturating_sub(age_ms))?;
-    answer(common.json, json!({ "purged": purged }), &format!("purged {purged}"));
+    remark(common, json!({ "purged": purged }), &format!("purged {purged}"))?;
     Ok(code::OK)
 }

@@ -7,7 +7,8 @@ use super::grant::{Grant, rejected};
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{answer, printable};
+use crate::output::{printable, remark};
+use crate::similar::similar_if;
 
 /// End a lease that was claimed
 #[derive(clap::Args)]
@@ -23,11 +24,12 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     match db.release_exact(&args.grant.find(&db)?)? {
         ReleaseResult::Released { name, token } => {
             let text = format!("{}: released, token {token}", printable(&name));
-            answer(common.json, json!({ "released": name, "token": token }), &text);
+            remark(common, json!({ "released": name, "token": token }), &text)?;
             Ok(code::OK)
         }
         ReleaseResult::Rejected { reason, current } => {
-            rejected(common.json, args.grant.name(), reason, current)
+            let similar = similar_if(&db, args.grant.name(), &reason);
+            rejected(common, args.grant.name(), reason, current, similar)
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::database;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, lease};
+use crate::similar::similar_if;
 
 /// Prolong a lease that was claimed, and print its token
 #[derive(clap::Args)]
@@ -27,11 +28,12 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
     match db.renew_exact(&args.grant.find(&db)?, args.ttl)? {
         RenewResult::Renewed(renewed) => {
-            answer(common.json, lease(&renewed), &renewed.token.to_string());
+            answer(common, lease(&renewed), &renewed.token.to_string())?;
             Ok(code::OK)
         }
         RenewResult::Rejected { reason, current } => {
-            rejected(common.json, args.grant.name(), reason, current)
+            let similar = similar_if(&db, args.grant.name(), &reason);
+            rejected(common, args.grant.name(), reason, current, similar)
         }
     }
 }

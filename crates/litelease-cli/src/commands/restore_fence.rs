@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::is_sure;
+use super::{is_sure, nothing_was_done};
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
@@ -33,15 +33,16 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    if !args.yes && !is_sure("End every lease in this file, and raise every token?", "fence it")? {
-        eprintln!("litelease: nothing was done");
-        return Ok(code::NO);
+    let file = database::path(common)?;
+    let question = format!("End every lease in {}, and raise every token?", file.display());
+    if !args.yes && !is_sure(&question, "fence it")? {
+        return Ok(nothing_was_done());
     }
     let floor = match args.above {
         Some(token) => db.restore_fence_above(token)?,
         None => db.restore_fence()?,
     };
     let text = format!("fenced: every token from now on is larger than {floor}");
-    answer(common.json, json!({ "floor": floor }), &text);
+    answer(common, json!({ "floor": floor }), &text)?;
     Ok(code::OK)
 }

@@ -13,7 +13,7 @@ use crate::Common;
 use crate::database;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::output::answer;
+use crate::output::remark;
 
 /// Serve pools of numbered slots over HTTP, with a page to watch them
 ///
@@ -28,7 +28,7 @@ use crate::output::answer;
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
   litelease serve --listen 127.0.0.1:0 --db pools.sqlite3    any free port
-  curl -X PUT --json '{\"count\":4}' localhost:7070/l/$(uuidgen)
+  curl -X PUT -H 'Content-Type: application/json' -d '{\"count\":4}' localhost:7070/l/$(uuidgen)
 
 Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had, or
 another server has the file.")]
@@ -79,7 +79,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    ignore_sigpipe();
     // Before the file is opened: where a service is there already, nothing is made and nothing is fenced.
     let listener =
         TcpListener::bind(&args.listen).map_err(|error| cannot_listen(&args.listen, &error))?;
@@ -93,7 +92,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     };
     let url = format!("http://{address}");
     run_until_signal(listener, opened?, || {
-        answer(common.json, json!({ "listening": url }), &format!("listening at {url}"));
+        // A log that is full does not keep a service from its clients.
+        let told = remark(common, json!({ "listening": url }), &format!("listening at {url}"));
+        told.unwrap_or_else(|failure| failure.tell(common.json));
     })?;
     Ok(code::OK)
 }
@@ -115,15 +116,11 @@ impl Args {
     }
 }
 
-/// A socket that was closed at the other end is an error to handle, and not our end.
-fn ignore_sigpipe() {
-    // SAFETY: no other thread runs yet, and ignoring needs no function of ours.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
-}
-
 /// Only what the service itself says is logged: the libraries under it would tell whole paths, and they are secret.
 fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().json().with_writer(io::stderr);
+    // It would panic over not being able to say that it could not say something.
+    let lines = lines.log_internal_errors(false);
     let ours = Targets::new().with_target("litelease_serve", level);
     tracing_subscriber::registry().with(lines.with_filter(ours)).init();
 }

@@ -2,15 +2,21 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Listed, Status};
+use litelease::{Identity, Listed, Litelease, Status};
 use serde_json::Value;
 
 use crate::Common;
 use crate::database;
+use crate::duration::shown;
 use crate::exit::{Result, code};
-use crate::output::{entry, lines, owner, printable, process, time_left};
+use crate::holder::Holder;
+use crate::output::{entry, lines, owner, printable, process, remark, say, time_left};
+use crate::similar::{hint, similar};
 
-/// Show who has what, for how long
+/// Show who has what, since when and for how long
+///
+/// HELD is how long it has been held, LEFT how long the lease lasts unless it is renewed. User and command are those of the
+/// process that holds it, if it runs on this host.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease status
@@ -24,27 +30,41 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
+    let db = database::look(common)?;
     let now_ms = litelease::now_ms();
     let is_wanted = |listed: &Listed| {
         (args.names.is_empty() || args.names.contains(&listed.name))
             && (args.all || listed.status(now_ms) == Some(Status::Live))
     };
-    let listed: Vec<Listed> = db.list()?.into_iter().filter(is_wanted).collect();
+    let all = db.as_ref().map_or(Ok(Vec::new()), |db| db.list())?;
+    let listed: Vec<Listed> = all.into_iter().filter(is_wanted).collect();
     if common.json {
         let all: Vec<Value> = listed.iter().map(entry).collect();
-        println!("{}", Value::from(all));
+        say(&Value::from(all).to_string())?;
     } else if listed.is_empty() {
-        println!("nobody has anything");
+        remark(common, Value::Null, &nobody(&args.names, db.as_ref(), common)?)?;
     } else {
-        anstream::println!("{}", table(&listed, now_ms));
+        say(&table(&listed, now_ms))?;
     }
     Ok(code::OK)
 }
 
+/// Says that nobody has what was asked for, and in which file: another user or another `--db` has another one.
+fn nobody(names: &[String], db: Option<&Litelease>, common: &Common) -> Result<String> {
+    let file = database::path(common)?;
+    let what = match names {
+        [] => "anything".into(),
+        names => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or "),
+    };
+    let similar = names.iter().find_map(|name| similar(db?, name));
+    Ok(format!("nobody has {what} in {}{}", file.display(), hint(similar.as_ref())))
+}
+
 fn table(listed: &[Listed], now_ms: i64) -> String {
     let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(["NAME", "OWNER", "TOKEN", "LEFT", "PROCESS"]);
+    table
+        .load_preset(NOTHING)
+        .set_header(["NAME", "OWNER", "TOKEN", "HELD", "LEFT", "PROCESS", "USER", "COMMAND"]);
     for lease in listed {
         let name = Cell::new(printable(&lease.name));
         let token = Cell::new(lease.token);
@@ -57,17 +77,27 @@ fn table(listed: &[Listed], now_ms: i64) -> String {
                     _ => Color::Reset,
                 };
                 let process = Cell::new(process).fg(colour);
+                let since_ms = Identity::parse(who).and_then(|who| who.since_ms());
+                let held = since_ms.map_or("-".into(), |since_ms| shown(now_ms - since_ms));
+                let (user, command) = Holder::of(who).map_or(("-".into(), "-".into()), |holder| {
+                    let command = holder.line();
+                    (holder.user, command)
+                });
                 table.add_row([
                     name,
                     Cell::new(owner(who)),
                     token,
+                    held.into(),
                     time_left(*expiry).into(),
                     process,
+                    user.into(),
+                    command.into(),
                 ]);
             }
             (_, status) => {
                 let state = status.map_or("", Status::word);
-                table.add_row([name, Cell::new("-"), token, Cell::new("-"), Cell::new(state)]);
+                let none = || Cell::new("-");
+                table.add_row([name, none(), token, none(), none(), state.into(), none(), none()]);
             }
         }
     }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use litelease::TransferResult;
 
-use super::grant::{Grant, rejected};
+use super::grant::{Grant, rejected, unless_told};
 use crate::Common;
 use crate::database;
 use crate::duration::parse_positive;
-use crate::exit::{Result, code};
+use crate::exit::Result;
 use crate::output::{answer, lease};
+use crate::similar::similar_if;
 
 /// Hand a lease to a new owner, and print its new token
 ///
@@ -32,11 +33,12 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
     match db.transfer_exact(&args.grant.find(&db)?, &args.to, args.ttl)? {
         TransferResult::Transferred(handed) => {
-            answer(common.json, lease(&handed), &handed.token.to_string());
-            Ok(code::OK)
+            let told = answer(common, lease(&handed), &handed.token.to_string());
+            unless_told(&db, &handed, told)
         }
         TransferResult::Rejected { reason, current } => {
-            rejected(common.json, args.grant.name(), reason, current)
+            let similar = similar_if(&db, args.grant.name(), &reason);
+            rejected(common, args.grant.name(), reason, current, similar)
         }
     }
 }

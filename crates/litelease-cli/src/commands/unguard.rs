@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
-use crate::output::{answer, printable};
+use crate::output::{printable, remark};
 
 /// Take the guards off a table
 #[derive(clap::Args)]
@@ -26,6 +26,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         0 => format!("{} has no such guard", printable(&args.table)),
         _ => format!("{}: {taken} taken off", printable(&args.table)),
     };
-    answer(common.json, json!({ "unguarded": args.table, "guards": taken }), &text);
+    remark(common, json!({ "unguarded": args.table, "guards": taken }), &text)?;
     Ok(if taken == 0 { code::NO } else { code::OK })
 }

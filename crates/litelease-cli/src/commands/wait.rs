@@ -2,14 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use litelease::{Waiter, nap};
+use litelease::{LeaseInfo, Litelease, Waiter, nap};
 use serde_json::json;
 
-use crate::Common;
-use crate::database;
+use super::nesting;
 use crate::duration::parse;
 use crate::exit::{Result, code};
-use crate::output::{answer, lease, owner, printable};
+use crate::output::{lease, owner, printable, remark};
+use crate::similar::{hint, similar};
+use crate::waiting::while_waiting;
+use crate::{Common, database};
 
 /// Wait until nobody has a name, without claiming it
 #[derive(clap::Args)]
@@ -25,24 +27,42 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
+    let name = printable(&args.name);
+    let Some(db) = database::look(common)? else {
+        return is_free(&args.name, common, None);
+    };
+    if args.wait.is_none() {
+        nesting::check(&db, &args.name)?;
+    }
+    match while_waiting(common, &args.name, || until_free(&db, &args, common))? {
+        None => is_free(&args.name, common, similar(&db, &args.name)),
+        Some(current) => {
+            let text =
+                format!("{name}: {} still has it (token {})", owner(&current.owner), current.token);
+            remark(common, json!({ "busy": lease(&current) }), &text)?;
+            Ok(code::NO)
+        }
+    }
+}
+
+fn is_free(name: &str, common: &Common, similar: Option<String>) -> Result<u8> {
+    let (shown, file) = (printable(name), database::path(common)?);
+    let text = format!("{shown}: nobody has it in {}{}", file.display(), hint(similar.as_ref()));
+    remark(common, json!({ "free": name }), &text)?;
+    Ok(code::OK)
+}
+
+/// Waits until nobody has the name. The answer is who still has it when the time is over.
+fn until_free(db: &Litelease, args: &Args, common: &Common) -> Result<Option<LeaseInfo>> {
     let begin = Instant::now();
     let waiter = Waiter::at(&database::path(common)?);
     loop {
         let heard = waiter.heard();
-        database::check_moved(&db)?;
-        let Some(current) = db.inspect(&args.name)? else {
-            let text = format!("{}: nobody has it", printable(&args.name));
-            answer(common.json, json!({ "free": args.name }), &text);
-            return Ok(code::OK);
-        };
+        database::check_moved(db)?;
+        let Some(current) = db.inspect(&args.name)? else { return Ok(None) };
         let left = args.wait.unwrap_or(Duration::MAX).saturating_sub(begin.elapsed());
         if left.is_zero() {
-            let name = printable(&args.name);
-            let text =
-                format!("{name}: {} still has it (token {})", owner(&current.owner), current.token);
-            answer(common.json, json!({ "busy": lease(&current) }), &text);
-            return Ok(code::NO);
+            return Ok(Some(current));
         }
         waiter.nap(heard, nap(current.lease_expires_at_ms - litelease::now_ms(), left));
     }

@@ -1,7 +1,6 @@
 //! `litelease watch`: a line for every change of hands.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use litelease::{Listed, Litelease, Status, Waiter, nap};
@@ -11,7 +10,7 @@ use crate::Common;
 use crate::database;
 use crate::duration::parse;
 use crate::exit::{Result, code};
-use crate::output::{GREEN, RED, YELLOW, entry, owner, printable};
+use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
 
 /// Print a line for every grant, release and expiry, as they happen
 ///
@@ -99,7 +98,7 @@ fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
         let mut line = entry(&seen.row);
         line["event"] = json!(event);
         line["at_ms"] = json!(litelease::now_ms());
-        println!("{line}");
+        say(&line.to_string())
     } else {
         let colour = match event {
             "granted" => GREEN,
@@ -109,7 +108,6 @@ fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
         let who = seen.row.tenure.as_ref().map(|(who, _)| format!(" {}", owner(who)));
         let (name, token) = (printable(&seen.row.name), seen.row.token);
         let who = who.unwrap_or_default();
-        anstream::println!("{colour}{event}{colour:#} {name} token {token}{who}");
+        say(&format!("{colour}{event}{colour:#} {name} token {token}{who}"))
     }
-    Ok(std::io::stdout().flush()?)
 }

@@ -6,7 +6,9 @@ use crate::Common;
 use crate::database;
 use crate::duration::shown;
 use crate::exit::{Result, code};
-use crate::output::{answer, lease, printable, time_left};
+use crate::holder::Holder;
+use crate::output::{answer, lease, printable, remark, time_left};
+use crate::similar::{hint, similar};
 
 /// Tell which process has a name, since when and for how long
 #[derive(clap::Args)]
@@ -19,10 +21,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
+    let db = database::look(common)?;
     let name = printable(&args.name);
-    let Some(current) = db.inspect(&args.name)? else {
-        answer(common.json, serde_json::Value::Null, &format!("{name}: nobody has it"));
+    let current = db.as_ref().map_or(Ok(None), |db| db.inspect(&args.name))?;
+    let Some(current) = current else {
+        let similar = db.and_then(|db| similar(&db, &args.name));
+        let file = database::path(common)?;
+        let text = format!("{name}: nobody has it in {}{}", file.display(), hint(similar.as_ref()));
+        remark(common, serde_json::Value::Null, &text)?;
         return Ok(code::NO);
     };
     let mut text = format!("{name}: token {}, ", current.token);
@@ -38,9 +44,12 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
                 Liveness::Dead => ", the process is gone",
                 Liveness::Unknown => ", and nobody can tell from here whether the process is there",
             };
+            if let Some(holder) = Holder::of(&current.owner) {
+                text += &format!(": {}, by {}", holder.line(), holder.user);
+            }
         }
     }
     text += &format!("; lasts {} more unless renewed", time_left(current.lease_expires_at_ms));
-    answer(common.json, lease(&current), &text);
+    answer(common, lease(&current), &text)?;
     Ok(code::OK)
 }

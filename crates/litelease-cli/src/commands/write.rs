@@ -1,14 +1,12 @@
 //! `litelease write`: a command under the write lock of a database.
 
-use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
 use litelease::{LockError, Waiting};
 
-use super::writer::lock_of;
+use super::command_line::CommandLine;
+use super::writer::{holder, lock_of};
 use crate::Common;
 use crate::duration::parse;
 use crate::exit::{Failure, Result, code};
@@ -18,6 +16,7 @@ use crate::exit::{Failure, Result, code};
 /// Takes the lock that `SingleWriter` uses, on a file next to the database, and becomes the command. The lock is freed when
 /// the command and whatever it started have ended.
 #[derive(clap::Args)]
+#[command(override_usage = "litelease write --db <FILE> [OPTIONS] [--] <COMMAND>...")]
 #[command(after_help = "Examples:
   litelease write --db data.db -- sqlite3 data.db < changes.sql
   litelease write --db data.db -w 30s -- python3 import.py
@@ -31,27 +30,25 @@ pub(crate) struct Args {
     /// Exit code if somebody else has the lock
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::NO)]
     conflict_exit_code: u8,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    command: CommandLine,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    args.command.check("write")?;
     let lock = lock_of(common)?;
     let mut held = match lock.acquire(args.wait, Waiting::Fair) {
         Err(error @ LockError::Timeout { .. }) => {
-            Failure::new(args.conflict_exit_code, "Timeout", error).tell(common.json);
+            if common.json || !common.quiet {
+                let failure = Failure::new(args.conflict_exit_code, "Timeout", error);
+                failure.because_of(holder(&lock)).tell(common.json);
+            }
             return Ok(args.conflict_exit_code);
         }
         held => held?,
     };
     held.share_with_children()?;
     // From here on this process is the command, and holds the lock until it ends.
-    let error = Command::new(&args.command[0]).args(&args.command[1..]).exec();
-    let code = match error.kind() {
-        ErrorKind::NotFound => code::NOT_FOUND,
-        _ => code::NOT_RUNNABLE,
-    };
-    let command = args.command[0].to_string_lossy();
-    Err(Failure::new(code, "Command", format!("cannot run {command}: {error}")))
+    let error = args.command.command().exec();
+    Err(args.command.not_started(&error))
 }

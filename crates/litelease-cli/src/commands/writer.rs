@@ -1,7 +1,7 @@
 //! `litelease writer`: who holds the write lock of a database.
 
 use litelease::{LockState, WriteLock};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Common;
 use crate::exit::{Failure, Result, code};
@@ -15,27 +15,40 @@ pub(crate) struct Args {}
 
 pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     let lock = lock_of(common)?;
+    let state = lock.state()?;
     let path = lock.path().display();
-    let (text, value, code) = match lock.state()? {
-        LockState::Free => ("nobody holds the write lock".into(), json!(null), code::NO),
-        LockState::Held(None) => {
-            let text = format!("held, and {path} does not tell by whom");
-            (text, json!({ "pid": null, "since": null, "process": "unknown" }), code::OK)
-        }
+    let (text, code) = match &state {
+        LockState::Free => ("nobody holds the write lock".into(), code::NO),
+        LockState::Held(None) => (format!("held, and {path} does not tell by whom"), code::OK),
         LockState::Held(Some(holder)) => {
-            let process = if holder.is_gone() { "dead" } else { "alive" };
-            let note = match process {
-                "dead" => "the process is gone, one that it forked still holds the lock",
-                _ => "the process is there",
+            let note = match holder.is_gone() {
+                true => "the process is gone, one that it forked still holds the lock",
+                false => "the process is there",
             };
-            let text = format!("pid {} since {}, {note}", holder.pid, holder.since);
-            let value = json!({ "pid": holder.pid, "since": holder.since, "process": process });
-            (text, value, code::OK)
+            (format!("pid {} since {}, {note}", holder.pid, holder.since), code::OK)
         }
     };
-    let value = json!({ "lock": path.to_string(), "holder": value });
-    answer(common.json, value, &text);
+    let value = json!({ "lock": path.to_string(), "holder": entry(&state) });
+    answer(common, value, &text)?;
     Ok(code)
+}
+
+/// Who holds a lock, as JSON.
+fn entry(state: &LockState) -> Value {
+    match state {
+        LockState::Free => Value::Null,
+        LockState::Held(None) => json!({ "pid": null, "since": null, "process": "unknown" }),
+        LockState::Held(Some(holder)) => {
+            let process = if holder.is_gone() { "dead" } else { "alive" };
+            json!({ "pid": holder.pid, "since": holder.since, "process": process })
+        }
+    }
+}
+
+/// The lock and who holds it, as JSON for somebody who did not get it.
+pub(super) fn holder(lock: &WriteLock) -> Value {
+    let holder = lock.state().map_or(Value::Null, |state| entry(&state));
+    json!({ "lock": lock.path().display().to_string(), "holder": holder })
 }
 
 /// The lock of the database that is meant. It must be named: the user's own file of leases is nobody's to bulk-write.

@@ -11,6 +11,7 @@ use libc::{c_int, pid_t};
 use litelease::{Held, LeaseInfo};
 use serde_json::json;
 
+use super::super::nesting;
 use super::Args;
 use super::sentinel::Sentinel;
 use super::session::Event;
@@ -100,8 +101,7 @@ fn become_command(args: &Args, database: &Path, parent: u32, mut lease: PipeRead
         unsafe { libc::_exit(0) } // there will be no lease
     };
     let lease = LeaseInfo { name: args.name.clone(), owner, token, lease_expires_at_ms };
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
+    let mut command = args.command.command();
     environment(&mut command, &lease, database);
     if take_terminal {
         // SAFETY: no pointers are involved.
@@ -129,7 +129,8 @@ fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
         .env("LITELEASE_OWNER", &lease.owner)
         .env("LITELEASE_TOKEN", lease.token.to_string())
         .env("LITELEASE_EXPIRES_AT_MS", lease.lease_expires_at_ms.to_string())
-        .env("LITELEASE_DB", database);
+        .env("LITELEASE_DB", database)
+        .env(nesting::OWNERS, nesting::with(&lease.owner));
 }
 
 /// Has the kernel kill this process when its parent dies.

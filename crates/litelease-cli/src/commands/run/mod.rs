@@ -5,24 +5,29 @@ mod sentinel;
 mod session;
 mod terminal;
 
-use std::ffi::OsString;
 use std::time::Duration;
 
 use litelease::HoldError;
 
+use super::command_line::CommandLine;
 use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result};
+use crate::output::printable;
 
 /// Run a command under a lease, so that only one runs at a time
 ///
 /// Waits for the name, runs the command in a process group of its own, keeps the lease alive, and releases it when
-/// the command and everything it started in its group have ended. If the lease is lost, the group is ended: nobody
-/// works on while a successor does.
+/// the command and everything it started in its group have ended. If the lease cannot be renewed, the group is ended
+/// before a successor can be granted the name. If an operator breaks it, the group has its kill grace to end, and a
+/// successor may already run.
 ///
 /// The command finds LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB in its
-/// environment.
+/// environment. Running the same name inside it is an error: it would wait for itself.
+///
+/// The -- may be left out: the first word after the name begins the command, and every word after that is the command's.
 #[derive(clap::Args)]
+#[command(override_usage = "litelease run [OPTIONS] <NAME> [--] <COMMAND>...")]
 #[command(after_help = "Examples:
   litelease run nightly -- backup.sh
   litelease run -n nightly -- backup.sh          exit code 1: already running
@@ -35,7 +40,7 @@ pub(crate) struct Args {
     /// What to lease
     #[arg(value_parser = super::name)]
     name: String,
-    /// Do not wait
+    /// Do not wait for the name; a file that is being written is waited for all the same
     #[arg(short = 'n', long)]
     nonblock: bool,
     /// Wait at most this long [default: for ever]
@@ -53,9 +58,8 @@ pub(crate) struct Args {
     /// A shell command to run when the lease is lost; finds LITELEASE_LOST in its environment, too
     #[arg(long, value_name = "COMMAND")]
     on_lost: Option<String>,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    command: CommandLine,
 }
 
 impl Args {
@@ -82,5 +86,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             told(grace),
         )));
     }
+    args.command.check(&format!("run {}", printable(&args.name)))?;
     session::run(args, common)
 }

@@ -1,6 +1,6 @@
 //! One run, from waiting for the name to releasing it: a loop over everything that can happen.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -10,13 +10,15 @@ use litelease::{Held, HoldError, HoldOptions, Loss};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
+use super::super::nesting;
 use super::Args;
 use super::child::{self, Change, Prepared};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
 use crate::exit::{Failure, Result, code};
-use crate::output::{owner, printable, time_left};
-use crate::{Common, database};
+use crate::output::{held_by, printable};
+use crate::waiting::while_waiting;
+use crate::{Common, database, output};
 
 /// Something that has happened.
 pub(crate) enum Event {
@@ -42,7 +44,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
     let (sender, events) = channel();
     forward_signals(sender.clone())?;
     take(&args, common, prepared.group, sender.clone())?;
-    let held = match wait_for_lease(&events, common.json)? {
+    let held = match wait_for_lease(&events, common)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
         Waited::Busy => return Ok(args.conflict_exit_code),
@@ -57,12 +59,14 @@ enum Waited {
     Busy,
 }
 
-fn wait_for_lease(events: &Receiver<Event>, as_json: bool) -> Result<Waited> {
+fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
     loop {
         match events.recv() {
             Ok(Event::Held(Ok(held))) => return Ok(Waited::Held(held)),
             Ok(Event::Held(Err(failure))) if failure.code == code::NO => {
-                failure.tell(as_json);
+                if common.json || !common.quiet {
+                    failure.tell(common.json);
+                }
                 return Ok(Waited::Busy);
             }
             Ok(Event::Held(Err(failure))) => return Err(failure),
@@ -93,19 +97,16 @@ fn take(args: &Args, common: &Common, group: pid_t, events: Sender<Event>) -> Re
 }
 
 fn hold(common: &Common, name: &str, options: HoldOptions, wait: Duration) -> Result<Held> {
-    let db = database::open(common)?;
-    // A file that somebody is writing is not waited for much longer than the name.
-    let (shortest, longest) = (Duration::from_millis(200), Duration::from_secs(10));
-    db.conn().busy_timeout(wait.clamp(shortest, longest)).map_err(litelease::Error::from)?;
-    db.hold(name, options).map_err(|error| match error {
-        HoldError::Busy(current) => {
-            let (name, who) = (printable(name), owner(&current.owner));
-            let left = time_left(current.lease_expires_at_ms);
-            let text =
-                format!("{name} is held by {who} (token {}), for {left} more", current.token);
-            Failure::new(code::NO, "Busy", text)
-        }
-        error => error.into(),
+    while_waiting(common, name, || {
+        let db = database::open_patiently(common, wait)?;
+        nesting::check(&db, name)?;
+        db.hold(name, options).map_err(|error| match error {
+            HoldError::Busy(current) => {
+                let failure = Failure::new(code::NO, "Busy", held_by(&current));
+                failure.because_of(output::lease(&current))
+            }
+            error => error.into(),
+        })
     })
 }
 
@@ -209,9 +210,12 @@ impl Session {
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
-        let name = printable(&self.args.name);
+        let (name, lease) = (printable(&self.args.name), self.held.lease());
         match self.held.release() {
             Err(lost) if lost.reason.may_pass() => {
+                if database::release_patiently(&self.path, &lease) {
+                    return Ok(self.ended.unwrap_or(code::FAILED));
+                }
                 let text =
                     format!("{name} could not be released and ends by itself: {}", lost.reason);
                 Failure::failed("NotReleased", text).tell(self.as_json);
@@ -336,10 +340,5 @@ fn give_time(telling: &JoinHandle<()>) {
 }
 
 fn not_started(args: &Args, error: &std::io::Error) -> Failure {
-    let command = Path::new(&args.command[0]).display();
-    let code = match error.kind() {
-        std::io::ErrorKind::NotFound => code::NOT_FOUND,
-        _ => code::NOT_RUNNABLE,
-    };
-    Failure::new(code, "Command", format!("cannot run {command}: {error}"))
+    args.command.not_started(error)
 }

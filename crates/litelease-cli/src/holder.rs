@@ -1,0 +1,97 @@
+//! What this host knows about the process behind an owner text, asked when it is shown: its user and its command.
+
+use std::ffi::CStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use litelease::{Identity, Liveness};
+
+/// A process that holds a lease and is there.
+pub(crate) struct Holder {
+    /// The name of its user, or the number of one that has no name here.
+    pub(crate) user: String,
+    /// Its program and arguments.
+    pub(crate) command: Vec<String>,
+}
+
+impl Holder {
+    /// Looks at the process of an owner text. None if it is not known to be the one that is running here.
+    pub(crate) fn of(owner: &str) -> Option<Self> {
+        let who = Identity::parse(owner)?;
+        let folder = format!("/proc/{}", who.pid);
+        let user = user_name(fs::metadata(&folder).ok()?.uid());
+        let line = fs::read(format!("{folder}/cmdline")).ok()?;
+        let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
+        let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        // Asked last: if it is the same process now, it was when the rest was read. An identity without a start time
+        // cannot tell.
+        let is_same = who.start.is_some() && who.liveness() == Liveness::Alive;
+        is_same.then_some(Holder { user, command })
+    }
+
+    /// The command in one line, as it could be typed, and not longer than fits beside the rest.
+    pub(crate) fn line(&self) -> String {
+        const LONGEST: usize = 60;
+        let words = self.command.iter().enumerate().map(|(place, word)| match place {
+            0 => quoted(word.rsplit('/').next().unwrap_or(word)),
+            _ => quoted(word),
+        });
+        let line = words.collect::<Vec<_>>().join(" ");
+        match line.char_indices().nth(LONGEST) {
+            Some((end, _)) => format!("{}…", &line[..end]),
+            None => line,
+        }
+    }
+}
+
+/// A word as a shell reads it, without anything that plays tricks with a terminal.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_alphanumeric() || "-_./:=,@%+".contains(letter);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into(),
+        false => format!("'{}'", crate::output::printable(word).replace('\'', r"'\''")),
+    }
+}
+
+/// The name of a user, or the number where there is none.
+fn user_name(uid: u32) -> String {
+    let mut buffer = vec![0; 16 * 1024];
+    // SAFETY: all zeros is a valid value of it, and the call fills it in.
+    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the structures are ours, and the buffer is as long as is said.
+    let status =
+        unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
+    if status != 0 || found.is_null() {
+        return uid.to_string();
+    }
+    // SAFETY: the name lies in the buffer and ends with a NUL.
+    unsafe { CStr::from_ptr(entry.pw_name) }.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use litelease::HolderKind;
+
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_in_one_short_harmless_line() {
+        let line = |words: &[&str]| {
+            let command = words.iter().map(|word| (*word).to_owned()).collect();
+            Holder { user: String::new(), command }.line()
+        };
+        assert_eq!(line(&["/usr/bin/sh", "-c", "echo 'hi' > x"]), r"sh -c 'echo '\''hi'\'' > x'");
+        assert_eq!(line(&["a", "", "\u{1b}[2J"]), r"a '' '\u{1b}[2J'");
+        assert_eq!(line(&["ä".repeat(100).as_str()]), format!("{}…", "ä".repeat(60)));
+    }
+
+    #[test]
+    fn the_own_process_is_found_and_a_successor_of_its_number_is_not() {
+        let me = Identity::new(HolderKind::Hold);
+        assert!(Holder::of(&me.to_string()).is_some_and(|holder| !holder.command.is_empty()));
+        let other = Identity { start: me.start.map(|start| start + 1), ..me };
+        assert!(Holder::of(&other.to_string()).is_none());
+        assert!(Holder::of("worker-a").is_none());
+    }
+}

@@ -1,0 +1,75 @@
+//! Telling somebody at a terminal for whom they wait.
+
+use std::io::IsTerminal;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use litelease::{LeaseInfo, Litelease};
+
+use crate::holder::Holder;
+use crate::output::{complain, held_by};
+use crate::{Common, database};
+
+/// Waiting that is over before that is not worth a line.
+const FIRST_LOOK: Duration = Duration::from_millis(300);
+
+/// From then on it is looked this often: holders that change faster are not all named.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Runs `wait`, and says meanwhile on standard error who has the name, if that is a terminal and `--quiet` was not given.
+pub(crate) fn while_waiting<T>(common: &Common, name: &str, wait: impl FnOnce() -> T) -> T {
+    if common.quiet || common.json || !std::io::stderr().is_terminal() {
+        return wait();
+    }
+    let (waiting, is_over) = channel();
+    let (common, name) = (common.clone(), name.to_owned());
+    // Without a thread it is only less talkative. Nobody waits for its end: the terminal may be stopped.
+    let _ =
+        thread::Builder::new().name("teller".into()).spawn(move || tell(&common, &name, &is_over));
+    let answer = wait();
+    drop::<std::sync::mpsc::Sender<()>>(waiting);
+    answer
+}
+
+fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
+    let mut pause = FIRST_LOOK;
+    let mut told = String::new();
+    let mut last_writer = None;
+    loop {
+        if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return None;
+        }
+        pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
+        // A connection of its own: the one that waits is in use. What cannot be seen now may be seen later.
+        let Some(db) = database::look(common).ok().flatten() else { continue };
+        let writer = db.writer();
+        let (key, line) = match db.inspect(name).ok().flatten() {
+            Some(current) => (format!("token {}", current.token), for_holder(&current)),
+            // Seen twice, it is more than a commit.
+            None if writer.is_some() && writer == last_writer => {
+                (format!("writer {writer:?}"), for_writer(&db, common)?)
+            }
+            None => {
+                last_writer = writer;
+                continue;
+            }
+        };
+        if key != told && is_over.recv_timeout(Duration::ZERO) == Err(RecvTimeoutError::Timeout) {
+            complain(&format!("litelease: waiting: {line}"));
+            (told, pause) = (key, PAUSE);
+        }
+    }
+}
+
+fn for_holder(current: &LeaseInfo) -> String {
+    let what = Holder::of(&current.owner).map_or_else(String::new, |holder| {
+        format!("; it is {}, by {}", holder.line(), holder.user)
+    });
+    format!("{} unless renewed{what}", held_by(current))
+}
+
+fn for_writer(db: &Litelease, common: &Common) -> Option<String> {
+    let file = database::path(common).ok()?;
+    Some(format!("pid {} is writing {}", db.writer()?, file.display()))
+}
