@@ -396,10 +396,8 @@ fn a_killed_wrapper_is_succeeded_at_once_and_never_while_its_group_is_at_work() 
 fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_has_ended() {
     let desk = Desk::new();
     let (run, [child, grandchild]) = working(&desk, "60s");
-    let children = Command::new("pgrep").args(["-P", &run.pid().to_string()]).output().unwrap();
-    let children = String::from_utf8(children.stdout).unwrap();
-    let children: Vec<i32> = children.lines().map(|line| line.parse().unwrap()).collect();
-    let sentinels: Vec<i32> = children.into_iter().filter(|pid| *pid != child).collect();
+    let mut sentinels = children_of(run.pid());
+    sentinels.retain(|pid| *pid != child);
     assert_eq!(sentinels.len(), 1);
     kill(sentinels[0], SIGSTOP); // so that it cannot see what comes
     run.signal(SIGKILL);
@@ -443,13 +441,65 @@ fn a_wrapper_that_is_killed_while_it_waits_leaves_no_process_behind() {
     acquired(db.claim("x", "a", LONG));
     let run = desk.start(&["x"], "echo > started");
     let children = eventually("both of its processes", || {
-        let found = Command::new("pgrep").args(["-P", &run.pid().to_string()]).output().unwrap();
-        let text = String::from_utf8(found.stdout).unwrap();
-        let pids: Vec<i32> = text.lines().map(|line| line.parse().unwrap()).collect();
-        (pids.len() == 2).then_some(pids)
+        Some(children_of(run.pid())).filter(|pids| pids.len() == 2)
     });
     std::thread::sleep(Duration::from_millis(100));
     run.signal(SIGKILL);
     children.into_iter().for_each(is_gone);
     assert_eq!((db.token("x").unwrap(), desk.peek("started")), (Some(1), String::new()));
+}
+
+/// Several runs at a time, wrappers killed at random moments: alone, with their sentinels, with all they have started,
+/// with a stopped command. `LITELEASE_KILLS` says how often.
+#[test]
+fn runs_that_are_killed_in_every_way_never_overlap() {
+    let kills = std::env::var("LITELEASE_KILLS").map_or(12, |kills| kills.parse().unwrap());
+    let mut dice = Dice::new("killed runs");
+    let desk = Desk::new();
+    let beat = "i=0; while [ $i -lt 20 ]; do echo $LITELEASE_TOKEN $(date +%s%N) >> beats; sleep 0.01; \
+                i=$((i+1)); done";
+    let script = format!("trap '' TERM INT HUP; ({beat}) & {beat}; wait");
+    let start = || desk.start(&["--ttl", "60s", "x"], &script);
+    let mut runs: Vec<Run> = (0..4).map(|_| start()).collect();
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(dice.below(500)));
+        let mut run = std::mem::replace(&mut runs[dice.below(4) as usize], start());
+        let children = children_of(run.pid());
+        let (sentinels, others): (Vec<i32>, Vec<i32>) =
+            children.into_iter().partition(|pid| session_of(*pid) == *pid);
+        let (before, with) = match dice.below(4) {
+            0 => (vec![], vec![]),
+            1 => (sentinels.clone(), sentinels),
+            2 => (vec![], [sentinels, others].concat()),
+            _ => (others, vec![]),
+        };
+        before.into_iter().for_each(|pid| kill(pid, SIGSTOP));
+        run.signal(SIGKILL);
+        with.into_iter().for_each(|pid| kill(pid, SIGKILL));
+        run.child.wait().unwrap();
+    }
+    for run in runs {
+        let (code, errors) = run.end();
+        assert_eq!((code, errors.as_str()), (0, ""), "the last ones are left alone");
+    }
+    let mut beats: Vec<(u64, i64)> = Vec::new();
+    for line in desk.peek("beats").lines() {
+        let (token, time) = line.split_once(' ').unwrap();
+        beats.push((time.parse().unwrap(), token.parse().unwrap()));
+    }
+    beats.sort();
+    let tokens: Vec<i64> = beats.into_iter().map(|(_, token)| token).collect();
+    assert!(tokens.is_sorted(), "an older grant was at work after a newer one");
+    tell(&format!("dead: {kills} runs killed, {} beats, no overlap", tokens.len()));
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let found = Command::new("pgrep").args(["-P", &pid.to_string()]).output().unwrap();
+    let text = String::from_utf8(found.stdout).unwrap();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+fn session_of(pid: i32) -> i32 {
+    // SAFETY: no pointers are involved.
+    unsafe { libc::getsid(pid) }
 }
