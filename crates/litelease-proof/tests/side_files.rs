@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, PartialEq)]
 struct User(u32, u32, Option<u32>);
 
+/// Whoever runs the tests, which is root where others can be become.
 const ROOT: User = User(0, 0, None);
 const ALICE: User = User(64_001, 64_001, None);
 const BOB: User = User(64_002, 64_002, None);
@@ -247,16 +248,14 @@ fn use_everything(
 
 #[test]
 fn what_litelease_creates_is_its_users_alone() {
-    let user = User(fs::metadata("/proc/self").unwrap().uid(), 0, None);
-    let user = if user.0 == 0 { ROOT } else { user };
     for umask in ["000", "022"] {
         let shared = Shared::new(0o755);
-        for (name, mode, _) in use_everything(&shared, user, user, umask) {
+        for (name, mode, _) in use_everything(&shared, ROOT, ROOT, umask) {
             assert_eq!(mode, 0o600, "x.sqlite3{name} under umask {umask}");
         }
         // The file of the user's own, and the folders on the way to it.
         let line = "unset LITELEASE_DB; mkdir -m 755 .local; litelease run job -- true";
-        assert_eq!(shared.run(user, umask, line).0, 0);
+        assert_eq!(shared.run(ROOT, umask, line).0, 0);
         let own = shared.folder.path().join(".local/state");
         for (path, mode) in [("", 0o700), ("litelease", 0o700), ("litelease/leases.sqlite3", 0o600)]
         {
@@ -288,10 +287,9 @@ fn umask() -> u32 {
 
 #[test]
 fn a_file_that_is_there_keeps_its_mode_and_the_others_take_it_whatever_the_umask_is() {
-    let user = if is_root() { ROOT } else { User(0, 0, None) };
     for (mode, umask) in [(0o600, "000"), (0o640, "077"), (0o660, "022"), (0o666, "077")] {
         let shared = Shared::with_file(0o755, mode);
-        for (name, found, _) in use_everything(&shared, user, user, umask) {
+        for (name, found, _) in use_everything(&shared, ROOT, ROOT, umask) {
             assert_eq!(found, mode, "x.sqlite3{name} under umask {umask}");
         }
     }
