@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, Litelease, LiteleaseError, Pools, SingleWriter, Tracker
+from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, SingleWriter, Tracker
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
@@ -81,6 +81,11 @@ def claimed(db: Litelease) -> None:
     db.claim("x", "a", 3600)
 
 
+def dead() -> LeaseInfo:
+    """The lease of ``claimed``. Only its owner and token count."""
+    return LeaseInfo("x", "a", 1, 0)
+
+
 def claimed_strongly(db: Litelease) -> None:
     """Leaves no mark, so that the next grant has to."""
     db.conn.execute("PRAGMA synchronous = FULL")
@@ -113,6 +118,7 @@ CASES = {
     "claim with a mark": Case(lambda db: db.claim("y", "a", 3600), claimed_strongly, mode="delete"),
     "claim what is taken": Case(lambda db: db.claim("x", "b", 3600), claimed),
     "claim what is exhausted": Case(lambda db: db.claim("x", "b", 3600), at_the_end),
+    "claim_from_dead": Case(lambda db: db.claim_from_dead("x", "b", 3600, dead=dead()), claimed),
     "renew": Case(lambda db: db.renew("x", "a", 7200), claimed),
     "release": Case(lambda db: db.release("x", "a"), claimed),
     "transfer": Case(lambda db: db.transfer("x", "a", "b", 3600), claimed),
@@ -280,8 +286,18 @@ def savepoints_are_gone(conn: sqlite3.Connection) -> bool:
     return False
 
 
-@pytest.mark.parametrize("name", ["claim", "purge", "restore_fence", "checkpoint", "raise_floor too low"])
-@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("claim", "COMMIT"),
+        ("claim", "ROLLBACK"),
+        ("purge", "COMMIT"),
+        ("restore_fence", "ROLLBACK"),
+        ("restore_fence", "COMMIT"),
+        ("checkpoint", "COMMIT"),
+        ("raise_floor too low", "COMMIT"),
+    ],
+)
 def test_in_a_transaction_of_the_callers_it_stays_theirs(name: str, end: str) -> None:
     case = CASES[name]
     with quick_folder() as folder:

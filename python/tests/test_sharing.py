@@ -133,6 +133,7 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     assert db.token("x") is None and db.token("y") is None
     calls: list[Callable[[], object]] = [
         joined.bootstrap,
+        lambda: joined.claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
         lambda: joined.renew("x", "a", 30),
         lambda: joined.release("x", "a"),
         lambda: joined.transfer("x", "a", "b", 30),

@@ -47,7 +47,7 @@ class Held:
         self._reasons: list[str] = []
         self._ttl, self._margin = ttl, max(ttl / 10, 0.05)
         self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
-        self._is_unique = owner is None
+        self._is_unique = not owner
         self._may_be_granted = self._ended = False
         try:
             start = self._acquire(wait)
@@ -55,6 +55,8 @@ class Held:
             self.due = start + ttl / 3
             self._kept = _keeper.Kept(path, self)
             self._kept.keep()
+        except (sqlite3.Error, LiteleaseError):
+            raise  # nothing was granted
         except BaseException:
             self._give_back()
             raise
@@ -148,8 +150,9 @@ class Held:
         token = getattr(self, "token", None)
         if token is None and not self._is_unique:
             return  # the owner text may be another holder's, too
-        with contextlib.suppress(sqlite3.Error, LiteleaseError):
-            self._open().release(self.name, self.owner, token=token)
+        db = self._open()
+        with contextlib.closing(db.conn), contextlib.suppress(sqlite3.Error, LiteleaseError):
+            db.release(self.name, self.owner, token=token)
 
     def _acquire(self, wait: float) -> float:
         deadline, examine_at = clock() + wait, 0.0
