@@ -33,7 +33,7 @@ pub use answer::{
     RenewResult, TransferResult,
 };
 pub use mark::{Here, Mark, epochs_left};
-pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, Shelf, SlotInfo, borrow_slot, renew_slot};
+pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, claim, claim_from_dead, inspect, is_newest, purge_limit,

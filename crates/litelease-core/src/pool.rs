@@ -46,14 +46,14 @@ pub struct PoolInfo {
 /// What a borrow depends on, once the slots whose time is up are free.
 ///
 /// ```
-/// # use litelease_core::{PoolInfo, Shelf};
+/// # use litelease_core::{PoolInfo, PoolSnapshot};
 /// let info = PoolInfo { count: 4, in_use: 2 };
-/// assert_eq!(Shelf { info, lowest: 1 }.lowest_free(), Some(1));
+/// assert_eq!(PoolSnapshot { info, lowest: 1 }.lowest_free(), Some(1));
 /// let shrunk = PoolInfo { count: 1, in_use: 2 };
-/// assert_eq!(Shelf { info: shrunk, lowest: 0 }.lowest_free(), None);
+/// assert_eq!(PoolSnapshot { info: shrunk, lowest: 0 }.lowest_free(), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shelf {
+pub struct PoolSnapshot {
     /// The pool.
     pub info: PoolInfo,
     /// The lowest position that is not lent out, whether the pool has so many or not.
@@ -74,7 +74,7 @@ impl PoolInfo {
     }
 }
 
-impl Shelf {
+impl PoolSnapshot {
     /// The position that the next borrower gets. None while as many are lent out as there are slots, also
     /// where a pool was made smaller and low positions are free.
     pub fn lowest_free(&self) -> Option<i64> {
@@ -86,19 +86,19 @@ impl Shelf {
 /// file, and `floor`.
 ///
 /// ```
-/// # use litelease_core::{PoolInfo, Shelf, Term, borrow_slot};
-/// let shelf = Shelf { info: PoolInfo { count: 1, in_use: 0 }, lowest: 0 };
-/// let slot = borrow_slot(shelf, Term::new(50, 100)?, 6, 0)?.unwrap();
+/// # use litelease_core::{PoolInfo, PoolSnapshot, Term, borrow_slot};
+/// let snapshot = PoolSnapshot { info: PoolInfo { count: 1, in_use: 0 }, lowest: 0 };
+/// let slot = borrow_slot(snapshot, Term::new(50, 100)?, 6, 0)?.unwrap();
 /// assert_eq!((slot.position, slot.token, slot.expires_at_ms), (0, 7, 150));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 pub fn borrow_slot(
-    shelf: Shelf,
+    snapshot: PoolSnapshot,
     term: Term,
     newest: i64,
     floor: i64,
 ) -> Result<Option<SlotInfo>, Refusal> {
-    let Some(position) = shelf.lowest_free() else { return Ok(None) };
+    let Some(position) = snapshot.lowest_free() else { return Ok(None) };
     let token = newest.max(floor).checked_add(1).ok_or(Refusal::TokenExhausted)?;
     Ok(Some(SlotInfo { position, token, expires_at_ms: term.until_ms() }))
 }

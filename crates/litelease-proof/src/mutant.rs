@@ -2,8 +2,8 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Refusal, ReleaseResult, RenewResult, Row,
-    Shelf, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, PoolSnapshot, Refusal, ReleaseResult,
+    RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -76,12 +76,12 @@ pub trait Rules {
     /// As [`rule::borrow_slot`].
     fn borrow_slot(
         &self,
-        shelf: Shelf,
+        snapshot: PoolSnapshot,
         term: Term,
         newest: i64,
         floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        rule::borrow_slot(shelf, term, newest, floor)
+        rule::borrow_slot(snapshot, term, newest, floor)
     }
 
     /// As [`rule::renew_slot`].
@@ -346,13 +346,13 @@ pub struct LowestSkipped;
 impl Rules for LowestSkipped {
     fn borrow_slot(
         &self,
-        shelf: Shelf,
+        snapshot: PoolSnapshot,
         term: Term,
         newest: i64,
         floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        let lowest = shelf.lowest + i64::from(shelf.info.available() > 1);
-        rule::borrow_slot(Shelf { lowest, ..shelf }, term, newest, floor)
+        let lowest = snapshot.lowest + i64::from(snapshot.info.available() > 1);
+        rule::borrow_slot(PoolSnapshot { lowest, ..snapshot }, term, newest, floor)
     }
 }
 
@@ -362,13 +362,13 @@ pub struct ShrunkPoolLends;
 impl Rules for ShrunkPoolLends {
     fn borrow_slot(
         &self,
-        mut shelf: Shelf,
+        mut snapshot: PoolSnapshot,
         term: Term,
         newest: i64,
         floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        shelf.info.in_use = 0;
-        rule::borrow_slot(shelf, term, newest, floor)
+        snapshot.info.in_use = 0;
+        rule::borrow_slot(snapshot, term, newest, floor)
     }
 }
 
@@ -378,12 +378,12 @@ pub struct SlotFloorIgnored;
 impl Rules for SlotFloorIgnored {
     fn borrow_slot(
         &self,
-        shelf: Shelf,
+        snapshot: PoolSnapshot,
         term: Term,
         newest: i64,
         _floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        rule::borrow_slot(shelf, term, newest, 0)
+        rule::borrow_slot(snapshot, term, newest, 0)
     }
 }
 
@@ -393,12 +393,12 @@ pub struct SlotTokenNotRaised;
 impl Rules for SlotTokenNotRaised {
     fn borrow_slot(
         &self,
-        shelf: Shelf,
+        snapshot: PoolSnapshot,
         term: Term,
         newest: i64,
         floor: i64,
     ) -> Result<Option<SlotInfo>, Refusal> {
-        rule::borrow_slot(shelf, term, newest.saturating_sub(1), floor)
+        rule::borrow_slot(snapshot, term, newest.saturating_sub(1), floor)
     }
 }
 

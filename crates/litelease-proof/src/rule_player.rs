@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, Here, MAX_COUNT, MAX_TEXT, Mark, PoolInfo, Refusal, Row, Shelf, SlotInfo, State,
-    Tenure, Term, inspect, purge_limit,
+    Claimant, Here, MAX_COUNT, MAX_TEXT, Mark, PoolInfo, PoolSnapshot, Refusal, Row, SlotInfo,
+    State, Tenure, Term, inspect, purge_limit,
 };
 
 use crate::mutant::Rules;
@@ -155,8 +155,8 @@ impl<R: Rules> RulePlayer<R> {
                     pool.slots.get(position).is_some_and(|(_, loan)| loan.is_some())
                 };
                 let lowest = (0..).find(|position| !is_lent(position)).unwrap_or(i64::MAX);
-                let shelf = Shelf { info: pool.info(&self.rules, now_ms), lowest };
-                let lent = self.rules.borrow_slot(shelf, term, newest_of_all, mark.floor)?;
+                let snapshot = PoolSnapshot { info: pool.info(&self.rules, now_ms), lowest };
+                let lent = self.rules.borrow_slot(snapshot, term, newest_of_all, mark.floor)?;
                 if let Some(slot) = lent {
                     if let Some(needed) = mark.needed(slot.token, HERE)? {
                         *mark = needed;

@@ -5,7 +5,7 @@
 
 use litelease_core::{Here, Mark};
 
-use crate::shelf::PoolRow;
+use crate::pool_rows::PoolRow;
 use crate::{Error, Store};
 
 /// What the open batch knows.

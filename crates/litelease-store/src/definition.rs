@@ -406,8 +406,8 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::checkpoint::CHECKPOINTS;
+    use crate::pool_rows::SLOTS;
     use crate::schema::{META, RESOURCES, Table};
-    use crate::shelf::SLOTS;
 
     fn right(table: &Table) -> String {
         format!("CREATE TABLE {} {}", table.name, table.definition)

@@ -13,10 +13,10 @@ use crate::boot::Boot;
 use crate::checkpoint::{CHECKPOINTS, LAST, STORE};
 use crate::gate::{ADMIT, ADMITTED, GATES};
 use crate::mark::is_strong;
+use crate::pool_rows::{FREE_POOLS, FREE_SLOTS, LOWEST_FREE, NEWEST_SLOT, POOLS, SLOTS};
 use crate::purge::ENDED;
 use crate::raise::FENCE;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
-use crate::shelf::{FREE_POOLS, FREE_SLOTS, LOWEST_FREE, NEWEST_SLOT, POOLS, SLOTS};
 use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
 
 /// What a host asks the rule about a row that it has loaded.

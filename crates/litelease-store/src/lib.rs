@@ -22,12 +22,12 @@ mod judge;
 mod list;
 mod mark;
 mod pool;
+mod pool_rows;
 mod present;
 mod purge;
 mod raise;
 mod schema;
 mod shape;
-mod shelf;
 mod sqlite;
 mod statements;
 mod store;
@@ -41,7 +41,7 @@ pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::Listed;
 pub use mark::{BootRecord, EpochInfo};
-pub use shelf::{Borrowed, SlotRow, Wishes};
+pub use pool_rows::{Borrowed, SlotRow, Wishes};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,

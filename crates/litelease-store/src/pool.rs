@@ -4,8 +4,8 @@ use litelease_core::{
     MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
 };
 
+use crate::pool_rows::{Borrowed, POOLS, PoolRow, SLOTS, SlotRow, Wishes};
 use crate::schema::{create, damaged_meta};
-use crate::shelf::{Borrowed, POOLS, PoolRow, SLOTS, SlotRow, Wishes};
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
@@ -247,8 +247,9 @@ impl Store {
             return Ok(Lent::Decided(Some(kept)));
         }
         self.sweep(&mut pool, term.now_ms())?;
-        let (shelf, newest, mark) = (self.shelf(&pool)?, self.newest_slot_token()?, self.mark()?);
-        let slot = borrow_slot(shelf, term, newest, mark.floor).map_err(refused)?;
+        let (snapshot, newest, mark) =
+            (self.pool_snapshot(&pool)?, self.newest_slot_token()?, self.mark()?);
+        let slot = borrow_slot(snapshot, term, newest, mark.floor).map_err(refused)?;
         let Some(slot) = slot else { return Ok(Lent::Decided(None)) };
         if !self.is_plainly_marked(mark, slot.token)
             && self.needed(boundary, mark, slot.token)?.is_some()

@@ -5,7 +5,7 @@ use litelease_core::{Here, State, Step};
 use crate::boot::Boot;
 use crate::change::Change;
 use crate::mark::EVERY_NAME;
-use crate::shelf::{FREE_POOLS, FREE_SLOTS};
+use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::{Error, Store, When};

@@ -8,8 +8,8 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
-use crate::shelf::PoolStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 

@@ -6,7 +6,7 @@
 //!
 //! The UUID of a lease ends with the position of its slot, so a lease is found without an index of its own.
 
-use litelease_core::{MAX_COUNT, PoolInfo, Shelf, SlotInfo};
+use litelease_core::{MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
 use crate::schema::{Table, is_there};
 use crate::sqlite::{Statement, Value, code};
@@ -338,11 +338,11 @@ impl Store {
     }
 
     /// What the rule needs to know of a pool that was swept.
-    pub(crate) fn shelf(&self, pool: &PoolRow) -> Result<Shelf, Error> {
+    pub(crate) fn pool_snapshot(&self, pool: &PoolRow) -> Result<PoolSnapshot, Error> {
         let lowest = self.statements.pools.lowest_free.with(self.connection, |statement| {
             first_number(statement, &[Value::Integer(pool.number)])
         })?;
-        Ok(Shelf { info: pool.info(), lowest })
+        Ok(PoolSnapshot { info: pool.info(), lowest })
     }
 
     /// The newest token of any slot; 0 if there is none.
