@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{ClaimResult, Litelease};
-use litelease_store::door::statement;
+use litelease_store::host_api::statement;
 
 use crate::Result;
 use crate::figure::{Figure, Reach, Rounds};

@@ -1,4 +1,4 @@
-"""Every scenario file, played on the verbs through the door and on the SQL functions where they can be loaded."""
+"""Every scenario file, played on the verbs through the host API and on the SQL functions where they can be loaded."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Player:
 
 
 class Verbs(Player):
-    """The verbs of the package: the rule and the statements through the door."""
+    """The verbs of the package: the rule and the statements through the host API."""
 
     def perform(self, step: Step, name: str) -> str:
         db, now, words = Litelease(self.current), step.now_ms, step.words

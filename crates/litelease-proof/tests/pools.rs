@@ -10,7 +10,7 @@ use std::time::Duration;
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{Borrow, Error, Litelease};
 use litelease_proof::rig::{Dice, LONG, Place, memory, sqlite_code, tell};
-use litelease_store::door::statement;
+use litelease_store::host_api::statement;
 
 /// A pool of which the lower half is lent out, and the upper half was.
 ///

@@ -1,4 +1,4 @@
-"""The native library: the SQLite extension, and the door through which the rule is asked without loading it."""
+"""The native library: the SQLite extension, and the host API, which asks the rule without loading the extension."""
 
 from __future__ import annotations
 
@@ -123,27 +123,27 @@ class Mark(ctypes.Structure):
 @functools.lru_cache(maxsize=None)
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(loadable_path())
-    library.litelease_door_version.restype = ctypes.c_char_p
-    library.litelease_door_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
-    library.litelease_door_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
-    library.litelease_door_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
-    library.litelease_door_needs_largest_token.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
-    library.litelease_door_needs_largest_token.restype = ctypes.c_size_t
-    library.litelease_door_marked.argtypes = [_Text, ctypes.c_int64]
-    library.litelease_door_marked.restype = None
-    library.litelease_door_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
-    library.litelease_door_statement.restype = ctypes.c_size_t
-    library.litelease_door_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
-    library.litelease_door_difference.restype = ctypes.c_size_t
-    library.litelease_door_identity.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
-    library.litelease_door_identity.restype = ctypes.c_size_t
-    library.litelease_door_is_dead.argtypes = [_Text]
+    library.litelease_host_version.restype = ctypes.c_char_p
+    library.litelease_host_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
+    library.litelease_host_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
+    library.litelease_host_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
+    library.litelease_host_needs_largest_token.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_host_needs_largest_token.restype = ctypes.c_size_t
+    library.litelease_host_marked.argtypes = [_Text, ctypes.c_int64]
+    library.litelease_host_marked.restype = None
+    library.litelease_host_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_host_statement.restype = ctypes.c_size_t
+    library.litelease_host_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_host_difference.restype = ctypes.c_size_t
+    library.litelease_host_identity.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t]
+    library.litelease_host_identity.restype = ctypes.c_size_t
+    library.litelease_host_is_dead.argtypes = [_Text]
     return library
 
 
 def version() -> str:
     """The version of the native library."""
-    text: bytes = _library().litelease_door_version()
+    text: bytes = _library().litelease_host_version()
     return text.decode()
 
 
@@ -151,7 +151,7 @@ def version() -> str:
 def statement(name: str) -> str:
     """A statement by its name: the SQL is the library's, not Python's."""
     out = ctypes.create_string_buffer(4096)
-    length: int = _library().litelease_door_statement(_text(name), out, len(out))
+    length: int = _library().litelease_host_statement(_text(name), out, len(out))
     if not 0 < length <= len(out):
         raise LookupError(f"the library has no statement {name!r}")
     return out.raw[:length].decode()
@@ -160,20 +160,20 @@ def statement(name: str) -> str:
 def difference(table: str, kind: str, sql: str) -> str | None:
     """The first difference between a stored table and ours, if there is one."""
     out = ctypes.create_string_buffer(4096)
-    length: int = _library().litelease_door_difference(_text(table), _text(kind), _text(sql), out, len(out))
+    length: int = _library().litelease_host_difference(_text(table), _text(kind), _text(sql), out, len(out))
     return out.raw[: min(length, len(out))].decode(errors="replace") if length else None
 
 
 def identity(kind: int) -> str:
     """A new owner text for this process (0 for a hold, 1 for a lock), or an empty one where the system has none."""
     out = ctypes.create_string_buffer(1024)
-    length: int = _library().litelease_door_identity(kind, out, len(out))
+    length: int = _library().litelease_host_identity(kind, out, len(out))
     return out.raw[:length].decode() if length <= len(out) else ""
 
 
 def is_dead(owner: str) -> bool:
     """Whether the process that an owner text names was the holder, and has provably ended."""
-    return bool(_library().litelease_door_is_dead(_text(owner)))
+    return bool(_library().litelease_host_is_dead(_text(owner)))
 
 
 def check_number(what: str, number: object) -> None:
@@ -215,13 +215,13 @@ def decide(
         new_owner=_text(new_owner),
     )
     decision = Decision()
-    code: int = _library().litelease_door_decide(ctypes.byref(question), ctypes.byref(decision))
+    code: int = _library().litelease_host_decide(ctypes.byref(question), ctypes.byref(decision))
     return code, decision
 
 
 def is_plainly_marked(floor: int, boot: int, token: int) -> bool:
     """Whether a token may be granted with this mark, as far as can be told without asking more."""
-    return bool(_library().litelease_door_is_plainly_marked(floor, boot, token))
+    return bool(_library().litelease_host_is_plainly_marked(floor, boot, token))
 
 
 def mark(
@@ -245,20 +245,20 @@ def mark(
         journal_mode=_text(journal_mode),
     )
     answer = Mark()
-    code: int = _library().litelease_door_mark(ctypes.byref(question), ctypes.byref(answer))
+    code: int = _library().litelease_host_mark(ctypes.byref(question), ctypes.byref(answer))
     return code, answer
 
 
 def needs_largest_token() -> str | None:
     """Why a restored file cannot be fenced without a token that was seen elsewhere; ``None`` if it can be."""
     out = ctypes.create_string_buffer(4096)
-    length: int = _library().litelease_door_needs_largest_token(out, len(out))
+    length: int = _library().litelease_host_needs_largest_token(out, len(out))
     return out.raw[: min(length, len(out))].decode() if length else None
 
 
 def marked(file: str, floor: int) -> None:
     """Takes note that this process has left its mark in a file."""
-    _library().litelease_door_marked(_text(file), floor)
+    _library().litelease_host_marked(_text(file), floor)
 
 
 def _text(text: str | None) -> _Text:

@@ -1,4 +1,4 @@
-//! The door for hosts that run statements by themselves: the same tables and the same rule, as text and as
+//! The host API: for hosts that run statements themselves: the same tables and the same rule, as text and as
 //! plain functions.
 //!
 //! Some hosts cannot load an extension, but can run SQL on their own connection and call a C function. They
@@ -60,7 +60,7 @@ pub type Decision<'a> = (Outcome, Option<State<'a>>);
 /// Asks the rule.
 ///
 /// ```
-/// use litelease_store::door::{Outcome, Question, Verb, decide};
+/// use litelease_store::host_api::{Outcome, Question, Verb, decide};
 ///
 /// let verb = Verb::Claim { owner: "a", ttl_ms: 50 };
 /// let (outcome, write) = decide(Question { verb, state: None, now_ms: 100, floor: 0 })?;
@@ -154,7 +154,7 @@ pub enum Wish {
 ///
 /// ```
 /// use litelease_core::Mark;
-/// use litelease_store::door::{MarkQuestion, Wish, mark};
+/// use litelease_store::host_api::{MarkQuestion, Wish, mark};
 ///
 /// let in_memory = MarkQuestion {
 ///     wish: Wish::Grant(1),
@@ -190,7 +190,7 @@ pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal>
 /// Takes note that this process has left its mark in a file.
 ///
 /// ```
-/// litelease_store::door::marked("", 0);
+/// litelease_store::host_api::marked("", 0);
 /// ```
 pub fn marked(file: &str, floor: i64) {
     Boot::present().remember(floor, file.into());
@@ -200,7 +200,7 @@ pub fn marked(file: &str, floor: i64) {
 /// seen elsewhere, and [`LARGEST_TOKEN_NEEDED`] says so.
 ///
 /// ```
-/// assert!(litelease_store::door::tells_boots_apart() || !cfg!(target_os = "linux"));
+/// assert!(litelease_store::host_api::tells_boots_apart() || !cfg!(target_os = "linux"));
 /// ```
 pub fn tells_boots_apart() -> bool {
     Boot::present().is_known()
@@ -213,7 +213,7 @@ pub use crate::error::LARGEST_TOKEN_NEEDED;
 ///
 /// ```
 /// # use litelease_core::Mark;
-/// # use litelease_store::door::is_plainly_marked;
+/// # use litelease_store::host_api::is_plainly_marked;
 /// assert!(!is_plainly_marked(Mark { floor: 0, boot: 0 }, 1));
 /// ```
 pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
@@ -224,7 +224,7 @@ pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
 /// what the statement `intruders` finds, `kind` and `text` are what it found.
 ///
 /// ```
-/// use litelease_store::door::difference;
+/// use litelease_store::host_api::difference;
 ///
 /// let reason = difference("litelease_resources", "table", "CREATE TABLE litelease_resources (name)");
 /// assert!(reason.unwrap().starts_with("missing column `owner`"));
@@ -242,7 +242,7 @@ pub fn difference(table: &str, kind: &str, text: &str) -> Option<String> {
 /// A statement by its name. Names and numbers are its parameters, in the order of the verbs' arguments.
 ///
 /// ```
-/// use litelease_store::door::statement;
+/// use litelease_store::host_api::statement;
 ///
 /// assert!(statement("load").unwrap().starts_with("SELECT rowid, owner, token"));
 /// assert_eq!(statement("no such statement"), None);

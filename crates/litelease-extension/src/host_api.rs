@@ -1,4 +1,4 @@
-//! The second door of the library: the rule and the statements for hosts that cannot load an extension, such
+//! The host API of the library as C functions: the rule and the statements for hosts that cannot load an extension, such
 //! as a Python whose `sqlite3` was built without that. They call these functions and run the statements on
 //! their own connection.
 //!
@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_uchar};
 use std::panic::catch_unwind;
 use std::{ptr, slice, str};
 
-use litelease_store::door::{
+use litelease_store::host_api::{
     LARGEST_TOKEN_NEEDED, MarkQuestion, Outcome, Question, Verb, Wish, decide, difference,
     is_plainly_marked, mark, marked, statement, tells_boots_apart,
 };
@@ -67,7 +67,7 @@ pub struct CDecision {
 /// # Safety
 /// The pointers must be valid, and the texts UTF-8 of their length.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_decide(
+pub unsafe extern "C" fn litelease_host_decide(
     question: *const CQuestion,
     decision: *mut CDecision,
 ) -> c_int {
@@ -111,12 +111,12 @@ pub struct CMark {
     boot: i64,
 }
 
-/// Asks which mark is needed. Answers 0, or as `litelease_door_decide` does.
+/// Asks which mark is needed. Answers 0, or as `litelease_host_decide` does.
 ///
 /// # Safety
-/// As for `litelease_door_decide`.
+/// As for `litelease_host_decide`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_mark(
+pub unsafe extern "C" fn litelease_host_mark(
     question: *const CMarkQuestion,
     answer: *mut CMark,
 ) -> c_int {
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn litelease_door_mark(
 
 /// Whether a token may be granted with this mark, as far as can be told from the two alone: 1 or 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn litelease_door_is_plainly_marked(floor: i64, boot: i64, token: i64) -> c_int {
+pub extern "C" fn litelease_host_is_plainly_marked(floor: i64, boot: i64, token: i64) -> c_int {
     catch_unwind(|| is_plainly_marked(Mark { floor, boot }, token)).map_or(0, c_int::from)
 }
 
@@ -144,7 +144,7 @@ pub extern "C" fn litelease_door_is_plainly_marked(floor: i64, boot: i64, token:
 /// # Safety
 /// The pointer must be valid for its length.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_needs_largest_token(
+pub unsafe extern "C" fn litelease_host_needs_largest_token(
     out: *mut c_char,
     size: usize,
 ) -> usize {
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn litelease_door_needs_largest_token(
 /// # Safety
 /// The text must be valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_marked(file: Text, floor: i64) {
+pub unsafe extern "C" fn litelease_host_marked(file: Text, floor: i64) {
     // SAFETY: as promised.
     let file = unsafe { text(file) }.unwrap_or("");
     // There is nothing in it to panic.
@@ -195,7 +195,7 @@ unsafe fn answer_mark(asked: &CMarkQuestion) -> Result<CMark, c_int> {
 /// # Safety
 /// The pointers must be valid for their lengths, and the name UTF-8.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_statement(
+pub unsafe extern "C" fn litelease_host_statement(
     name: Text,
     out: *mut c_char,
     size: usize,
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn litelease_door_statement(
 /// # Safety
 /// The pointers must be valid for their lengths, and the texts UTF-8.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_difference(
+pub unsafe extern "C" fn litelease_host_difference(
     table: Text,
     kind: Text,
     sql: Text,
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn litelease_door_difference(
 /// # Safety
 /// The pointer must be valid for the length.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_identity(
+pub unsafe extern "C" fn litelease_host_identity(
     kind: c_int,
     out: *mut c_char,
     size: usize,
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn litelease_door_identity(
 /// # Safety
 /// The text must be valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_door_is_dead(owner: Text) -> c_int {
+pub unsafe extern "C" fn litelease_host_is_dead(owner: Text) -> c_int {
     // SAFETY: as promised.
     let owner = unsafe { text(owner) };
     catch_unwind(|| owner.is_some_and(is_dead)).map_or(0, c_int::from)
@@ -279,7 +279,7 @@ fn is_dead(_owner: &str) -> bool {
 
 /// The version of the library, as a C string.
 #[unsafe(no_mangle)]
-pub extern "C" fn litelease_door_version() -> *const c_char {
+pub extern "C" fn litelease_host_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
