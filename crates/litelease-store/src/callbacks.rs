@@ -1,7 +1,7 @@
 //! What SQLite calls in us, made once for each SQLite library.
 
-use crate::judge::judge;
 use crate::present::{presented, presenting, refused};
+use crate::rule_fn::rule_fn;
 use crate::sqlite::{Api, SqlFunction};
 
 /// A SQLite library that this program drives: each has a table of functions, and so needs copies of our
@@ -14,7 +14,7 @@ pub trait Library {
 /// Our functions for one library.
 #[derive(Clone, Copy)]
 pub struct Callbacks {
-    pub(crate) judge: SqlFunction,
+    pub(crate) rule_fn: SqlFunction,
     pub(crate) presented: SqlFunction,
     pub(crate) presenting: SqlFunction,
     pub(crate) refused: SqlFunction,
@@ -24,7 +24,7 @@ impl Callbacks {
     /// Those that call back into `L`.
     pub const fn of<L: Library>() -> Self {
         Callbacks {
-            judge: judge::<L>,
+            rule_fn: rule_fn::<L>,
             presented: presented::<L>,
             presenting: presenting::<L>,
             refused: refused::<L>,

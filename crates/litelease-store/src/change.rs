@@ -2,7 +2,7 @@
 
 use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
 
-use crate::judge::Verdict;
+use crate::rule_fn::Write;
 use crate::schema::damaged_meta;
 use crate::sqlite::TxnState;
 use crate::statements::{execute_once, stored_row};
@@ -28,7 +28,7 @@ enum Target {
 }
 
 /// What came of asking the rule about a row.
-enum Heard<'q, T> {
+enum RuleOutcome<'q, T> {
     /// The rule decided, and what it wants stored is stored.
     Decided(Step<'q, T>),
     /// There is no such row; or, for an insertion, there is one already.
@@ -64,28 +64,29 @@ impl Store {
             }
         };
         let step = loop {
-            match self.hear(Target::Row, boundary, name, when, change, &mut decide)? {
-                Heard::Decided(step) => break step,
-                Heard::Stale => continue,
-                Heard::Unmarked { token } => {
+            match self.ask_rule(Target::Row, boundary, name, when, change, &mut decide)? {
+                RuleOutcome::Decided(step) => break step,
+                RuleOutcome::Stale => continue,
+                RuleOutcome::Unmarked { token } => {
                     mark(token)?;
                     continue;
                 }
-                Heard::NoSuchRow => {}
+                RuleOutcome::NoSuchRow => {}
             }
             // Nobody was ever granted this name. Most verbs have their answer now; a claim inserts the row.
             let step = decide(Row::new(name, None), 0, when.now_ms())?;
             if step.write.is_none() {
                 break step;
             }
-            let insert = || self.hear(Target::NewRow, boundary, name, when, change, &mut decide);
+            let insert =
+                || self.ask_rule(Target::NewRow, boundary, name, when, change, &mut decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
-                Heard::Decided(step) => break step,
+                RuleOutcome::Decided(step) => break step,
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
-                Heard::NoSuchRow if insertions < 2 => insertions += 1,
-                Heard::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
-                Heard::Unmarked { token } => mark(token)?,
-                Heard::Stale => {}
+                RuleOutcome::NoSuchRow if insertions < 2 => insertions += 1,
+                RuleOutcome::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
+                RuleOutcome::Unmarked { token } => mark(token)?,
+                RuleOutcome::Stale => {}
             }
         };
         match step.write {
@@ -99,7 +100,7 @@ impl Store {
     }
 
     /// Runs one of the statements that ask the rule.
-    fn hear<'q, T>(
+    fn ask_rule<'q, T>(
         &self,
         target: Target,
         boundary: Boundary,
@@ -107,7 +108,7 @@ impl Store {
         when: When,
         change: Change,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
-    ) -> Result<Heard<'q, T>, Error> {
+    ) -> Result<RuleOutcome<'q, T>, Error> {
         let keeps_mark = self.keeps_mark.get();
         let reads_mark = keeps_mark && change == Change::Grant;
         let statement = match (change, target) {
@@ -116,63 +117,63 @@ impl Store {
             (Change::Grant, Target::Row) => self.statements.update.form(reads_mark),
             (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_mark),
         };
-        let heard = statement.with(self.connection, |statement| {
-            let mut heard = None;
+        let outcome = statement.with(self.connection, |statement| {
+            let mut outcome = None;
             let mut unmarked = None;
-            let ran = statement.judge(name, &mut |evidence| {
+            let ran = statement.run_rule(name, &mut |columns| {
                 // What was read counts only if the schema is known to be right.
-                if evidence.is_unverified {
+                if columns.is_unverified {
                     return None;
                 }
                 // Read the clock here, under the write lock: waiting for the lock takes time too.
                 let now_ms = when.now_ms();
                 let row = match target {
                     Target::NewRow => Ok(Row::new(name, None)),
-                    Target::Row => stored_row(name, evidence.state),
+                    Target::Row => stored_row(name, columns.state),
                 };
                 let mark = match change {
                     // The file's floor does not matter.
                     Change::Prolong | Change::Free => Mark::default(),
-                    Change::Grant => match self.found_mark(evidence.floor) {
+                    Change::Grant => match self.found_mark(columns.floor) {
                         Ok(mark) => mark,
                         Err(error) => {
-                            heard = Some(Err(error));
+                            outcome = Some(Err(error));
                             return None;
                         }
                     },
                 };
-                let step = heard.insert(row.and_then(|row| decide(row, mark.floor, now_ms)));
+                let step = outcome.insert(row.and_then(|row| decide(row, mark.floor, now_ms)));
                 let state = step.as_ref().ok()?.write?;
                 if change == Change::Grant && !self.is_plainly_marked(mark, state.token()) {
                     match self.needed(boundary, mark, state.token()) {
                         Ok(None) => {}
                         Ok(Some(_)) => {
-                            (unmarked, heard) = (Some(state.token()), None);
+                            (unmarked, outcome) = (Some(state.token()), None);
                             return None;
                         }
                         Err(error) => {
-                            heard = Some(Err(error));
+                            outcome = Some(Err(error));
                             return None;
                         }
                     }
                 }
-                Some(Verdict { state, now_ms })
+                Some(Write { state, now_ms })
             });
-            let Some(step) = heard.transpose()? else {
+            let Some(step) = outcome.transpose()? else {
                 ran?;
                 if statement.is_unverified() {
                     self.verify()?;
                     statement.mark_verified();
-                    return Ok(Heard::Stale);
+                    return Ok(RuleOutcome::Stale);
                 }
                 return Ok(match unmarked {
-                    Some(token) => Heard::Unmarked { token },
-                    None => Heard::NoSuchRow,
+                    Some(token) => RuleOutcome::Unmarked { token },
+                    None => RuleOutcome::NoSuchRow,
                 });
             };
             if step.write.is_none() {
                 ran?;
-                return Ok(Heard::Decided(step));
+                return Ok(RuleOutcome::Decided(step));
             }
             let changed = self.connection.changes();
             ran.map_err(|failure| {
@@ -186,17 +187,17 @@ impl Store {
             })?;
             match changed {
                 1 if boundary == Boundary::Own => {
-                    self.check_committed().map(|()| Heard::Decided(step))
+                    self.check_committed().map(|()| RuleOutcome::Decided(step))
                 }
-                1 => Ok(Heard::Decided(step)),
-                0 if target == Target::NewRow => Ok(Heard::NoSuchRow),
+                1 => Ok(RuleOutcome::Decided(step)),
+                0 if target == Target::NewRow => Ok(RuleOutcome::NoSuchRow),
                 changed => Err(Error::unexpected_change(name, changed)),
             }
         });
-        heard.or_else(|error| {
+        outcome.or_else(|error| {
             let explained = self.explain(error);
             // Unless the table of the mark came or went: then ask the other way.
-            if self.keeps_mark.get() == keeps_mark { explained } else { Ok(Heard::Stale) }
+            if self.keeps_mark.get() == keeps_mark { explained } else { Ok(RuleOutcome::Stale) }
         })
     }
 

@@ -84,7 +84,7 @@ impl Connection {
     pub unsafe fn when_closing<L: Library>(self, closing: Closing) -> Result<bool, Failure> {
         let (db, api) = self.as_raw();
         // No other copy of this code in the process has this name.
-        let name = format!("litelease_closing_{:x}", api.callbacks.judge as usize);
+        let name = format!("litelease_closing_{:x}", api.callbacks.rule_fn as usize);
         let c_name = format!("{name}\0");
         let module: *const Module = Modules::<L>::MODULE;
         let (is_connecting, is_connected) = (Cell::new(true), Cell::new(false));

@@ -1,4 +1,4 @@
-//! SQLite's C interface, as far as the row needs it. Besides `judge.rs`, `present.rs` and `closing.rs`, which SQLite
+//! SQLite's C interface, as far as the row needs it. Besides `rule_fn.rs`, `present.rs` and `closing.rs`, which SQLite
 //! calls, the only room of this crate with `unsafe` in it.
 //!
 //! The functions come as a table, because there is more than one SQLite to call: the one linked into a
@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::{ptr, slice};
 
 use crate::boot::Boot;
-use crate::judge::CASE;
+use crate::rule_fn::RULE_CALL;
 use crate::{Callbacks, Failure};
 
 /// SQLite's connection, as the C interface has it.
@@ -250,11 +250,11 @@ pub struct Statement {
     /// How often SQLite had recompiled this statement when the schema was last found right.
     verified: Cell<Option<c_int>>,
     /// What a statement that asks the rule is about, while it runs. Such a statement has this place bound to `?2`.
-    pub(crate) slot: Option<Box<Slot>>,
+    pub(crate) call_slot: Option<Box<CallSlot>>,
 }
 
 /// A place for a pointer that is there only while a statement runs.
-pub(crate) type Slot = Cell<*mut c_void>;
+pub(crate) type CallSlot = Cell<*mut c_void>;
 
 /// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so that
 /// no lock outlives it and no pointer to a value is left behind.
@@ -365,7 +365,7 @@ impl Connection {
         };
         match rc {
             code::OK => {
-                Ok(Statement { raw, connection: self, verified: Cell::new(None), slot: None })
+                Ok(Statement { raw, connection: self, verified: Cell::new(None), call_slot: None })
             }
             _ => Err(self.failure(rc)),
         }
@@ -403,18 +403,19 @@ impl Connection {
     /// The private function gets a name that no other copy of this code in the process uses for its own, and is
     /// registered when the connection does not know it yet.
     pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
-        let judge = self.api.callbacks.judge;
-        let name = format!("litelease_rule_{:x}", judge as usize);
+        let rule_fn = self.api.callbacks.rule_fn;
+        let name = format!("litelease_rule_{:x}", rule_fn as usize);
         let sql = sql.replace("litelease_rule", &name);
         let sql = sql.replace("litelease_boot", &self.boot().to_string());
         let mut statement = self.prepare_calling(&sql, || {
             // SAFETY: the function needs no data.
-            unsafe { self.register(&name, -1, Caller::Statement, judge, None) }
+            unsafe { self.register(&name, -1, Caller::Statement, rule_fn, None) }
         })?;
-        let slot = statement.slot.insert(Box::new(Cell::new(ptr::null_mut())));
-        let place = ptr::from_ref::<Slot>(slot).cast_mut().cast();
-        // SAFETY: the statement is alive, the kind lives for ever, and the slot as long as the statement.
-        match unsafe { (self.api.bind_pointer)(statement.raw, 2, place, CASE.as_ptr(), None) } {
+        let call_slot = statement.call_slot.insert(Box::new(Cell::new(ptr::null_mut())));
+        let place = ptr::from_ref::<CallSlot>(call_slot).cast_mut().cast();
+        // SAFETY: the statement is alive, the kind lives for ever, and the call_slot as long as the statement.
+        match unsafe { (self.api.bind_pointer)(statement.raw, 2, place, RULE_CALL.as_ptr(), None) }
+        {
             code::OK => Ok(statement),
             rc => Err(self.failure(rc)),
         }
@@ -747,11 +748,11 @@ impl Drop for Run<'_, '_> {
         // SAFETY: `raw` is alive. `reset` repeats the error of the last step, which was reported then.
         unsafe {
             (api.reset)(raw);
-            match &self.statement.slot {
+            match &self.statement.call_slot {
                 None => _ = (api.clear_bindings)(raw),
-                // All but the slot itself, which stays where it is.
-                Some(slot) => {
-                    slot.set(ptr::null_mut());
+                // All but the call_slot itself, which stays where it is.
+                Some(call_slot) => {
+                    call_slot.set(ptr::null_mut());
                     (api.bind_null)(raw, 1);
                 }
             }

@@ -2,7 +2,7 @@
 //!
 //! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at hand, while
 //! the statement already holds the write lock. `litelease_rule(?2, n)` in the same statement hands over the
-//! parts of the state to store. `?2` is a pointer to where the case is, which only this crate can bind: whoever else
+//! parts of the state to store. `?2` is a pointer to where the call is, which only this crate can bind: whoever else
 //! calls the function gets an error.
 
 use std::ffi::{CStr, c_int};
@@ -13,11 +13,11 @@ use litelease_core::State;
 
 use crate::Failure;
 use crate::callbacks::Library;
-use crate::sqlite::{Api, Run, Slot, Statement, Value, sqlite3_context, sqlite3_value};
+use crate::sqlite::{Api, CallSlot, Run, Statement, Value, sqlite3_context, sqlite3_value};
 use crate::statements::stored_state;
 
 /// What the rule is asked about: the columns of the row, and what else decides.
-pub(crate) struct Evidence<'a> {
+pub(crate) struct Columns<'a> {
     /// What owner, token and expiry mean; `None` where they mean nothing.
     pub(crate) state: Option<State<'a>>,
     /// The file's token floor, where the statement looks it up and finds a mark of this boot.
@@ -28,42 +28,42 @@ pub(crate) struct Evidence<'a> {
 
 /// What to store.
 #[derive(Clone, Copy)]
-pub(crate) struct Verdict<'q> {
+pub(crate) struct Write<'q> {
     pub(crate) state: State<'q>,
     pub(crate) now_ms: i64,
 }
 
 /// One run of a statement that asks the rule.
-struct Case<'c, 'q> {
+struct RuleCall<'c, 'q> {
     statement: &'c Statement,
-    ask: &'c mut dyn FnMut(Evidence<'_>) -> Option<Verdict<'q>>,
-    verdict: Option<Verdict<'q>>,
+    ask: &'c mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
+    write: Option<Write<'q>>,
 }
 
 /// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick unless it
 /// happens to lie across the border of a memory page: hence the alignment.
-static KIND: Kind = Kind(*b"litelease case!\0");
+static KIND: Kind = Kind(*b"litelease rule!\0");
 
 #[repr(align(16))]
 struct Kind([u8; 16]);
 
-pub(crate) const CASE: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
+pub(crate) const RULE_CALL: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
     Ok(kind) => kind,
     Err(_) => c"",
 };
 
 impl Statement {
     /// Runs a statement about `name` that asks the rule, which decides whether and what is written.
-    pub(crate) fn judge<'q>(
+    pub(crate) fn run_rule<'q>(
         &mut self,
         name: &str,
-        ask: &mut dyn FnMut(Evidence<'_>) -> Option<Verdict<'q>>,
+        ask: &mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,
     ) -> Result<(), Failure> {
-        let mut case = Case { statement: self, ask, verdict: None };
+        let mut call = RuleCall { statement: self, ask, write: None };
         let mut run = Run::of(self, &[Value::Text(name)])?;
-        if let Some(slot) = &self.slot {
-            // The run, which ends before the case does, empties it.
-            slot.set((&raw mut case).cast());
+        if let Some(call_slot) = &self.call_slot {
+            // The run, which ends before the call does, empties it.
+            call_slot.set((&raw mut call).cast());
         }
         while run.step()? {}
         Ok(())
@@ -74,7 +74,7 @@ impl Statement {
 ///
 /// # Safety
 /// Only SQLite may call it, as a function that was registered with the library's own `create_function_v2`.
-pub(crate) unsafe extern "C" fn judge<L: Library>(
+pub(crate) unsafe extern "C" fn rule_fn<L: Library>(
     context: *mut sqlite3_context,
     count: c_int,
     values: *mut *mut sqlite3_value,
@@ -105,19 +105,21 @@ pub(crate) unsafe extern "C" fn judge<L: Library>(
 unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite3_value]) -> bool {
     let Some((first, rest)) = values.split_first() else { return false };
     // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
-    let slot = unsafe { (api.value_pointer)(*first, CASE.as_ptr()) }.cast::<Slot>();
-    // SAFETY: a pointer of this kind is that to the slot of the statement which makes this call.
-    let Some(slot) = (unsafe { slot.as_ref() }) else { return false };
-    // SAFETY: the slot is filled only by `Statement::judge`, which is waiting for the step that this call belongs to
-    // and keeps the case alive and untouched meanwhile.
-    let Some(case) = (unsafe { slot.get().cast::<Case<'_, '_>>().as_mut() }) else { return false };
+    let call_slot = unsafe { (api.value_pointer)(*first, RULE_CALL.as_ptr()) }.cast::<CallSlot>();
+    // SAFETY: a pointer of this kind is that to the call_slot of the statement which makes this call.
+    let Some(call_slot) = (unsafe { call_slot.as_ref() }) else { return false };
+    // SAFETY: the call_slot is filled only by `Statement::run_rule`, which is waiting for the step that this call belongs to
+    // and keeps the call alive and untouched meanwhile.
+    let Some(call) = (unsafe { call_slot.get().cast::<RuleCall<'_, '_>>().as_mut() }) else {
+        return false;
+    };
     // SAFETY: the values live for the duration of the call.
     let value = |at: usize| rest.get(at).and_then(|value| unsafe { api.value(*value) });
     match rest {
         [part] => {
-            let Some(Verdict { state, now_ms }) = case.verdict else { return false };
+            let Some(Write { state, now_ms }) = call.write else { return false };
             let tenure = state.tenure();
-            // SAFETY: the value lives for the duration of the call. Only our own statements have a case, and there
+            // SAFETY: the value lives for the duration of the call. Only our own statements have a call, and there
             // it is a number.
             let part = match unsafe { (api.value_int64)(*part) } {
                 0 => tenure.map(|tenure| Value::Text(tenure.owner)),
@@ -129,13 +131,13 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
             unsafe { api.result(context, part.unwrap_or(Value::Null)) };
         }
         _ => {
-            let is_unverified = case.statement.is_unverified();
+            let is_unverified = call.statement.is_unverified();
             let state = stored_state([value(0), value(1), value(2)]);
             let floor = value(3).and_then(Value::integer);
-            case.verdict = (case.ask)(Evidence { state, floor, is_unverified });
-            let write = Value::Integer(i64::from(case.verdict.is_some()));
+            call.write = (call.ask)(Columns { state, floor, is_unverified });
+            let is_write = Value::Integer(i64::from(call.write.is_some()));
             // SAFETY: the context is SQLite's own.
-            unsafe { api.result(context, write) };
+            unsafe { api.result(context, is_write) };
         }
     }
     true
