@@ -17,8 +17,8 @@ try:
 except ImportError:  # older setuptools
     from wheel.bdist_wheel import bdist_wheel
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+CONTEXT = Path(__file__).resolve().parent
+ROOT = CONTEXT.parent
 NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
@@ -35,7 +35,7 @@ class BuildWithLibrary(build_py):
     def run(self) -> None:
         super().run()
         built = library()
-        places = [Path(self.build_lib)] if not self.editable_mode else [HERE / "src"]
+        places = [Path(self.build_lib)] if not self.editable_mode else [CONTEXT / "src"]
         for place in places:
             folder = place / "litelease" / "_lib"
             folder.mkdir(parents=True, exist_ok=True)

@@ -28,13 +28,13 @@ def tables(db: Litelease) -> list[str]:
     return [name for (name,) in db.conn.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name")]
 
 
-def mark(db: Litelease) -> tuple[int, int]:
+def epoch(db: Litelease) -> tuple[int, int]:
     floor, boot = db.conn.execute("SELECT token_floor, boot FROM litelease_meta").fetchone()
     return floor, boot
 
 
 def reboot(db: Litelease) -> None:
-    """Makes the mark another boot's, as it is after the machine was off."""
+    """Makes the epoch another boot's, as it is after the machine was off."""
     db.conn.execute("UPDATE litelease_meta SET boot = 1")
     db.conn.commit()
 
@@ -56,15 +56,15 @@ def test_a_weak_connection_leaves_a_mark_and_its_synchronous_as_it_was(
     else:
         db.conn.execute(DEFINITION)
     assert token(db, "x") == 1
-    floor, boot = mark(db)
+    floor, boot = epoch(db)
     assert floor == 0 and boot > 1
     reboot(db)
     if bootstraps:
         db.bootstrap()
-        assert mark(db) == (EPOCH, boot)
+        assert epoch(db) == (EPOCH, boot)
     assert token(db, "x", 50) == EPOCH + 1
     assert token(db, "x", 100) == EPOCH + 2, "once per boot"
-    assert mark(db) == (EPOCH, boot)
+    assert epoch(db) == (EPOCH, boot)
     assert db.conn.execute("PRAGMA synchronous").fetchone() == (synchronous,)
 
 
@@ -75,19 +75,19 @@ STRONG = [("wal", 2), ("truncate", 2), ("persist", 2), ("delete", 3)]
 def test_bootstrap_records_the_boot_on_a_strong_connection_too(tmp_path: Path, mode: str, synchronous: int) -> None:
     db = open_db(tmp_path / "db", mode, synchronous)
     db.bootstrap()
-    boot = mark(db)[1]
-    assert mark(db)[0] == 0 and boot > 1
+    boot = epoch(db)[1]
+    assert epoch(db)[0] == 0 and boot > 1
     assert [token(db, "x", now) for now in (0, 50, 100)] == [1, 2, 3]
     reboot(db)
     db.bootstrap()
-    assert mark(db) == (EPOCH, boot)
+    assert epoch(db) == (EPOCH, boot)
     assert token(db, "x", 150) == EPOCH + 1
     assert db.conn.execute("PRAGMA synchronous").fetchone() == (synchronous,)
     # A weaker one finds it recorded, inside its transaction too.
     weak = open_db(tmp_path / "db", mode, 1)
     weak.conn.execute("BEGIN IMMEDIATE")
     assert token(weak, "x", 200) == EPOCH + 2
-    assert mark(weak) == (EPOCH, boot)
+    assert epoch(weak) == (EPOCH, boot)
     weak.conn.commit()
 
 
@@ -99,7 +99,7 @@ def test_a_strong_claim_outside_a_transaction_records_nothing(tmp_path: Path, mo
     assert tables(db) == ["litelease_resources"]
     # Unless another boot may have lost something.
     open_db(tmp_path / "db", mode, 1).bootstrap()
-    assert mark(db)[0] == 0
+    assert epoch(db)[0] == 0
     reboot(db)
     assert token(db, "x", 150) == EPOCH + 1
 
@@ -111,9 +111,9 @@ def test_in_a_strong_transaction_the_mark_stays_unsure_until_it_is_confirmed(tmp
     db.conn.execute("BEGIN IMMEDIATE")
     assert token(db, "x") == EPOCH + 1
     db.conn.commit()
-    assert mark(db)[0] == EPOCH and mark(db)[1] < 0
+    assert epoch(db)[0] == EPOCH and epoch(db)[1] < 0
     db.bootstrap()
-    assert mark(db)[0] == EPOCH and mark(db)[1] > 1
+    assert epoch(db)[0] == EPOCH and epoch(db)[1] > 1
 
 
 @pytest.mark.parametrize("synchronous", [1, 2])
@@ -129,12 +129,12 @@ def test_a_grant_that_crosses_into_the_next_epoch_records_it(tmp_path: Path, syn
     for verb, call in verbs.items():
         db = open_db(tmp_path / verb, "wal", synchronous)
         db.bootstrap()
-        boot = mark(db)[1]
+        boot = epoch(db)[1]
         db.claim("x", "a", ttl_ms=50, now_ms=0, min_token=EPOCH - 2)
-        assert db.token("x") == EPOCH - 1 and mark(db) == (0, boot), verb
+        assert db.token("x") == EPOCH - 1 and epoch(db) == (0, boot), verb
         call(db)
         assert (db.token("x") or 0) > EPOCH, verb
-        assert mark(db) == (EPOCH, boot), f"{verb}: durably"
+        assert epoch(db) == (EPOCH, boot), f"{verb}: durably"
 
 
 def test_in_a_transaction_the_mark_is_part_of_it_and_made_sure_later(tmp_path: Path) -> None:
@@ -142,15 +142,15 @@ def test_in_a_transaction_the_mark_is_part_of_it_and_made_sure_later(tmp_path: P
     db.conn.execute(DEFINITION)
     db.conn.execute("BEGIN IMMEDIATE")
     assert token(db, "x") == 1
-    assert mark(db)[1] < 0, "it may still get lost"
+    assert epoch(db)[1] < 0, "it may still get lost"
     db.conn.rollback()
     assert tables(db) == ["litelease_resources"]
     db.conn.execute("BEGIN IMMEDIATE")
     assert token(db, "x") == 1
     db.conn.commit()
-    assert mark(db)[1] < 0
+    assert epoch(db)[1] < 0
     assert token(db, "y") == 1
-    assert mark(db)[1] > 0
+    assert epoch(db)[1] > 0
 
 
 def test_a_mark_that_cannot_be_left_is_an_error_and_changes_nothing(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_raising_the_floor() -> None:
     for wrong in (2**63, 1.5, "7", None):
         with pytest.raises(OverflowError):
             db.raise_floor(wrong)  # type: ignore[arg-type]
-    assert mark(db) == (41, 0)
+    assert epoch(db) == (41, 0)
 
 
 def test_raising_a_name_supersedes_its_holder() -> None:
@@ -388,7 +388,7 @@ def test_a_single_writer_records_the_boot_by_itself(tmp_path: Path) -> None:
     db = open_db(tmp_path / "db", "wal")
     db.conn.execute(DEFINITION)
     writer = litelease.SingleWriter(tmp_path / "db")
-    assert mark(db)[0] == 0 and mark(db)[1] > 1, "when it is opened"
+    assert epoch(db)[0] == 0 and epoch(db)[1] > 1, "when it is opened"
     reboot(db)
     with litelease.SingleWriter(tmp_path / "db").write() as conn:
         assert token(Litelease(conn), "x") == EPOCH + 1
@@ -400,7 +400,7 @@ def test_a_single_writer_records_the_boot_by_itself(tmp_path: Path) -> None:
     other = Litelease(sqlite3.connect(tmp_path / "new"))
     assert tables(other) == ["litelease_resources"]
     with writer.write():
-        assert mark(other)[1] > 1, "in a commit of its own"
+        assert epoch(other)[1] > 1, "in a commit of its own"
 
 
 def test_a_token_seen_elsewhere_raises_the_epoch_of_the_file() -> None:

@@ -23,7 +23,7 @@
 extern crate alloc;
 
 mod answer;
-mod mark;
+mod epoch;
 mod pool;
 mod row;
 mod rule;
@@ -32,7 +32,7 @@ pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, Reason, ReleaseResult,
     RenewResult, TransferResult,
 };
-pub use mark::{Here, Mark, epochs_left};
+pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{

@@ -9,11 +9,11 @@ use std::panic::catch_unwind;
 use std::{ptr, slice, str};
 
 use litelease_store::host_api::{
-    LARGEST_TOKEN_NEEDED, MarkQuestion, Outcome, Question, Verb, Wish, decide, difference,
-    is_plainly_marked, mark, marked, statement, tells_boots_apart,
+    EpochQuestion, LARGEST_TOKEN_NEEDED, Outcome, Question, Verb, Wish, decide, difference, epoch,
+    epoch_covers, epoch_recorded, statement, tells_boots_apart,
 };
 
-use litelease_core::{Claimant, Mark, Reason, Refusal, State};
+use litelease_core::{Claimant, Epoch, Reason, Refusal, State};
 #[cfg(unix)]
 use litelease_keeper::{HolderKind, Identity};
 
@@ -83,10 +83,10 @@ pub unsafe extern "C" fn litelease_host_decide(
     }
 }
 
-/// What is asked about the mark of a file.
+/// What is asked about the epoch of a file.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CMarkQuestion {
+pub struct CEpochQuestion {
     /// 0 to grant a token, 1 to raise the floor, 2 to fence a restored file, 3 to record the present boot.
     wish: c_int,
     is_own: c_int,
@@ -99,29 +99,29 @@ pub struct CMarkQuestion {
     journal_mode: Text,
 }
 
-/// The mark to store.
+/// The epoch to store.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct CMark {
+pub struct CEpoch {
     /// Whether another one than before is needed.
     writes: c_int,
     /// Whether a power cut can take commits, so that this one needs `synchronous` raised.
-    is_weak: c_int,
+    may_lose_commits: c_int,
     floor: i64,
     boot: i64,
 }
 
-/// Asks which mark is needed. Answers 0, or as `litelease_host_decide` does.
+/// Asks which epoch is needed. Answers 0, or as `litelease_host_decide` does.
 ///
 /// # Safety
 /// As for `litelease_host_decide`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_host_mark(
-    question: *const CMarkQuestion,
-    answer: *mut CMark,
+pub unsafe extern "C" fn litelease_host_epoch(
+    question: *const CEpochQuestion,
+    answer: *mut CEpoch,
 ) -> c_int {
     // SAFETY: as promised.
-    let answered = catch_unwind(|| unsafe { answer_mark(&*question) });
+    let answered = catch_unwind(|| unsafe { answer_epoch(&*question) });
     match answered.unwrap_or(Err(5)) {
         Ok(found) => {
             // SAFETY: as promised.
@@ -132,10 +132,10 @@ pub unsafe extern "C" fn litelease_host_mark(
     }
 }
 
-/// Whether a token may be granted with this mark, as far as can be told from the two alone: 1 or 0.
+/// Whether a token may be granted with this epoch, as far as can be told from the two alone: 1 or 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn litelease_host_is_plainly_marked(floor: i64, boot: i64, token: i64) -> c_int {
-    catch_unwind(|| is_plainly_marked(Mark { floor, boot }, token)).map_or(0, c_int::from)
+pub extern "C" fn litelease_host_epoch_covers(floor: i64, boot: i64, token: i64) -> c_int {
+    catch_unwind(|| epoch_covers(Epoch { floor, boot }, token)).map_or(0, c_int::from)
 }
 
 /// Why a restored file cannot be fenced without a token that was seen elsewhere, copied to `out` as far as it fits. Answers its
@@ -153,25 +153,25 @@ pub unsafe extern "C" fn litelease_host_needs_largest_token(
     unsafe { give(needed.then(|| LARGEST_TOKEN_NEEDED.to_owned()), out, size) }
 }
 
-/// Takes note that this process has left its mark in a file.
+/// Takes note that this process has left its epoch in a file.
 ///
 /// # Safety
 /// The text must be valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn litelease_host_marked(file: Text, floor: i64) {
+pub unsafe extern "C" fn litelease_host_epoch_recorded(file: Text, floor: i64) {
     // SAFETY: as promised.
     let file = unsafe { text(file) }.unwrap_or("");
     // There is nothing in it to panic.
-    let _ = catch_unwind(|| marked(file, floor));
+    let _ = catch_unwind(|| epoch_recorded(file, floor));
 }
 
 /// # Safety
 /// The texts must be valid.
-unsafe fn answer_mark(asked: &CMarkQuestion) -> Result<CMark, c_int> {
+unsafe fn answer_epoch(asked: &CEpochQuestion) -> Result<CEpoch, c_int> {
     // SAFETY: as promised.
     let (file, journal_mode) = unsafe { (text(asked.file), text(asked.journal_mode)) };
-    let stored = Mark { floor: asked.floor, boot: asked.boot };
-    let question = MarkQuestion {
+    let stored = Epoch { floor: asked.floor, boot: asked.boot };
+    let question = EpochQuestion {
         wish: match asked.wish {
             0 => Wish::Grant(asked.number),
             1 => Wish::Raise(asked.number),
@@ -179,15 +179,20 @@ unsafe fn answer_mark(asked: &CMarkQuestion) -> Result<CMark, c_int> {
             3 => Wish::Record,
             _ => return Err(5),
         },
-        mark: stored,
+        epoch: stored,
         file: file.unwrap_or(""),
         journal_mode: journal_mode.unwrap_or(""),
         synchronous: asked.synchronous,
         is_own: asked.is_own != 0,
     };
-    let (wanted, is_weak) = mark(question).map_err(code_of)?;
-    let Mark { floor, boot } = wanted.unwrap_or(stored);
-    Ok(CMark { writes: c_int::from(wanted.is_some()), is_weak: c_int::from(is_weak), floor, boot })
+    let (wanted, may_lose_commits) = epoch(question).map_err(code_of)?;
+    let Epoch { floor, boot } = wanted.unwrap_or(stored);
+    Ok(CEpoch {
+        writes: c_int::from(wanted.is_some()),
+        may_lose_commits: c_int::from(may_lose_commits),
+        floor,
+        boot,
+    })
 }
 
 /// A statement by its name, copied to `out` as far as it fits. Answers its length, or 0 if there is none.

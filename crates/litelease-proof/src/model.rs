@@ -2,13 +2,14 @@
 //! they like, clocks that step both ways, commits that a power cut takes, backups that come back, transactions
 //! that are rolled back.
 //!
-//! The rule and the mark are the real ones. The property: no older grant's write is accepted after a newer one's.
+//! The rule and the epoch are the real ones. The property: no older grant's write is accepted after a newer one's.
 //! With all protections on it holds in every state; without any one of them it does not.
 
 use std::time::{Duration, Instant};
 
 use litelease_core::{
-    ClaimResult, Claimant, Here, Mark, Row, State, Step, Tenure, Term, claim, claim_from_dead,
+    ClaimResult, Claimant, CommitContext, Epoch, Row, State, Step, Tenure, Term, claim,
+    claim_from_dead,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -28,8 +29,8 @@ pub enum Protection {
     AfterCommit,
     /// A new boot begins a new epoch.
     Epoch,
-    /// The mark is stored so that no power cut takes it.
-    DurableMark,
+    /// The epoch is stored so that no power cut takes it.
+    DurableEpoch,
     /// `bootstrap` stores it on a strong connection, too.
     MarkOfStrong,
     /// A restored file is fenced before it is used.
@@ -46,7 +47,7 @@ pub const PROTECTIONS: [Protection; 9] = [
     Protection::NoClocks,
     Protection::AfterCommit,
     Protection::Epoch,
-    Protection::DurableMark,
+    Protection::DurableEpoch,
     Protection::MarkOfStrong,
     Protection::RestoreFence,
     Protection::EpochOfToken,
@@ -94,12 +95,12 @@ const IN_ORDER: &str = "no older grant writes after a newer one";
 const GETS_LOST: &str = "a grant gets lost";
 const GOES_ON: &str = "a restored file goes on";
 
-/// The file: the row of one name, the mark, and the data that the lease protects in the same file.
+/// The file: the row of one name, the epoch, and the data that the lease protects in the same file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct File {
     token: i64,
     expires_at_ms: Option<i64>,
-    mark: Mark,
+    epoch: Epoch,
     /// The newest grant that has written to a table of this file.
     written_by: usize,
 }
@@ -123,7 +124,7 @@ struct Moment {
     clock: i64,
     boot: i64,
     restored: bool,
-    /// Somebody has called `bootstrap` in this boot, and it left no mark.
+    /// Somebody has called `bootstrap` in this boot, and it left no epoch.
     bootstrapped_in_vain: bool,
     /// Something outside the file that remembers the largest token it has seen, and which grant wrote last.
     gate: (i64, usize),
@@ -158,23 +159,26 @@ impl World {
         self.missing != Some(protection)
     }
 
-    fn here(&self, moment: &Moment) -> Here {
+    fn commit_context(&self, moment: &Moment) -> CommitContext {
         let boot = if self.has(Protection::Epoch) { moment.boot } else { 1 };
-        Here { boot, is_weak: true, is_own: true }
+        CommitContext { boot, may_lose_commits: true, is_own: true }
     }
 
     /// What `bootstrap` leaves, and its commit with all before it is synced.
     fn bootstrap(&self, moment: &mut Moment) {
-        let (mark, strong) = (moment.now.mark, Here { is_weak: false, ..self.here(moment) });
+        let (epoch, strong) = (
+            moment.now.epoch,
+            CommitContext { may_lose_commits: false, ..self.commit_context(moment) },
+        );
         let needed = match self.has(Protection::MarkOfStrong) {
-            true => mark.recording(strong),
-            false => mark.needed(0, strong),
+            true => epoch.recording(strong),
+            false => epoch.needed(0, strong),
         };
         match needed.expect("room") {
             None => moment.bootstrapped_in_vain = !self.is_marked(moment),
-            Some(mark) => {
-                moment.now.mark = mark;
-                if self.has(Protection::DurableMark) {
+            Some(epoch) => {
+                moment.now.epoch = epoch;
+                if self.has(Protection::DurableEpoch) {
                     moment.safe = moment.now;
                 }
             }
@@ -182,10 +186,10 @@ impl World {
     }
 
     fn is_marked(&self, moment: &Moment) -> bool {
-        moment.now.mark.needed(0, self.here(moment)) == Ok(None)
+        moment.now.epoch.needed(0, self.commit_context(moment)) == Ok(None)
     }
 
-    /// What a claim would be granted, with the mark right before it.
+    /// What a claim would be granted, with the epoch right before it.
     fn grant(
         &self,
         moment: &mut Moment,
@@ -195,21 +199,21 @@ impl World {
     ) -> Option<Grant> {
         let mut token = 0;
         loop {
-            let mark = moment.now.mark;
+            let epoch = moment.now.epoch;
             let above = if self.has(Protection::EpochOfToken) { token } else { 0 };
-            let here = Here { is_own, ..self.here(moment) };
-            if let Some(needed) = mark.needed(above, here).expect("room") {
-                moment.now.mark = needed;
+            let context = CommitContext { is_own, ..self.commit_context(moment) };
+            if let Some(needed) = epoch.needed(above, context).expect("room") {
+                moment.now.epoch = needed;
                 // In a transaction of the caller's it is part of that.
-                if is_own && self.has(Protection::DurableMark) {
-                    moment.safe.mark = needed;
+                if is_own && self.has(Protection::DurableEpoch) {
+                    moment.safe.epoch = needed;
                 }
             }
             let file = moment.now;
             let owner = file.expires_at_ms.map(|_| "a");
             let row = Row::new("x", State::stored(file.token, owner, file.expires_at_ms));
             let term = Term::new(TTL, moment.clock).expect("a term");
-            let floor = file.mark.floor.max(min_token);
+            let floor = file.epoch.floor.max(min_token);
             let step = match dead {
                 Some(dead) => claim_from_dead(row, "a", term, floor, dead),
                 None => claim(row, "a", term, floor),
@@ -265,7 +269,7 @@ impl Model for World {
             if moment.grants.len() == 1 {
                 actions.push(Action::ClaimFromDead);
             }
-            // Inside a transaction order is promised only where bootstrap was called before, or a mark was left.
+            // Inside a transaction order is promised only where bootstrap was called before, or an epoch was left.
             let is_marked = self.is_marked(moment);
             if is_marked || moment.bootstrapped_in_vain {
                 actions.push(Action::ClaimInTransaction);
@@ -346,9 +350,10 @@ impl Model for World {
             Action::Restore => {
                 let mut file = moment.backup.take()?;
                 if self.has(Protection::RestoreFence) {
-                    let floor = file.mark.floor_after_restore(file.token).expect("room");
-                    file.mark = file.mark.raised(floor, self.here(&moment)).expect("room");
-                    (file.token, file.expires_at_ms) = (file.mark.floor, None);
+                    let floor = file.epoch.floor_after_restore(file.token).expect("room");
+                    file.epoch =
+                        file.epoch.raised(floor, self.commit_context(&moment)).expect("room");
+                    (file.token, file.expires_at_ms) = (file.epoch.floor, None);
                 }
                 (moment.now, moment.safe) = (file, file);
                 moment.restored = true;

@@ -409,17 +409,17 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
     let mut db = Litelease::from_connection(conn);
     let mut acknowledged = Acknowledged::new();
     let mut now_ms = 0;
-    // The first boot makes the table. Later ones may leave the mark to the first grant.
-    let mut is_marked = db.token("x").is_err() || dice.below(2) == 0;
-    if is_marked {
+    // The first boot makes the table. Later ones may record the epoch to the first grant.
+    let mut is_recorded = db.token("x").is_err() || dice.below(2) == 0;
+    if is_recorded {
         db.bootstrap().expect("bootstrap");
     }
     for _ in 0..8 {
         now_ms += 1_000;
         let name = ["x", "y"][dice.below(2) as usize];
         let lease = match dice.below(8) {
-            // Inside a transaction order is promised only where the mark was left before.
-            0 if is_marked => {
+            // Inside a transaction order is promised only where the epoch was left before.
+            0 if is_recorded => {
                 let tx = db.transaction().expect("a transaction");
                 let lease = tx.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired();
                 tx.conn().execute_batch("CREATE TABLE IF NOT EXISTS mine (id)").expect("a table");
@@ -445,7 +445,7 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
             _ => db.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired(),
         };
         let Some(lease) = lease else { continue };
-        is_marked = true;
+        is_recorded = true;
         acknowledged.push((vfs::position(), lease.name.clone(), lease.token));
         match dice.below(4) {
             0 => {

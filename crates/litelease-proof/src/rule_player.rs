@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, Here, MAX_COUNT, MAX_TEXT, Mark, PoolInfo, PoolSnapshot, Refusal, Row, SlotInfo,
-    State, Tenure, Term, inspect, purge_limit,
+    Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
+    SlotInfo, State, Tenure, Term, inspect, purge_limit,
 };
 
 use crate::mutant::Rules;
@@ -16,14 +16,14 @@ pub struct RulePlayer<R> {
     rules: R,
     file: File,
     /// What to go back to: the file as it was at each open savepoint, the transaction's own first.
-    marks: Vec<(Option<String>, File)>,
+    savepoints: Vec<(Option<String>, File)>,
     abandoned: bool,
 }
 
 #[derive(Clone, Default)]
 struct File {
     rows: BTreeMap<String, Stored>,
-    mark: Mark,
+    epoch: Epoch,
     pools: BTreeMap<String, Pool>,
 }
 
@@ -43,7 +43,7 @@ struct Loan {
 }
 
 /// Nothing is at risk in memory.
-const HERE: Here = Here { boot: 0, is_weak: false, is_own: true };
+const CONTEXT: CommitContext = CommitContext { boot: 0, may_lose_commits: false, is_own: true };
 
 #[derive(Clone)]
 struct Stored {
@@ -55,15 +55,15 @@ struct Stored {
 impl<R: Rules> RulePlayer<R> {
     /// A player with an empty file.
     pub fn new(rules: R) -> Self {
-        RulePlayer { rules, file: File::default(), marks: Vec::new(), abandoned: false }
+        RulePlayer { rules, file: File::default(), savepoints: Vec::new(), abandoned: false }
     }
 
     fn write(&mut self, name: &str, state: Option<State<'_>>, now_ms: i64) {
         let Some(state) = state else { return };
         let tenure =
             state.tenure().map(|Tenure { owner, expires_at_ms }| (owner.into(), expires_at_ms));
-        if let Ok(Some(needed)) = self.file.mark.needed(state.token(), HERE) {
-            self.file.mark = needed;
+        if let Ok(Some(needed)) = self.file.epoch.needed(state.token(), CONTEXT) {
+            self.file.epoch = needed;
         }
         let stored = Stored { token: state.token(), tenure, updated_at_ms: now_ms };
         self.file.rows.insert(name.to_owned(), stored);
@@ -74,7 +74,7 @@ impl<R: Rules> RulePlayer<R> {
         let copy = action.name().and_then(|name| self.file.rows.get(name).cloned());
         let row =
             Row::new(action.name().unwrap_or_default(), copy.as_ref().and_then(Stored::state));
-        let floor = self.file.mark.floor;
+        let floor = self.file.epoch.floor;
         let (write, answer) = match action {
             Action::Claim { owner, ttl_ms, above, .. } => {
                 let floor = floor.max(above.unwrap_or(0));
@@ -123,7 +123,7 @@ impl<R: Rules> RulePlayer<R> {
     }
 
     fn pool_step(&mut self, now_ms: i64, action: &Action) -> Result<String, Refusal> {
-        let File { mark, pools, .. } = &mut self.file;
+        let File { epoch, pools, .. } = &mut self.file;
         let newest = |pool: &Pool| pool.slots.values().map(|slot| slot.0).max().unwrap_or(0);
         let newest_of_all = pools.values().map(newest).max().unwrap_or(0);
         let no_such_pool = || Ok("error NoSuchPool".to_owned());
@@ -156,10 +156,10 @@ impl<R: Rules> RulePlayer<R> {
                 };
                 let lowest = (0..).find(|position| !is_lent(position)).unwrap_or(i64::MAX);
                 let snapshot = PoolSnapshot { info: pool.info(&self.rules, now_ms), lowest };
-                let lent = self.rules.borrow_slot(snapshot, term, newest_of_all, mark.floor)?;
+                let lent = self.rules.borrow_slot(snapshot, term, newest_of_all, epoch.floor)?;
                 if let Some(slot) = lent {
-                    if let Some(needed) = mark.needed(slot.token, HERE)? {
-                        *mark = needed;
+                    if let Some(needed) = epoch.needed(slot.token, CONTEXT)? {
+                        *epoch = needed;
                     }
                     let loan = Loan { names: vec![lease.clone()], key: key.clone(), slot };
                     pool.slots.insert(slot.position, (slot.token, Some(loan)));
@@ -193,7 +193,7 @@ impl<R: Rules> RulePlayer<R> {
             Action::DeletePool { pool } => match pools.remove(pool) {
                 Some(pool) => {
                     let newest = self.rules.floor_after_pool(newest(&pool));
-                    *mark = mark.raised(newest, HERE)?;
+                    *epoch = epoch.raised(newest, CONTEXT)?;
                     "deleted".into()
                 }
                 None => "none".into(),
@@ -208,12 +208,12 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
-        let (rows, mark) = (&mut self.file.rows, &mut self.file.mark);
+        let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
             let ended = row.state().map_or(i64::MAX, |state| state.ends_at_ms(row.updated_at_ms));
             if ended <= limit {
-                *mark = mark.raised(row.token, HERE).unwrap_or(*mark);
+                *epoch = epoch.raised(row.token, CONTEXT).unwrap_or(*epoch);
             }
             ended > limit
         });
@@ -221,27 +221,29 @@ impl<R: Rules> RulePlayer<R> {
     }
 
     fn transaction_step(&mut self, action: &Action) -> String {
-        let at = |name: &str, marks: &[(Option<String>, File)]| {
-            marks.iter().rposition(|(mark, _)| mark.as_deref() == Some(name))
+        let at = |name: &str, savepoints: &[(Option<String>, File)]| {
+            savepoints.iter().rposition(|(savepoint, _)| savepoint.as_deref() == Some(name))
         };
         match action {
-            Action::Begin { .. } => self.marks.push((None, self.file.clone())),
-            Action::Savepoint { name } => self.marks.push((Some(name.clone()), self.file.clone())),
-            Action::Commit => self.marks.clear(),
+            Action::Begin { .. } => self.savepoints.push((None, self.file.clone())),
+            Action::Savepoint { name } => {
+                self.savepoints.push((Some(name.clone()), self.file.clone()))
+            }
+            Action::Commit => self.savepoints.clear(),
             Action::Rollback => {
-                if let Some((_, file)) = self.marks.drain(..).next() {
+                if let Some((_, file)) = self.savepoints.drain(..).next() {
                     self.file = file;
                 }
             }
-            Action::RollbackTo { name } => match at(name, &self.marks) {
+            Action::RollbackTo { name } => match at(name, &self.savepoints) {
                 Some(at) => {
-                    self.marks.truncate(at + 1);
-                    self.file = self.marks[at].1.clone();
+                    self.savepoints.truncate(at + 1);
+                    self.file = self.savepoints[at].1.clone();
                 }
                 None => return format!("error no savepoint {name}"),
             },
-            Action::ReleaseSavepoint { name } => match at(name, &self.marks) {
-                Some(at) => self.marks.truncate(at),
+            Action::ReleaseSavepoint { name } => match at(name, &self.savepoints) {
+                Some(at) => self.savepoints.truncate(at),
                 None => return format!("error no savepoint {name}"),
             },
             _ => return "error not a step of the rule".into(),

@@ -140,15 +140,15 @@ fn only_a_text_that_names_a_holder_of_this_very_place_lets_it_be_found_dead() {
     let mut gone = Command::new("true").spawn().unwrap();
     let dead = Identity { pid: gone.id(), ..Identity::new(HolderKind::Hold) };
     gone.wait().unwrap();
-    let (here, _) = dead.holder.clone().unwrap();
+    let (context, _) = dead.holder.clone().unwrap();
     let at = |scope: PidScope| Identity { holder: Some((scope, HolderKind::Hold)), ..dead.clone() };
-    let as_kind = |kind| Identity { holder: Some((here.clone(), kind)), ..dead.clone() };
+    let as_kind = |kind| Identity { holder: Some((context.clone(), kind)), ..dead.clone() };
     let living = Identity { pid: std::process::id(), ..dead.clone() };
     let unknown = [
         ("another host", Identity { host: "elsewhere".into(), ..dead.clone() }),
-        ("another boot", at(PidScope { boot: "another".into(), ..here.clone() })),
-        ("another container", at(PidScope { pid_namespace: 1, ..here.clone() })),
-        ("another clock", at(PidScope { time_namespace: 1, ..here.clone() })),
+        ("another boot", at(PidScope { boot: "another".into(), ..context.clone() })),
+        ("another container", at(PidScope { pid_namespace: 1, ..context.clone() })),
+        ("another clock", at(PidScope { time_namespace: 1, ..context.clone() })),
         ("who called claim", as_kind(HolderKind::Claim)),
         ("who made a lock", as_kind(HolderKind::Lock)),
         ("a group that is there", as_kind(HolderKind::Run { group: own_group() })),

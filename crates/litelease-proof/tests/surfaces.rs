@@ -282,7 +282,7 @@ fn surfaces() -> Vec<Box<dyn Surface>> {
                 surfaces.push(Box::new(Program { name, command, extension: extension.clone() }));
             }
             _ => tell(&format!(
-                "SKIPPED: {name} cannot load the extension here, or is not installed"
+                "SKIPPED: {name} cannot load the extension context, or is not installed"
             )),
         }
     }

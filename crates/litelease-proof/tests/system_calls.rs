@@ -37,7 +37,7 @@ fn calls_of(journal: &'static str, call: &str) -> usize {
     text.lines().filter(|line| line.contains(&format!("{call}("))).count()
 }
 
-/// A file with one lease in it, so that there is something to lose. Where commits can get lost, its mark is from
+/// A file with one lease in it, so that there is something to lose. Where commits can get lost, its epoch is from
 /// another boot, so that the first grant of the run leaves a new one.
 fn prepared(journal: &'static str) -> (Place, LeaseInfo) {
     let place = Place::new(journal);
@@ -101,8 +101,8 @@ fn survive(journal: &'static str, fault: &str, call: &str, n: usize) {
     assert!(newest >= largest, "{case}: told {told:?}, stored {newest}");
     let next = acquired(db.claim_at("x", "b", Duration::from_secs(60), i64::MAX - 100_000)).token;
     assert!(next > largest, "{case}: told {told:?}, then granted {next}");
-    let is_marked = journal == "DELETE";
-    assert_eq!(next > 1 << 32, is_marked, "{case}: {next}");
+    let is_recorded = journal == "DELETE";
+    assert_eq!(next > 1 << 32, is_recorded, "{case}: {next}");
     assert!(next < 2 << 32, "{case}: one boot is one epoch, and this is {next}");
 
     let text = String::from_utf8_lossy(&output.stderr);

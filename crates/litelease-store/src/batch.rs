@@ -3,7 +3,7 @@
 //! Nobody else writes while it is open, so what was read once in it is remembered, and what is counted is stored once,
 //! before the commit.
 
-use litelease_core::{Here, Mark};
+use litelease_core::{CommitContext, Epoch};
 
 use crate::pool_rows::PoolRow;
 use crate::{Error, Store};
@@ -11,12 +11,12 @@ use crate::{Error, Store};
 /// What the open batch knows.
 pub(crate) struct Batch {
     /// What is at risk in it.
-    here: Here,
+    context: CommitContext,
     /// The pool that was used last.
     pool: Option<Known>,
     /// The newest token of any slot.
     newest: Option<i64>,
-    mark: Option<Mark>,
+    epoch: Option<Epoch>,
     /// Random digits for the leases to come.
     digits: String,
 }
@@ -38,10 +38,10 @@ impl Store {
     /// anything in it fails. So a change that fails half way need not be undone by itself.
     pub fn begin_batch(&self) -> Result<(), Error> {
         self.begin()?;
-        match self.boundary().and_then(|boundary| self.here(boundary)) {
-            Ok(here) => {
+        match self.boundary().and_then(|boundary| self.commit_context(boundary)) {
+            Ok(context) => {
                 let batch =
-                    Batch { here, pool: None, newest: None, mark: None, digits: String::new() };
+                    Batch { context, pool: None, newest: None, epoch: None, digits: String::new() };
                 *self.batch.borrow_mut() = Some(batch);
                 Ok(())
             }
@@ -53,8 +53,8 @@ impl Store {
     }
 
     /// What is at risk in the open batch, if there is one.
-    pub(crate) fn here_in_batch(&self) -> Option<Here> {
-        self.in_batch(|batch| batch.here)
+    pub(crate) fn context_in_batch(&self) -> Option<CommitContext> {
+        self.in_batch(|batch| batch.context)
     }
 
     /// The pool called `id` at this time, if the open batch knows it.
@@ -121,20 +121,20 @@ impl Store {
         self.in_batch(|batch| batch.newest = newest);
     }
 
-    /// What the batch knows of the mark; otherwise what `read` finds.
-    pub(crate) fn mark_in_batch(
+    /// What the batch knows of the epoch; otherwise what `read` finds.
+    pub(crate) fn epoch_in_batch(
         &self,
-        read: impl FnOnce() -> Result<Mark, Error>,
-    ) -> Result<Mark, Error> {
-        let known = self.in_batch(|batch| batch.mark).flatten();
-        let mark = known.map_or_else(read, Ok)?;
-        self.in_batch(|batch| batch.mark = Some(mark));
-        Ok(mark)
+        read: impl FnOnce() -> Result<Epoch, Error>,
+    ) -> Result<Epoch, Error> {
+        let known = self.in_batch(|batch| batch.epoch).flatten();
+        let epoch = known.map_or_else(read, Ok)?;
+        self.in_batch(|batch| batch.epoch = Some(epoch));
+        Ok(epoch)
     }
 
-    /// The mark is another one now.
-    pub(crate) fn forget_mark(&self) {
-        self.in_batch(|batch| batch.mark = None);
+    /// The epoch is another one now.
+    pub(crate) fn forget_epoch(&self) {
+        self.in_batch(|batch| batch.epoch = None);
     }
 
     /// Does `work` with the open batch, if there is one.

@@ -41,9 +41,9 @@ impl Boot {
         matches!(self, Boot::Known(_))
     }
 
-    /// What a file's mark of `boot` means, at this floor.
+    /// What a file's epoch of `boot` means, at this floor.
     ///
-    /// A process that cannot tell boots apart takes every mark for another boot's, until it has left one of its
+    /// A process that cannot tell boots apart takes every epoch for another boot's, until it has left one of its
     /// own in the file: since then the machine was not off, whoever else has left one.
     pub(crate) fn read(self, boot: i64, floor: i64, file: &str) -> i64 {
         let is_since = || left().get(file).is_some_and(|left| *left <= floor);
@@ -53,7 +53,7 @@ impl Boot {
         }
     }
 
-    /// Remembers that this process has left its mark in a file.
+    /// Remembers that this process has left its epoch in a file.
     pub(crate) fn remember(self, floor: i64, file: String) {
         if matches!(self, Boot::Unknown(_)) {
             left().insert(file, floor);
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(me.read(-other, 4, "here"), -5, "and may still get lost");
         assert_eq!(me.read(other, 2, "here"), other, "an older file was put there");
         assert_eq!(me.read(other, 3, "elsewhere"), other);
-        assert_eq!(me.read(0, 3, "here"), 0, "no mark is no mark");
+        assert_eq!(me.read(0, 3, "here"), 0, "no epoch is no epoch");
         assert_eq!(Boot::Known(5).read(other, 3, "here"), other);
     }
 }

@@ -1,6 +1,6 @@
 //! Changing a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{LeaseInfo, Mark, Refusal, Row, State, Step, Tenure};
+use litelease_core::{Epoch, LeaseInfo, Refusal, Row, State, Step, Tenure};
 
 use crate::rule_fn::Write;
 use crate::schema::damaged_meta;
@@ -12,7 +12,7 @@ use crate::{Error, Failure, Store, When, code};
 /// What a verb may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A larger token: it must exceed the file's floor, and the file's mark must be right before.
+    /// A larger token: it must exceed the file's floor, and the file's epoch must be right before.
     Grant,
     /// A later expiry in a row that is there, and nothing else.
     Prolong,
@@ -35,8 +35,8 @@ enum RuleOutcome<'q, T> {
     NoSuchRow,
     /// The schema may have changed: what was read does not count before it was looked at. Ask again.
     Stale,
-    /// The file's mark is not right for this token: it comes first.
-    Unmarked { token: i64 },
+    /// The file's epoch is not right for this token: it comes first.
+    EpochNeeded { token: i64 },
 }
 
 impl Store {
@@ -54,11 +54,11 @@ impl Store {
         let mut decide = |row: Row<'_>, floor, now_ms| {
             decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
         };
-        let (mut insertions, mut marks) = (0, 0);
-        let mut mark = |token| {
-            marks += 1;
-            match marks {
-                ..4 => self.leave_mark(boundary, token),
+        let (mut insertions, mut records) = (0, 0);
+        let mut epoch = |token| {
+            records += 1;
+            match records {
+                ..4 => self.record_epoch(boundary, token),
                 // Others may have raised the floor meanwhile, but not again and again.
                 _ => Err(damaged_meta()),
             }
@@ -67,8 +67,8 @@ impl Store {
             match self.ask_rule(Target::Row, boundary, name, when, change, &mut decide)? {
                 RuleOutcome::Decided(step) => break step,
                 RuleOutcome::Stale => continue,
-                RuleOutcome::Unmarked { token } => {
-                    mark(token)?;
+                RuleOutcome::EpochNeeded { token } => {
+                    epoch(token)?;
                     continue;
                 }
                 RuleOutcome::NoSuchRow => {}
@@ -85,7 +85,7 @@ impl Store {
                 // Somebody else was faster, and so the row is there now; unless something swallows it.
                 RuleOutcome::NoSuchRow if insertions < 2 => insertions += 1,
                 RuleOutcome::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
-                RuleOutcome::Unmarked { token } => mark(token)?,
+                RuleOutcome::EpochNeeded { token } => epoch(token)?,
                 RuleOutcome::Stale => {}
             }
         };
@@ -109,17 +109,17 @@ impl Store {
         change: Change,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<RuleOutcome<'q, T>, Error> {
-        let keeps_mark = self.keeps_mark.get();
-        let reads_mark = keeps_mark && change == Change::Grant;
+        let has_epoch = self.has_epoch.get();
+        let reads_epoch = has_epoch && change == Change::Grant;
         let statement = match (change, target) {
             (Change::Prolong, _) => &self.statements.prolong,
             (Change::Free, _) => &self.statements.free,
-            (Change::Grant, Target::Row) => self.statements.update.form(reads_mark),
-            (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_mark),
+            (Change::Grant, Target::Row) => self.statements.update.form(reads_epoch),
+            (Change::Grant, Target::NewRow) => self.statements.insert.form(reads_epoch),
         };
         let outcome = statement.with(self.connection, |statement| {
             let mut outcome = None;
-            let mut unmarked = None;
+            let mut epoch_needed = None;
             let ran = statement.run_rule(name, &mut |columns| {
                 // What was read counts only if the schema is known to be right.
                 if columns.is_unverified {
@@ -131,24 +131,24 @@ impl Store {
                     Target::NewRow => Ok(Row::new(name, None)),
                     Target::Row => stored_row(name, columns.state),
                 };
-                let mark = match change {
+                let epoch = match change {
                     // The file's floor does not matter.
-                    Change::Prolong | Change::Free => Mark::default(),
-                    Change::Grant => match self.found_mark(columns.floor) {
-                        Ok(mark) => mark,
+                    Change::Prolong | Change::Free => Epoch::default(),
+                    Change::Grant => match self.found_epoch(columns.floor) {
+                        Ok(epoch) => epoch,
                         Err(error) => {
                             outcome = Some(Err(error));
                             return None;
                         }
                     },
                 };
-                let step = outcome.insert(row.and_then(|row| decide(row, mark.floor, now_ms)));
+                let step = outcome.insert(row.and_then(|row| decide(row, epoch.floor, now_ms)));
                 let state = step.as_ref().ok()?.write?;
-                if change == Change::Grant && !self.is_plainly_marked(mark, state.token()) {
-                    match self.needed(boundary, mark, state.token()) {
+                if change == Change::Grant && !self.epoch_covers(epoch, state.token()) {
+                    match self.needed(boundary, epoch, state.token()) {
                         Ok(None) => {}
                         Ok(Some(_)) => {
-                            (unmarked, outcome) = (Some(state.token()), None);
+                            (epoch_needed, outcome) = (Some(state.token()), None);
                             return None;
                         }
                         Err(error) => {
@@ -166,8 +166,8 @@ impl Store {
                     statement.mark_verified();
                     return Ok(RuleOutcome::Stale);
                 }
-                return Ok(match unmarked {
-                    Some(token) => RuleOutcome::Unmarked { token },
+                return Ok(match epoch_needed {
+                    Some(token) => RuleOutcome::EpochNeeded { token },
                     None => RuleOutcome::NoSuchRow,
                 });
             };
@@ -196,8 +196,8 @@ impl Store {
         });
         outcome.or_else(|error| {
             let explained = self.explain(error);
-            // Unless the table of the mark came or went: then ask the other way.
-            if self.keeps_mark.get() == keeps_mark { explained } else { Ok(RuleOutcome::Stale) }
+            // Unless the table of the epoch came or went: then ask the other way.
+            if self.has_epoch.get() == has_epoch { explained } else { Ok(RuleOutcome::Stale) }
         })
     }
 
@@ -216,17 +216,17 @@ impl Store {
         Err(Error::Sqlite(Failure { code: code::BUSY, message: message.into() }))
     }
 
-    /// The mark as the statement found it; where it found none of this boot, as it is.
-    fn found_mark(&self, floor: Option<i64>) -> Result<Mark, Error> {
+    /// The epoch as the statement found it; where it found none of this boot, as it is.
+    fn found_epoch(&self, floor: Option<i64>) -> Result<Epoch, Error> {
         match floor {
-            Some(floor @ 0..) => Ok(Mark { floor, boot: self.boot.get() }),
-            _ => self.mark(),
+            Some(floor @ 0..) => Ok(Epoch { floor, boot: self.boot.get() }),
+            _ => self.epoch_record(),
         }
     }
 
-    /// Whether a token may be granted with the mark as it is, as far as can be told without asking anybody.
-    pub(crate) fn is_plainly_marked(&self, mark: Mark, token: i64) -> bool {
-        mark.boot == self.boot.get() && mark.is_enough_for(token)
+    /// Whether a token may be granted with the epoch as it is, as far as can be told without asking anybody.
+    pub(crate) fn epoch_covers(&self, epoch: Epoch, token: i64) -> bool {
+        epoch.boot == self.boot.get() && epoch.is_enough_for(token)
     }
 }
 

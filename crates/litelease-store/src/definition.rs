@@ -33,7 +33,7 @@ enum Kind {
     Text,
     Comment,
     /// Any other character, and a quote that is never closed.
-    Mark,
+    Epoch,
 }
 
 impl<'a> Token<'a> {
@@ -54,8 +54,8 @@ impl<'a> Token<'a> {
         self.kind == Kind::Word && self.raw.eq_ignore_ascii_case(word)
     }
 
-    fn is_mark(&self, mark: &str) -> bool {
-        self.kind == Kind::Mark && self.raw == mark
+    fn is_mark(&self, epoch: &str) -> bool {
+        self.kind == Kind::Epoch && self.raw == epoch
     }
 
     /// Tells whether SQLite reads both tokens alike. Only identifiers may be quoted in place of a bare word: a quoted
@@ -78,16 +78,16 @@ fn tokens(sql: &str) -> Vec<Token<'_>> {
     let mut rest = sql.trim_start_matches(WHITE);
     while let Some(first) = rest.chars().next() {
         let (kind, length) = match first {
-            '"' | '`' => end_of_quoted(rest, first).map_or((Kind::Mark, rest.len()), quoted),
+            '"' | '`' => end_of_quoted(rest, first).map_or((Kind::Epoch, rest.len()), quoted),
             '\'' => end_of_quoted(rest, first)
-                .map_or((Kind::Mark, rest.len()), |length| (Kind::Text, length)),
-            '[' => rest.find(']').map_or((Kind::Mark, rest.len()), |at| quoted(at + 1)),
+                .map_or((Kind::Epoch, rest.len()), |length| (Kind::Text, length)),
+            '[' => rest.find(']').map_or((Kind::Epoch, rest.len()), |at| quoted(at + 1)),
             '-' if rest.starts_with("--") => (Kind::Comment, rest.find('\n').unwrap_or(rest.len())),
             '/' if rest.starts_with("/*") => {
                 (Kind::Comment, rest[2..].find("*/").map_or(rest.len(), |at| at + 4))
             }
             c if is_word(c) => (Kind::Word, rest.find(|c| !is_word(c)).unwrap_or(rest.len())),
-            c => (Kind::Mark, c.len_utf8()),
+            c => (Kind::Epoch, c.len_utf8()),
         };
         let (raw, after) = rest.split_at(length);
         tokens.push(Token { kind, raw, start: sql.len() - rest.len() });

@@ -5,19 +5,21 @@
 //! load a row, ask the rule, and save what it says, inside a transaction of their own.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, Here, Mark, Reason, Refusal, ReleaseResult,
-    RenewResult, Row, State, Status, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, CommitContext, Epoch, Reason, Refusal,
+    ReleaseResult, RenewResult, Row, State, Status, Step, Term, TransferResult,
 };
 
 use crate::boot::Boot;
 use crate::checkpoint::{CHECKPOINTS, LAST, STORE};
+use crate::epoch::is_strong;
 use crate::gate::{ADMIT, ADMITTED, GATES};
-use crate::mark::is_strong;
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS, LOWEST_FREE, NEWEST_SLOT, POOLS, SLOTS};
 use crate::purge::ENDED;
 use crate::raise::FENCE;
 use crate::schema::{ENTRY, FORMAT_OF_FILE, INTRUDERS, META, META_IS_RIGHT, RESOURCES};
-use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, LOCK, MARK};
+use crate::statements::{
+    CONFIRM_EPOCH, EPOCH_RECORD, FORGET_EPOCH, JOURNAL_MODE, KEEP_EPOCH, LOCK,
+};
 
 /// What a host asks the rule about a row that it has loaded.
 #[allow(missing_docs)]
@@ -122,22 +124,22 @@ fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decisi
     (outcome(answer), write)
 }
 
-/// What a host asks about the mark of a file.
+/// What a host asks about the epoch of a file.
 #[allow(missing_docs)]
-pub struct MarkQuestion<'a> {
+pub struct EpochQuestion<'a> {
     pub wish: Wish,
-    /// The mark as it is stored: the default if there is none.
-    pub mark: Mark,
+    /// The epoch as it is stored: the default if there is none.
+    pub epoch: Epoch,
     /// The path of the file; empty for a database in memory.
     pub file: &'a str,
     /// What the pragmas of these names answer.
     pub journal_mode: &'a str,
     pub synchronous: i64,
-    /// Whether the host can store the mark in a transaction of its own, with `synchronous` raised to EXTRA.
+    /// Whether the host can store the epoch in a transaction of its own, with `synchronous` raised to EXTRA.
     pub is_own: bool,
 }
 
-/// What a mark is wanted for.
+/// What an epoch is wanted for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// To grant this token.
@@ -150,49 +152,49 @@ pub enum Wish {
     Restore(i64),
 }
 
-/// Answers the mark to store, if another one is needed, and whether a power cut can take commits.
+/// Answers the epoch to store, if another one is needed, and whether a power cut can take commits.
 ///
 /// ```
-/// use litelease_core::Mark;
-/// use litelease_store::host_api::{MarkQuestion, Wish, mark};
+/// use litelease_core::Epoch;
+/// use litelease_store::host_api::{EpochQuestion, Wish, epoch};
 ///
-/// let in_memory = MarkQuestion {
+/// let in_memory = EpochQuestion {
 ///     wish: Wish::Grant(1),
-///     mark: Mark::default(),
+///     epoch: Epoch::default(),
 ///     file: "",
 ///     journal_mode: "memory",
 ///     synchronous: 2,
 ///     is_own: true,
 /// };
-/// assert_eq!(mark(in_memory)?, (None, false));
+/// assert_eq!(epoch(in_memory)?, (None, false));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
-pub fn mark(question: MarkQuestion<'_>) -> Result<(Option<Mark>, bool), Refusal> {
-    let MarkQuestion { wish, mark, file, journal_mode, synchronous, is_own } = question;
+pub fn epoch(question: EpochQuestion<'_>) -> Result<(Option<Epoch>, bool), Refusal> {
+    let EpochQuestion { wish, epoch, file, journal_mode, synchronous, is_own } = question;
     let present = Boot::present();
-    let is_weak = !file.is_empty() && !is_strong(journal_mode, synchronous);
+    let may_lose_commits = !file.is_empty() && !is_strong(journal_mode, synchronous);
     let boot = if file.is_empty() { 0 } else { present.number() };
-    let here = Here { boot, is_weak, is_own };
-    let mark = Mark { boot: present.read(mark.boot, mark.floor, file), ..mark };
+    let context = CommitContext { boot, may_lose_commits, is_own };
+    let epoch = Epoch { boot: present.read(epoch.boot, epoch.floor, file), ..epoch };
     let wanted = match wish {
-        Wish::Grant(token) => mark.needed(token, here)?,
-        Wish::Record => mark.recording(here)?,
-        Wish::Raise(floor) => Some(mark.raised(floor, here)?),
+        Wish::Grant(token) => epoch.needed(token, context)?,
+        Wish::Record => epoch.recording(context)?,
+        Wish::Raise(floor) => Some(epoch.raised(floor, context)?),
         Wish::Restore(newest) => {
             // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
-            let here = Here { is_weak: boot != 0, ..here };
-            Some(mark.raised(mark.floor_after_restore(newest)?, here)?)
+            let context = CommitContext { may_lose_commits: boot != 0, ..context };
+            Some(epoch.raised(epoch.floor_after_restore(newest)?, context)?)
         }
     };
-    Ok((wanted, is_weak))
+    Ok((wanted, may_lose_commits))
 }
 
-/// Takes note that this process has left its mark in a file.
+/// Takes note that this process has left its epoch in a file.
 ///
 /// ```
-/// litelease_store::host_api::marked("", 0);
+/// litelease_store::host_api::epoch_recorded("", 0);
 /// ```
-pub fn marked(file: &str, floor: i64) {
+pub fn epoch_recorded(file: &str, floor: i64) {
     Boot::present().remember(floor, file.into());
 }
 
@@ -209,15 +211,15 @@ pub fn tells_boots_apart() -> bool {
 /// What is said where a token must be given.
 pub use crate::error::LARGEST_TOKEN_NEEDED;
 
-/// Whether a token may be granted with this mark, as far as can be told from the two alone. If not, [`mark`] knows.
+/// Whether a token may be granted with this epoch, as far as can be told from the two alone. If not, [`epoch`] knows.
 ///
 /// ```
-/// # use litelease_core::Mark;
-/// # use litelease_store::host_api::is_plainly_marked;
-/// assert!(!is_plainly_marked(Mark { floor: 0, boot: 0 }, 1));
+/// # use litelease_core::Epoch;
+/// # use litelease_store::host_api::epoch_covers;
+/// assert!(!epoch_covers(Epoch { floor: 0, boot: 0 }, 1));
 /// ```
-pub fn is_plainly_marked(mark: Mark, token: i64) -> bool {
-    mark.boot == Boot::present().number() && mark.is_enough_for(token)
+pub fn epoch_covers(epoch: Epoch, token: i64) -> bool {
+    epoch.boot == Boot::present().number() && epoch.is_enough_for(token)
 }
 
 /// The first difference between a table as it is stored and as it should be. `None` means that it is ours. For
@@ -265,10 +267,10 @@ pub fn statement(name: &str) -> Option<String> {
         "temp_schema_version" => "PRAGMA temp.schema_version".into(),
         "lock" => LOCK.into(),
         "load" => format!("{LOAD} WHERE name = ?1"),
-        "mark" => MARK.into(),
-        "forget_mark" => FORGET_MARK.into(),
-        "confirm_mark" => CONFIRM_MARK.into(),
-        "keep_mark" => KEEP_MARK.into(),
+        "epoch" => EPOCH_RECORD.into(),
+        "forget_epoch" => FORGET_EPOCH.into(),
+        "confirm_epoch" => CONFIRM_EPOCH.into(),
+        "keep_epoch" => KEEP_EPOCH.into(),
         "journal_mode" => JOURNAL_MODE.into(),
         "synchronous" => "PRAGMA main.synchronous".into(),
         "raise_synchronous" => "PRAGMA main.synchronous = EXTRA".into(),

@@ -13,13 +13,13 @@ mod checkpoint;
 mod clock;
 mod closing;
 mod definition;
+mod epoch;
 mod error;
 mod file;
 mod gate;
 mod guard;
 pub mod host_api;
 mod list;
-mod mark;
 mod pool;
 mod pool_rows;
 mod present;
@@ -37,10 +37,10 @@ mod trigger;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
 pub use closing::Closing;
+pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::Listed;
-pub use mark::{BootRecord, EpochInfo};
 pub use pool_rows::{Borrowed, SlotRow, Wishes};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,

@@ -15,8 +15,8 @@ const A_SLOT: &str = "a slot";
 /// What came of asking for a slot.
 enum Lent {
     Decided(Option<Borrowed>),
-    /// The file's mark is not right for this token: it comes first.
-    Unmarked {
+    /// The file's epoch is not right for this token: it comes first.
+    EpochNeeded {
         token: i64,
     },
 }
@@ -83,17 +83,17 @@ impl Store {
             {
                 return Ok(answer);
             }
-            let mut marks = 0;
+            let mut records = 0;
             let lent = loop {
                 match self.changing_pools(boundary, || {
                     self.lend_or_not(boundary, id, ttl_ms, when, wishes)
                 })? {
                     Lent::Decided(lent) => break lent,
                     // Others may have raised the floor meanwhile, but not again and again.
-                    Lent::Unmarked { .. } if marks == 3 => return Err(damaged_meta()),
-                    Lent::Unmarked { token } => self.leave_mark(boundary, token)?,
+                    Lent::EpochNeeded { .. } if records == 3 => return Err(damaged_meta()),
+                    Lent::EpochNeeded { token } => self.record_epoch(boundary, token)?,
                 }
-                marks += 1;
+                records += 1;
             };
             match &lent {
                 Some(lent) if when == When::Now => arrived(lent.slot)?,
@@ -175,12 +175,12 @@ impl Store {
             if boundary.may_look_first() && self.find_pool(id, i64::MIN)?.is_none() {
                 return Ok(false);
             }
-            self.durably(boundary, |here| {
+            self.durably(boundary, |context| {
                 self.all_or_nothing(|| {
                     let Some(pool) = self.find_pool(id, i64::MIN)? else { return Ok(false) };
                     match pool.newest {
                         0 => {}
-                        newest => _ = self.raise_floor(here, newest)?,
+                        newest => _ = self.raise_floor(context, newest)?,
                     }
                     self.delete_rows(&pool).map(|()| true)
                 })
@@ -201,7 +201,7 @@ impl Store {
     pub fn newest_pool_token(&self) -> Result<i64, Error> {
         self.naming("look at the tokens of pools", None, || {
             let newest = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
-            Ok(newest.max(self.mark()?.floor))
+            Ok(newest.max(self.epoch_record()?.floor))
         })
     }
 
@@ -247,14 +247,14 @@ impl Store {
             return Ok(Lent::Decided(Some(kept)));
         }
         self.sweep(&mut pool, term.now_ms())?;
-        let (snapshot, newest, mark) =
-            (self.pool_snapshot(&pool)?, self.newest_slot_token()?, self.mark()?);
-        let slot = borrow_slot(snapshot, term, newest, mark.floor).map_err(refused)?;
+        let (snapshot, newest, epoch) =
+            (self.pool_snapshot(&pool)?, self.newest_slot_token()?, self.epoch_record()?);
+        let slot = borrow_slot(snapshot, term, newest, epoch.floor).map_err(refused)?;
         let Some(slot) = slot else { return Ok(Lent::Decided(None)) };
-        if !self.is_plainly_marked(mark, slot.token)
-            && self.needed(boundary, mark, slot.token)?.is_some()
+        if !self.epoch_covers(epoch, slot.token)
+            && self.needed(boundary, epoch, slot.token)?.is_some()
         {
-            return Ok(Lent::Unmarked { token: slot.token });
+            return Ok(Lent::EpochNeeded { token: slot.token });
         }
         self.lend(&mut pool, slot, wishes).map(|lent| Lent::Decided(Some(lent)))
     }
@@ -279,7 +279,7 @@ impl Store {
         self.within(boundary, || match boundary {
             // What fails is rolled back as a whole.
             Boundary::Own => work(),
-            Boundary::Joined(_) if self.here_in_batch().is_some() => work(),
+            Boundary::Joined(_) if self.context_in_batch().is_some() => work(),
             Boundary::Joined(_) => self.all_or_nothing(work),
         })
     }

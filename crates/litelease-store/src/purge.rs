@@ -1,6 +1,6 @@
 //! Deleting rows of names that nobody uses any more, without ever giving a number of theirs again.
 
-use litelease_core::{Here, purge_limit};
+use litelease_core::{CommitContext, purge_limit};
 
 use crate::sqlite::Value;
 use crate::statements::{execute_once, stored_state};
@@ -23,20 +23,20 @@ impl Store {
     /// comes back gets a larger one.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
         self.naming("purge", None, || {
-            self.durably(self.boundary()?, |here| {
+            self.durably(self.boundary()?, |context| {
                 self.verify()?;
                 let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
-                self.all_or_nothing(|| self.delete_ended(here, limit))
+                self.all_or_nothing(|| self.delete_ended(context, limit))
             })
         })
     }
 
-    fn delete_ended(&self, here: Here, limit: Value<'_>) -> Result<u64, Error> {
+    fn delete_ended(&self, context: CommitContext, limit: Value<'_>) -> Result<u64, Error> {
         let ended = self.ended(limit)?;
         if ended.rows == 0 {
             return Ok(0);
         }
-        self.raise_floor(here, ended.largest_token)?;
+        self.raise_floor(context, ended.largest_token)?;
         execute_once(
             self.connection,
             &format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),

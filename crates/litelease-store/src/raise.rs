@@ -1,10 +1,10 @@
 //! Raising tokens by hand, for a file that may be older than what it protects.
 
-use litelease_core::{Here, State, Step};
+use litelease_core::{CommitContext, State, Step};
 
 use crate::boot::Boot;
 use crate::change::Change;
-use crate::mark::EVERY_NAME;
+use crate::epoch::EVERY_NAME;
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
@@ -20,15 +20,15 @@ impl Store {
     /// Where it can be, this is made so that no power cut takes it.
     pub fn raise(&self, floor: i64) -> Result<(), Error> {
         self.naming("raise", None, || {
-            self.durably(self.boundary()?, |here| {
+            self.durably(self.boundary()?, |context| {
                 self.verify()?;
-                let present = self.mark()?.floor;
+                let present = self.epoch_record()?.floor;
                 match floor {
                     _ if floor < present => Err(Error::FloorTooLow { name: None, floor, present }),
                     // There would be nothing above it.
                     i64::MAX => Err(Error::TokenExhausted { name: EVERY_NAME.into() }),
                     _ if floor == present => Ok(()),
-                    _ => self.all_or_nothing(|| self.raise_floor(here, floor).map(drop)),
+                    _ => self.all_or_nothing(|| self.raise_floor(context, floor).map(drop)),
                 }
             })
         })
@@ -65,19 +65,19 @@ impl Store {
             if takes_epochs && above.is_none() {
                 return Err(Error::LargestTokenNeeded);
             }
-            self.durably(self.boundary()?, |here| {
+            self.durably(self.boundary()?, |context| {
                 // Also makes sure that every row is valid: what is not is reported, never overwritten.
                 let rows = self.list()?;
                 let has_pools = self.verify_pools()?;
                 let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
                 let newest = if has_pools { newest.max(self.newest_slot_token()?) } else { newest };
                 let newest = newest.max(above.unwrap_or(0));
-                let floor = self.mark()?.floor_after_restore(newest);
+                let floor = self.epoch_record()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
                 // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
-                let here = Here { is_weak: here.boot != 0, ..here };
+                let context = CommitContext { may_lose_commits: context.boot != 0, ..context };
                 self.all_or_nothing(|| {
-                    let floor = self.raise_floor(here, floor)?;
+                    let floor = self.raise_floor(context, floor)?;
                     if has_pools {
                         execute_once(self.connection, FREE_SLOTS, &[])?;
                         execute_once(self.connection, FREE_POOLS, &[])?;

@@ -20,7 +20,7 @@ use crate::statements::stored_state;
 pub(crate) struct Columns<'a> {
     /// What owner, token and expiry mean; `None` where they mean nothing.
     pub(crate) state: Option<State<'a>>,
-    /// The file's token floor, where the statement looks it up and finds a mark of this boot.
+    /// The file's token floor, where the statement looks it up and finds an epoch of this boot.
     pub(crate) floor: Option<i64>,
     /// Whether the statement was compiled since the schema was last found right.
     pub(crate) is_unverified: bool,

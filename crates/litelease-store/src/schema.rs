@@ -64,7 +64,7 @@ pub(crate) const RESOURCES: Table = Table {
 )",
 };
 
-/// What belongs to the file as a whole, in one row: the mark, as `litelease_core::Mark` has it. It is made by
+/// What belongs to the file as a whole, in one row: the epoch, as `litelease_core::Epoch` has it. It is made by
 /// the first call that needs it; a file without it has floor 0 and no boot.
 pub(crate) const META: Table = Table {
     name: "litelease_meta",
@@ -129,9 +129,9 @@ impl Store {
                 Ok(()) if boundary == Boundary::Own => self.record_boot(),
                 Err(Error::NotBootstrapped) => match boundary {
                     Boundary::Joined(_) => create(self.connection, &RESOURCES),
-                    Boundary::Own => self.durably(boundary, |here| {
+                    Boundary::Own => self.durably(boundary, |context| {
                         self.create_if_missing()?;
-                        self.keep_recording(here)
+                        self.keep_recording(context)
                     }),
                 },
                 done => done,
@@ -166,7 +166,7 @@ impl Store {
         }
     }
 
-    /// Makes sure that the tables are ours, and finds out whether the file keeps a mark.
+    /// Makes sure that the tables are ours, and finds out whether the file keeps an epoch.
     ///
     /// A newer format is told before anything else is looked at: it may have changed any of the tables.
     pub(crate) fn verify(&self) -> Result<(), Error> {
@@ -177,11 +177,11 @@ impl Store {
         if !is_there(self.connection, &RESOURCES)? {
             return Err(Error::NotBootstrapped);
         }
-        let keeps_mark = is_there(self.connection, &META)?;
-        if keeps_mark && !self.connection.answers_one(META_IS_RIGHT)? {
+        let has_epoch = is_there(self.connection, &META)?;
+        if has_epoch && !self.connection.answers_one(META_IS_RIGHT)? {
             return Err(damaged_meta());
         }
-        self.keeps_mark.set(keeps_mark);
+        self.has_epoch.set(has_epoch);
         self.boot.set(self.connection.boot());
         Ok(())
     }

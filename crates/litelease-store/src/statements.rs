@@ -57,9 +57,9 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
     };
 }
 
-/// The file's token floor, as a further argument of the rule, if the file's mark is of this boot. Otherwise it
-/// is NULL, and the mark must be looked at more closely.
-macro_rules! with_mark {
+/// The file's token floor, as a further argument of the rule, if the file's epoch is of this boot. Otherwise it
+/// is NULL, and the epoch must be looked at more closely.
+macro_rules! with_epoch {
     ($statement:ident) => {
         $statement!(
             ", (SELECT token_floor FROM main.litelease_meta
@@ -68,20 +68,20 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
     };
 }
 
-/// Reads the mark.
-pub(crate) const MARK: &str =
+/// Reads the epoch.
+pub(crate) const EPOCH_RECORD: &str =
     "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1 AND format = 1";
 
-/// Stores a mark. The floor never sinks.
-pub(crate) const KEEP_MARK: &str =
+/// Stores an epoch. The floor never sinks.
+pub(crate) const KEEP_EPOCH: &str =
     "INSERT INTO main.litelease_meta (id, format, token_floor, boot) VALUES (1, ?1, ?2, ?3)
 ON CONFLICT (id) DO UPDATE SET token_floor = max(token_floor, excluded.token_floor), boot = excluded.boot";
 
-/// Makes room for a mark that is larger or the same.
-pub(crate) const FORGET_MARK: &str = "DELETE FROM main.litelease_meta";
+/// Makes room for an epoch that is larger or the same.
+pub(crate) const FORGET_EPOCH: &str = "DELETE FROM main.litelease_meta";
 
-/// Confirms a mark, if it is still the one that was stored.
-pub(crate) const CONFIRM_MARK: &str =
+/// Confirms an epoch, if it is still the one that was stored.
+pub(crate) const CONFIRM_EPOCH: &str =
     "UPDATE main.litelease_meta SET boot = ?1 WHERE id = 1 AND boot = -?1 AND token_floor = ?2";
 
 /// Answers the journal mode.
@@ -100,7 +100,7 @@ pub(crate) struct Statements {
     pub(crate) free: Held,
     pub(crate) update: Granting,
     pub(crate) insert: Granting,
-    pub(crate) mark: Held,
+    pub(crate) epoch: Held,
     pub(crate) lock: Held,
     pub(crate) begin: Held,
     pub(crate) commit: Held,
@@ -108,10 +108,10 @@ pub(crate) struct Statements {
     pub(crate) pools: PoolStatements,
 }
 
-/// A statement that may store a new token, for files without and with a mark.
+/// A statement that may store a new token, for files without and with an epoch.
 pub(crate) struct Granting {
     plain: Held,
-    with_mark: Held,
+    with_epoch: Held,
 }
 
 /// A statement that is compiled at its first use and then kept.
@@ -139,13 +139,13 @@ impl Statements {
             free: Held::asking(FREE),
             update: Granting {
                 plain: Held::asking(update!("")),
-                with_mark: Held::asking(with_mark!(update)),
+                with_epoch: Held::asking(with_epoch!(update)),
             },
             insert: Granting {
                 plain: Held::asking(insert!("")),
-                with_mark: Held::asking(with_mark!(insert)),
+                with_epoch: Held::asking(with_epoch!(insert)),
             },
-            mark: Held::new(MARK),
+            epoch: Held::new(EPOCH_RECORD),
             lock: Held::new(LOCK),
             begin: Held::new("BEGIN IMMEDIATE"),
             commit: Held::new("COMMIT"),
@@ -158,18 +158,18 @@ impl Statements {
 impl Statements {
     /// Whether a statement was compiled for which SQLite had to read the schema.
     pub(crate) fn know_schema(&self) -> bool {
-        let Statements { load, fenced, prolong, free, update, insert, mark, lock, .. } = self;
-        let granting = [update, insert].map(|form| [&form.plain, &form.with_mark]);
-        let others = [load, fenced, prolong, free, mark, lock];
+        let Statements { load, fenced, prolong, free, update, insert, epoch, lock, .. } = self;
+        let granting = [update, insert].map(|form| [&form.plain, &form.with_epoch]);
+        let others = [load, fenced, prolong, free, epoch, lock];
         granting.as_flattened().iter().chain(&others).any(|held| held.is_compiled())
             || self.pools.know_schema()
     }
 }
 
 impl Granting {
-    /// The form that looks at the file's mark too, or the one that does not.
-    pub(crate) fn form(&self, reads_mark: bool) -> &Held {
-        if reads_mark { &self.with_mark } else { &self.plain }
+    /// The form that looks at the file's epoch too, or the one that does not.
+    pub(crate) fn form(&self, reads_epoch: bool) -> &Held {
+        if reads_epoch { &self.with_epoch } else { &self.plain }
     }
 }
 

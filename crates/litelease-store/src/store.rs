@@ -9,7 +9,7 @@ use litelease_core::{
 
 use crate::batch::Batch;
 use crate::change::Change;
-use crate::mark::Unconfirmed;
+use crate::epoch::Unconfirmed;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{Held, Statements, stored_row, stored_state};
 use crate::transaction::Boundary;
@@ -22,8 +22,8 @@ use crate::{Error, When};
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
-    /// Whether the file has a table that keeps its mark, as of the last look at its schema.
-    pub(crate) keeps_mark: Cell<bool>,
+    /// Whether the file has a table that keeps its epoch, as of the last look at its schema.
+    pub(crate) has_epoch: Cell<bool>,
     /// The present boot, as far as this database is concerned, as of the same look.
     pub(crate) boot: Cell<i64>,
     /// Whether this store has seen a durable record of the present boot.
@@ -36,8 +36,8 @@ pub struct Store {
     pub(crate) owes_rollback: Cell<bool>,
     /// The caller's `synchronous`, while it is raised.
     pub(crate) owes_synchronous: Cell<Option<i64>>,
-    /// Whether the last transaction of ours got so far as to be marked as such.
-    pub(crate) is_marked: Cell<bool>,
+    /// Whether the last transaction of ours got as far as its savepoint.
+    pub(crate) has_savepoint: Cell<bool>,
     /// The batch that is open, if one is.
     pub(crate) batch: RefCell<Option<Batch>>,
     /// How many savepoints of ours are open.
@@ -59,14 +59,14 @@ impl Store {
         Store {
             connection,
             statements: Statements::new(),
-            keeps_mark: Cell::new(false),
+            has_epoch: Cell::new(false),
             boot: Cell::new(0),
             has_recorded: Cell::new(false),
             unconfirmed: Cell::new(Unconfirmed::No),
             in_transaction: Cell::new(false),
             owes_rollback: Cell::new(false),
             owes_synchronous: Cell::new(None),
-            is_marked: Cell::new(false),
+            has_savepoint: Cell::new(false),
             batch: RefCell::new(None),
             savepoints: Cell::new(0),
             freed: RefCell::default(),

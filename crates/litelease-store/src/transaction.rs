@@ -108,7 +108,7 @@ impl Store {
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
         let opened = opened.and_then(|()| self.at_savepoint("SAVEPOINT", 0));
-        self.is_marked.set(opened.is_ok());
+        self.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
         }
@@ -142,16 +142,16 @@ impl Store {
     }
 
     /// Pays the debt of a rollback that failed, if the transaction that is open now is still the one it was
-    /// meant for: then it has the savepoint that `open` has marked it with.
+    /// meant for: then it has the savepoint that `open` has set.
     ///
-    /// One that was interrupted even before it was marked is taken for ours, and what the caller is doing now
+    /// One that was interrupted even before its savepoint is taken for ours, and what the caller is doing now
     /// is refused: they may have begun another one since.
     pub(crate) fn settle(&self) -> Result<(), Error> {
         if self.connection.is_autocommit() {
             self.owes_rollback.set(false);
             return Ok(());
         }
-        if !self.is_marked.get() {
+        if !self.has_savepoint.get() {
             self.rollback()?;
             return Err(Error::TransactionEnded);
         }

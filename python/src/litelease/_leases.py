@@ -69,9 +69,9 @@ class Litelease(Fences):
         self._session = session_of(connection)
         # Whether a transaction of the caller's must be open.
         self._is_joined = False
-        # A mark that is to be confirmed after its commit: boot and floor.
+        # An epoch that is to be confirmed after its commit: boot and floor.
         self._unconfirmed: tuple[int, int] | None = None
-        # The schema that was found right, by its numbers, and whether it has a table for the mark; and one that was found
+        # The schema that was found right, by its numbers, and whether it has a table for the epoch; and one that was found
         # inside a transaction of ours: if that is rolled back, another schema will get its number.
         self._checked: tuple[tuple[int, int], bool] | None = None
         self._found: tuple[tuple[int, int], bool] | None = None
@@ -110,13 +110,13 @@ or SQLite has ended it after an error; begin it again
         >>> Litelease(sqlite3.connect(":memory:")).bootstrap()
         """
         try:
-            keeps_mark = self._check()
+            has_epoch = self._check()
         except NotBootstrapped:
             if self.conn.in_transaction:
                 return self._write(self._create_if_missing, locks=False)
-            return self._durably(self._create_and_mark)
+            return self._durably(self._create_and_record)
         if not self.conn.in_transaction:
-            self._record_boot(keeps_mark)
+            self._record_boot(has_epoch)
 
     @verb
     def claim(
@@ -292,14 +292,14 @@ or SQLite has ended it after an error; begin it again
         ever returns."""
 
         def work() -> int:
-            keeps_mark = self._check()
+            has_epoch = self._check()
             limit = min(before_ms, _time(now_ms))
             largest, count = 0, 0
             for found in self._run("ended", limit):
                 largest, count = max(largest, _valid("?", found)[2]), count + 1
             if count == 0:
                 return 0
-            self._keep(keeps_mark, self._mark(keeps_mark, largest, wish=_TO_RAISE))
+            self._keep(has_epoch, self._epoch(has_epoch, largest, wish=_TO_RAISE))
             if (changed := self._cursor().execute(_library.statement("delete_ended"), (limit,)).rowcount) != count:
                 raise UnexpectedChange(f"purging changed {changed} rows instead of {count}")
             return count
@@ -319,14 +319,14 @@ or SQLite has ended it after an error; begin it again
         _check_floor(floor)
 
         def work() -> None:
-            keeps_mark = self._check()
-            present = self._stored_mark(keeps_mark)[0]
+            has_epoch = self._check()
+            present = self._stored_epoch(has_epoch)[0]
             if floor < present:
                 raise FloorTooLow(f"the floor of the file is {present} already, and {floor} is less: tokens never sink")
             if floor == _MAX:
                 raise TokenExhausted("no larger token exists")
             if floor > present:
-                self._keep(keeps_mark, self._mark(keeps_mark, floor, wish=_TO_RAISE))
+                self._keep(has_epoch, self._epoch(has_epoch, floor, wish=_TO_RAISE))
 
         self._durably(lambda: self._session.whole(work))
 
@@ -366,19 +366,19 @@ or SQLite has ended it after an error; begin it again
             raise LargestTokenNeeded(reason)
 
         def work() -> int:
-            keeps_mark = self._check()
+            has_epoch = self._check()
             tokens = [_valid("?", found)[2] for found in self._run("list")]
             has_pools = self._is_there("litelease_pools") and self._is_there("litelease_pool_slots")
             slots = [self._run("newest_slot")[0][0] or 0] if has_pools else []
-            mark = self._mark(keeps_mark, max([above or 0, *tokens, *slots]), wish=_TO_RESTORE)
-            self._keep(keeps_mark, mark)
+            epoch = self._epoch(has_epoch, max([above or 0, *tokens, *slots]), wish=_TO_RESTORE)
+            self._keep(has_epoch, epoch)
             if has_pools:
                 self._run("free_slots")
                 self._run("free_pools")
             fence = _library.statement("fence")
-            if (changed := self._cursor().execute(fence, (mark.floor, _time(None))).rowcount) != len(tokens):
+            if (changed := self._cursor().execute(fence, (epoch.floor, _time(None))).rowcount) != len(tokens):
                 raise UnexpectedChange(f"fencing changed {changed} rows instead of {len(tokens)}")
-            return mark.floor
+            return epoch.floor
 
         return self._durably(lambda: self._session.whole(work))
 
@@ -429,14 +429,14 @@ or SQLite has ended it after an error; begin it again
         decide: Callable[[Row | None, int, int], tuple[_library.Decision, T]],
     ) -> T:
         def work() -> tuple[_library.Decision, T]:
-            keeps_mark = self._check()
+            has_epoch = self._check()
             # Read the clock here, under the write lock: waiting for the lock takes time too.
             now = _time(at_ms)
-            row, floor = self._load(name, keeps_mark)
+            row, floor = self._load(name, has_epoch)
             decision, answer = decide(row[1:] if row else None, floor, now)
             if decision.writes:
-                if decision.token > (row[2] if row else 0) and self._is_unmarked(keeps_mark, decision.token):
-                    raise _Unmarked(decision.token)
+                if decision.token > (row[2] if row else 0) and self._needs_epoch(has_epoch, decision.token):
+                    raise _EpochNeeded(decision.token)
                 expiry = decision.expires_at_ms if decision.has_owner else None
                 values = (owner if decision.has_owner else None, decision.token, expiry, now)
                 which, key = ("update", row[0]) if row else ("insert", name)
@@ -449,36 +449,36 @@ or SQLite has ended it after an error; begin it again
             try:
                 decision, answer = self._write(work)
                 break
-            except _Unmarked as unmarked:
-                # The mark comes before the grant, and then the floor may be another one.
-                self._leave_mark(unmarked.token)
+            except _EpochNeeded as epoch_needed:
+                # The epoch comes before the grant, and then the floor may be another one.
+                self._record_epoch(epoch_needed.token)
         else:
-            raise SchemaMismatch(f"{_META}: it does not keep a mark")
+            raise SchemaMismatch(f"{_META}: it does not keep an epoch")
         if decision.writes and decision.has_owner and at_ms is None and _time(None) >= decision.expires_at_ms:
             raise ExpiredOnArrival(LeaseInfo(name, owner or "", decision.token, decision.expires_at_ms))
         return answer
 
-    def _is_unmarked(self, keeps_mark: bool, token: int) -> bool:
-        if keeps_mark and _library.is_plainly_marked(*self._stored_mark(keeps_mark), token):
+    def _needs_epoch(self, has_epoch: bool, token: int) -> bool:
+        if has_epoch and _library.epoch_covers(*self._stored_epoch(has_epoch), token):
             return False
-        return bool(self._mark(keeps_mark, token).writes)
+        return bool(self._epoch(has_epoch, token).writes)
 
-    def _leave_mark(self, token: int, *, wish: int = 0) -> None:
-        """Stores the mark that is needed before ``token`` may be granted, or for what else is wished."""
+    def _record_epoch(self, token: int, *, wish: int = 0) -> None:
+        """Stores the epoch that is needed before ``token`` may be granted, or for what else is wished."""
 
         def work() -> None:
-            keeps_mark = self._check()
-            self._keep(keeps_mark, self._mark(keeps_mark, token, wish=wish))
+            has_epoch = self._check()
+            self._keep(has_epoch, self._epoch(has_epoch, token, wish=wish))
 
         self._durably(work)
 
-    def _record_boot(self, keeps_mark: bool) -> None:
+    def _record_boot(self, has_epoch: bool) -> None:
         """Records the present boot so that no power cut can take that, if it is not recorded yet. On a strong connection,
         too: a weaker one may join later, with grants inside its transactions."""
-        if not self._mark(keeps_mark, 0, wish=_TO_RECORD).writes:
+        if not self._epoch(has_epoch, 0, wish=_TO_RECORD).writes:
             return
         try:
-            self._leave_mark(0, wish=_TO_RECORD)
+            self._record_epoch(0, wish=_TO_RECORD)
         except sqlite3.OperationalError as error:
             # Nobody can be granted anything through a read-only connection, either.
             if "readonly" not in str(error):
@@ -487,14 +487,14 @@ or SQLite has ended it after an error; begin it again
     @verb
     def _has_recorded_boot(self) -> bool:
         """Whether the present boot is recorded, so that no power cut can take that."""
-        return not self._mark(self._check(), 0, wish=_TO_RECORD).writes
+        return not self._epoch(self._check(), 0, wish=_TO_RECORD).writes
 
-    def _mark(self, keeps_mark: bool, number: int, *, wish: int = 0) -> _library.Mark:
-        """The mark that the file needs to grant a token, or what else is wished."""
-        code, mark = _library.mark(
+    def _epoch(self, has_epoch: bool, number: int, *, wish: int = 0) -> _library.Epoch:
+        """The epoch that the file needs to grant a token, or what else is wished."""
+        code, epoch = _library.epoch(
             wish,
             number,
-            stored=self._stored_mark(keeps_mark),
+            stored=self._stored_epoch(has_epoch),
             file=self._file(),
             journal_mode=_as_text(self._run("journal_mode")[0][0]),
             synchronous=self._synchronous(),
@@ -502,29 +502,29 @@ or SQLite has ended it after an error; begin it again
         )
         if code:
             raise TokenExhausted("every name: no larger token exists")
-        return mark
+        return epoch
 
     def _file(self) -> str:
         """The path of the main database; empty for one in memory."""
         (file,) = self._run("file")[0] or (None,)
         return _as_text(file or "")
 
-    def _stored_mark(self, keeps_mark: bool) -> tuple[int, int]:
-        floor, boot = self._run("mark")[0] if keeps_mark else (0, 0)
+    def _stored_epoch(self, has_epoch: bool) -> tuple[int, int]:
+        floor, boot = self._run("epoch")[0] if has_epoch else (0, 0)
         return floor, boot
 
-    def _keep(self, keeps_mark: bool, mark: _library.Mark) -> None:
-        if not mark.writes:
+    def _keep(self, has_epoch: bool, epoch: _library.Epoch) -> None:
+        if not epoch.writes:
             return
-        floor, boot = mark.floor, mark.boot
-        if not keeps_mark:
+        floor, boot = epoch.floor, epoch.boot
+        if not has_epoch:
             self._run("create_meta")
         if boot > 0 and self._session.is_own:
             # Unsure until this commit has been synced. A change that changes nothing would not be written.
-            self._run("forget_mark")
+            self._run("forget_epoch")
             self._unconfirmed = (boot, floor)
             boot = -boot
-        self._run("keep_mark", _FORMAT, floor, boot)
+        self._run("keep_epoch", _FORMAT, floor, boot)
 
     def _synchronous(self) -> int:
         """The caller's ``synchronous``, also while it is raised."""
@@ -539,11 +539,11 @@ or SQLite has ended it after an error; begin it again
         if self.conn.in_transaction:
             return self._write(work)
         self._unconfirmed = None
-        done = self._write_durably(work) if self._mark(False, 0).is_weak else self._write(work)
-        if (mark := self._unconfirmed) is not None:
+        done = self._write_durably(work) if self._epoch(False, 0).may_lose_commits else self._write(work)
+        if (epoch := self._unconfirmed) is not None:
             self._unconfirmed = None
-            self._write(lambda: self._run("confirm_mark", *mark))
-            _library.marked(self._file(), mark[1])
+            self._write(lambda: self._run("confirm_epoch", *epoch))
+            _library.epoch_recorded(self._file(), epoch[1])
         return done
 
     def _write_durably(self, work: Callable[[], T]) -> T:
@@ -583,13 +583,13 @@ or SQLite has ended it after an error; begin it again
         except NotBootstrapped:
             self._run("create")
 
-    def _create_and_mark(self) -> None:
+    def _create_and_record(self) -> None:
         self._create_if_missing()
-        keeps_mark = self._check()
-        self._keep(keeps_mark, self._mark(keeps_mark, 0, wish=_TO_RECORD))
+        has_epoch = self._check()
+        self._keep(has_epoch, self._epoch(has_epoch, 0, wish=_TO_RECORD))
 
     def _check(self) -> bool:
-        """Makes sure that the tables are ours. Answers whether the file keeps a mark.
+        """Makes sure that the tables are ours. Answers whether the file keeps an epoch.
 
         A schema that was found right stays so until SQLite gives it another number. Not in a transaction, though: if that
         is rolled back, another schema will get the number.
@@ -597,20 +597,20 @@ or SQLite has ended it after an error; begin it again
         numbers = self._run("schema_version")[0][0], self._run("temp_schema_version")[0][0]
         known = self._found if self._session.is_own and self._found else self._checked
         if known and known[0] == numbers:
-            keeps_mark = known[1]
+            has_epoch = known[1]
         else:
             self._check_format()
             if not self._is_there(_RESOURCES):
                 raise NotBootstrapped("this database has no lease table yet: call bootstrap() once first")
-            keeps_mark = self._is_there(_META)
+            has_epoch = self._is_there(_META)
             if self._session.is_own:
-                self._found = numbers, keeps_mark
+                self._found = numbers, has_epoch
             elif not self.conn.in_transaction:
-                self._checked = numbers, keeps_mark
-        if keeps_mark and self._run("meta_is_right") != [(1,)]:
+                self._checked = numbers, has_epoch
+        if has_epoch and self._run("meta_is_right") != [(1,)]:
             self._check_format()
             raise SchemaMismatch(f"{_META}: its row is missing or is not one of format {_FORMAT}")
-        return keeps_mark
+        return has_epoch
 
     def _check_format(self) -> None:
         try:
@@ -631,11 +631,11 @@ or SQLite has ended it after an error; begin it again
                 raise SchemaMismatch(f"the table {table} is not as Litelease makes it: {reason}")
         return True
 
-    def _load(self, name: str, keeps_mark: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
+    def _load(self, name: str, has_epoch: bool = False) -> tuple[tuple[int, str | None, int, int | None] | None, int]:
         if not isinstance(name, str):
             raise TypeError(f"names and owners are str, got {name!r}")
         rows = self._run("load", name)
-        return (_valid(name, rows[0]) if rows else None), self._stored_mark(keeps_mark)[0]
+        return (_valid(name, rows[0]) if rows else None), self._stored_epoch(has_epoch)[0]
 
     def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         return self._cursor().execute(_library.statement(statement), values).fetchall()
@@ -644,8 +644,8 @@ or SQLite has ended it after an error; begin it again
         return self._session.cursor()
 
 
-class _Unmarked(Exception):
-    """The file's mark is not right for this token."""
+class _EpochNeeded(Exception):
+    """The file's epoch is not right for this token."""
 
     def __init__(self, token: int) -> None:
         super().__init__(token)

@@ -91,7 +91,7 @@ class Decision(ctypes.Structure):
     expires_at_ms: int
 
 
-class _MarkQuestion(ctypes.Structure):
+class _EpochQuestion(ctypes.Structure):
     _fields_ = [
         ("wish", ctypes.c_int),
         ("is_own", ctypes.c_int),
@@ -104,18 +104,18 @@ class _MarkQuestion(ctypes.Structure):
     ]
 
 
-class Mark(ctypes.Structure):
-    """The mark to store."""
+class Epoch(ctypes.Structure):
+    """The epoch to store."""
 
     _fields_ = [
         ("writes", ctypes.c_int),
-        ("is_weak", ctypes.c_int),
+        ("may_lose_commits", ctypes.c_int),
         ("floor", ctypes.c_int64),
         ("boot", ctypes.c_int64),
     ]
 
     writes: int
-    is_weak: int
+    may_lose_commits: int
     floor: int
     boot: int
 
@@ -125,12 +125,12 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(loadable_path())
     library.litelease_host_version.restype = ctypes.c_char_p
     library.litelease_host_decide.argtypes = [ctypes.POINTER(_Question), ctypes.POINTER(Decision)]
-    library.litelease_host_mark.argtypes = [ctypes.POINTER(_MarkQuestion), ctypes.POINTER(Mark)]
-    library.litelease_host_is_plainly_marked.argtypes = [ctypes.c_int64] * 3
+    library.litelease_host_epoch.argtypes = [ctypes.POINTER(_EpochQuestion), ctypes.POINTER(Epoch)]
+    library.litelease_host_epoch_covers.argtypes = [ctypes.c_int64] * 3
     library.litelease_host_needs_largest_token.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_host_needs_largest_token.restype = ctypes.c_size_t
-    library.litelease_host_marked.argtypes = [_Text, ctypes.c_int64]
-    library.litelease_host_marked.restype = None
+    library.litelease_host_epoch_recorded.argtypes = [_Text, ctypes.c_int64]
+    library.litelease_host_epoch_recorded.restype = None
     library.litelease_host_statement.argtypes = [_Text, ctypes.c_char_p, ctypes.c_size_t]
     library.litelease_host_statement.restype = ctypes.c_size_t
     library.litelease_host_difference.argtypes = [_Text, _Text, _Text, ctypes.c_char_p, ctypes.c_size_t]
@@ -219,22 +219,22 @@ def decide(
     return code, decision
 
 
-def is_plainly_marked(floor: int, boot: int, token: int) -> bool:
-    """Whether a token may be granted with this mark, as far as can be told without asking more."""
-    return bool(_library().litelease_host_is_plainly_marked(floor, boot, token))
+def epoch_covers(floor: int, boot: int, token: int) -> bool:
+    """Whether a token may be granted with this epoch, as far as can be told without asking more."""
+    return bool(_library().litelease_host_epoch_covers(floor, boot, token))
 
 
-def mark(
+def epoch(
     wish: int, number: int, *, stored: tuple[int, int], file: str, journal_mode: str, synchronous: int, is_own: bool
-) -> tuple[int, Mark]:
-    """Asks which mark a file needs (0 to grant a token, 1 to raise the floor, 2 to fence a restored file, 3 to record the
+) -> tuple[int, Epoch]:
+    """Asks which epoch a file needs (0 to grant a token, 1 to raise the floor, 2 to fence a restored file, 3 to record the
     present boot).
 
-    ``stored`` is its floor and boot. Answers 0 and the mark, or why it refuses.
+    ``stored`` is its floor and boot. Answers 0 and the epoch, or why it refuses.
     """
     if not isinstance(number, int) or not -(2**63) <= number < 2**63:
         raise OverflowError(f"a floor must be a whole number of at most 64 bits, got {number!r}")
-    question = _MarkQuestion(
+    question = _EpochQuestion(
         wish=wish,
         is_own=is_own,
         number=number,
@@ -244,8 +244,8 @@ def mark(
         file=_text(file),
         journal_mode=_text(journal_mode),
     )
-    answer = Mark()
-    code: int = _library().litelease_host_mark(ctypes.byref(question), ctypes.byref(answer))
+    answer = Epoch()
+    code: int = _library().litelease_host_epoch(ctypes.byref(question), ctypes.byref(answer))
     return code, answer
 
 
@@ -256,9 +256,9 @@ def needs_largest_token() -> str | None:
     return out.raw[: min(length, len(out))].decode() if length else None
 
 
-def marked(file: str, floor: int) -> None:
-    """Takes note that this process has left its mark in a file."""
-    _library().litelease_host_marked(_text(file), floor)
+def epoch_recorded(file: str, floor: int) -> None:
+    """Takes note that this process has left its epoch in a file."""
+    _library().litelease_host_epoch_recorded(_text(file), floor)
 
 
 def _text(text: str | None) -> _Text:

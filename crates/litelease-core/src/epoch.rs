@@ -31,22 +31,22 @@ pub fn epochs_left(token: i64) -> i64 {
 /// A file that has none is like one with floor 0 and no boot.
 ///
 /// ```
-/// # use litelease_core::{Here, Mark};
-/// let here = Here { boot: 7, is_weak: true, is_own: true };
-/// // The first grant on a connection that can lose commits leaves a mark, and then they are free.
-/// let mark = Mark::default().needed(1, here)?.unwrap();
-/// assert_eq!(mark, Mark { floor: 0, boot: 7 });
-/// assert_eq!(mark.needed(2, here)?, None);
+/// # use litelease_core::{CommitContext, Epoch};
+/// let context = CommitContext { boot: 7, may_lose_commits: true, is_own: true };
+/// // The first grant on a connection that can lose commits records an epoch, and then they are free.
+/// let epoch = Epoch::default().needed(1, context)?.unwrap();
+/// assert_eq!(epoch, Epoch { floor: 0, boot: 7 });
+/// assert_eq!(epoch.needed(2, context)?, None);
 /// // After the next boot nobody knows what was lost, so numbers go on far above.
-/// let next = mark.needed(3, Here { boot: 8, ..here })?.unwrap();
-/// assert_eq!(next, Mark { floor: 1 << 32, boot: 8 });
+/// let next = epoch.needed(3, CommitContext { boot: 8, ..context })?.unwrap();
+/// assert_eq!(next, Epoch { floor: 1 << 32, boot: 8 });
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Mark {
+pub struct Epoch {
     /// Every new token is larger. Its epoch is that of every token granted so far, or a later one.
     pub floor: i64,
-    /// The boot in which grants may have been lost: 0 if there is none. It is negative while the mark itself
+    /// The boot in which grants may have been lost: 0 if there is none. It is negative while the epoch itself
     /// may still get lost: it was made in a caller's transaction, or its commit may not have been synced yet.
     pub boot: i64,
 }
@@ -54,93 +54,93 @@ pub struct Mark {
 /// Where a grant is about to be stored.
 ///
 /// ```
-/// # use litelease_core::Here;
-/// let in_a_transaction_of_the_callers = Here { boot: 7, is_weak: true, is_own: false };
+/// # use litelease_core::CommitContext;
+/// let in_a_transaction_of_the_callers = CommitContext { boot: 7, may_lose_commits: true, is_own: false };
 /// # assert!(!in_a_transaction_of_the_callers.is_own);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Here {
+pub struct CommitContext {
     /// The present boot; 0 where nothing outlives it, as in memory.
     pub boot: i64,
     /// Whether a power cut can take commits that were acknowledged.
-    pub is_weak: bool,
-    /// Whether the mark can be stored in a commit of its own, which no power cut takes.
+    pub may_lose_commits: bool,
+    /// Whether the epoch can be stored in a commit of its own, which no power cut takes.
     pub is_own: bool,
 }
 
-impl Mark {
-    /// The mark that must be stored before `token` may be granted, or `None` if this one will do.
-    pub fn needed(self, token: i64, here: Here) -> Result<Option<Mark>, Refusal> {
+impl Epoch {
+    /// The epoch that must be stored before `token` may be granted, or `None` if this one will do.
+    pub fn needed(self, token: i64, context: CommitContext) -> Result<Option<Epoch>, Refusal> {
         // Inside a caller's transaction even a strong commit leaves it unsure: a process that is killed between writing and
-        // syncing leaves a mark that others of this boot see, and that a power cut can still take.
-        let ours = if here.is_own { here.boot } else { -here.boot };
+        // syncing records an epoch that others of this boot see, and that a power cut can still take.
+        let ours = if context.is_own { context.boot } else { -context.boot };
         let mut needed = match self.boot {
             // Nothing can be lost here, and nothing could before.
-            0 if !here.is_weak => self,
-            0 => Mark { boot: ours, ..self },
-            boot if boot == here.boot => self,
-            boot if boot == -here.boot => Mark { boot: ours, ..self },
-            _ => Mark { floor: self.floor_after(1)?, boot: ours },
+            0 if !context.may_lose_commits => self,
+            0 => Epoch { boot: ours, ..self },
+            boot if boot == context.boot => self,
+            boot if boot == -context.boot => Epoch { boot: ours, ..self },
+            _ => Epoch { floor: self.floor_after(1)?, boot: ours },
         };
         if !needed.is_enough_for(token) {
             needed.floor = token >> EPOCH_BITS << EPOCH_BITS;
-            // A mark of this boot no longer tells the whole truth if this commit may get lost.
+            // An epoch of this boot no longer tells the whole truth if this commit may get lost.
             needed.boot = if needed.boot == 0 { 0 } else { ours };
         }
         Ok((needed != self).then_some(needed))
     }
 
-    /// Returns the mark that `bootstrap` stores, or `None` if this boot is recorded already.
+    /// Returns the epoch that `bootstrap` stores, or `None` if this boot is recorded already.
     ///
     /// It records the boot on a strong connection, too. A weaker one may join later and grant inside a transaction, where
     /// nothing can be made durable first; and what is durable then is the same whether it has granted something or not.
     ///
     /// ```
-    /// # use litelease_core::{Here, Mark};
-    /// let strong = Here { boot: 7, is_weak: false, is_own: true };
-    /// assert_eq!(Mark::default().recording(strong)?, Some(Mark { floor: 0, boot: 7 }));
-    /// assert_eq!(Mark { floor: 0, boot: 7 }.recording(strong)?, None);
+    /// # use litelease_core::{CommitContext, Epoch};
+    /// let strong = CommitContext { boot: 7, may_lose_commits: false, is_own: true };
+    /// assert_eq!(Epoch::default().recording(strong)?, Some(Epoch { floor: 0, boot: 7 }));
+    /// assert_eq!(Epoch { floor: 0, boot: 7 }.recording(strong)?, None);
     /// # Ok::<(), litelease_core::Refusal>(())
     /// ```
-    pub fn recording(self, here: Here) -> Result<Option<Mark>, Refusal> {
-        self.needed(0, Here { is_weak: here.boot != 0, ..here })
+    pub fn recording(self, context: CommitContext) -> Result<Option<Epoch>, Refusal> {
+        self.needed(0, CommitContext { may_lose_commits: context.boot != 0, ..context })
     }
 
-    /// The mark with a floor of at least `floor`.
+    /// The epoch with a floor of at least `floor`.
     ///
     /// ```
-    /// # use litelease_core::{Here, Mark};
-    /// let here = Here { boot: 7, is_weak: false, is_own: true };
-    /// assert_eq!(Mark::default().raised(41, here)?, Mark { floor: 41, boot: 0 });
+    /// # use litelease_core::{CommitContext, Epoch};
+    /// let context = CommitContext { boot: 7, may_lose_commits: false, is_own: true };
+    /// assert_eq!(Epoch::default().raised(41, context)?, Epoch { floor: 41, boot: 0 });
     /// # Ok::<(), litelease_core::Refusal>(())
     /// ```
-    pub fn raised(self, floor: i64, here: Here) -> Result<Mark, Refusal> {
-        let mark = self.needed(floor, here)?.unwrap_or(self);
-        Ok(Mark { floor: mark.floor.max(floor), ..mark })
+    pub fn raised(self, floor: i64, context: CommitContext) -> Result<Epoch, Refusal> {
+        let epoch = self.needed(floor, context)?.unwrap_or(self);
+        Ok(Epoch { floor: epoch.floor.max(floor), ..epoch })
     }
 
     /// Whether the epoch of a token is not above the floor's: then a later epoch is above both.
     ///
     /// ```
-    /// # use litelease_core::Mark;
-    /// assert!(Mark::default().is_enough_for((1 << 32) - 1));
-    /// assert!(!Mark::default().is_enough_for(1 << 32));
+    /// # use litelease_core::Epoch;
+    /// assert!(Epoch::default().is_enough_for((1 << 32) - 1));
+    /// assert!(!Epoch::default().is_enough_for(1 << 32));
     /// ```
     #[inline]
     pub fn is_enough_for(self, token: i64) -> bool {
         token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
     }
 
-    /// A floor far above everything granted since a backup, of which this is the mark, and above `newest`: the newest
+    /// A floor far above everything granted since a backup, of which this is the epoch, and above `newest`: the newest
     /// token of the backup, or one that was seen elsewhere if that is larger.
     ///
     /// ```
-    /// # use litelease_core::Mark;
-    /// assert_eq!(Mark::default().floor_after_restore(41)?, 1 << 46);
+    /// # use litelease_core::Epoch;
+    /// assert_eq!(Epoch::default().floor_after_restore(41)?, 1 << 46);
     /// # Ok::<(), litelease_core::Refusal>(())
     /// ```
     pub fn floor_after_restore(self, newest: i64) -> Result<i64, Refusal> {
-        Mark { floor: self.floor.max(newest), ..self }.floor_after(RESTORE_EPOCHS)
+        Epoch { floor: self.floor.max(newest), ..self }.floor_after(RESTORE_EPOCHS)
     }
 
     fn floor_after(self, epochs: i64) -> Result<i64, Refusal> {

@@ -1,14 +1,14 @@
-//! Keeping the mark: the floor of all tokens and the boot that may have lost some, in `litelease_meta`.
+//! Keeping the epoch: the floor of all tokens and the boot that may have lost some, in `litelease_meta`.
 //!
-//! What a mark means is `litelease_core::Mark`'s. Here it is read, and stored so that a power cut cannot take
+//! What an epoch means is `litelease_core::Epoch`'s. Here it is read, and stored so that a power cut cannot take
 //! it even where it can take a grant.
 
-use litelease_core::{Here, Mark, epochs_left};
+use litelease_core::{CommitContext, Epoch, epochs_left};
 
 use crate::boot::Boot;
 use crate::schema::{FORMAT, META, create, damaged_meta};
 use crate::sqlite::{Value, code};
-use crate::statements::{CONFIRM_MARK, FORGET_MARK, JOURNAL_MODE, KEEP_MARK, execute_once};
+use crate::statements::{CONFIRM_EPOCH, FORGET_EPOCH, JOURNAL_MODE, KEEP_EPOCH, execute_once};
 use crate::transaction::Boundary;
 use crate::{Error, Store};
 
@@ -61,35 +61,35 @@ impl EpochInfo {
 /// What is to be confirmed after a commit of our own.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unconfirmed {
-    /// There is no such commit: a mark is stored as it is.
+    /// There is no such commit: an epoch is stored as it is.
     No,
     /// Nothing yet.
     Nothing,
-    /// This mark.
-    Mark(Mark),
+    /// This epoch.
+    Epoch(Epoch),
 }
 
 impl Store {
-    /// The mark that is needed before `token` may be granted, if this one will not do.
+    /// The epoch that is needed before `token` may be granted, if this one will not do.
     pub(crate) fn needed(
         &self,
         boundary: Boundary,
-        mark: Mark,
+        epoch: Epoch,
         token: i64,
-    ) -> Result<Option<Mark>, Error> {
-        needed(mark, self.here(boundary)?, token)
+    ) -> Result<Option<Epoch>, Error> {
+        needed(epoch, self.commit_context(boundary)?, token)
     }
 
-    /// Stores the mark that is needed before `token` may be granted.
-    pub(crate) fn leave_mark(&self, boundary: Boundary, token: i64) -> Result<(), Error> {
-        self.durably(boundary, |here| self.keep_needed(here, token))
+    /// Stores the epoch that is needed before `token` may be granted.
+    pub(crate) fn record_epoch(&self, boundary: Boundary, token: i64) -> Result<(), Error> {
+        self.durably(boundary, |context| self.record_needed(context, token))
     }
 
     /// The same in a transaction that is open.
-    pub(crate) fn keep_needed(&self, here: Here, token: i64) -> Result<(), Error> {
+    pub(crate) fn record_needed(&self, context: CommitContext, token: i64) -> Result<(), Error> {
         self.verify()?;
-        match needed(self.mark()?, here, token)? {
-            Some(mark) => self.keep(mark),
+        match needed(self.epoch_record()?, context, token)? {
+            Some(epoch) => self.keep(epoch),
             // Somebody else was faster.
             None => Ok(()),
         }
@@ -99,8 +99,8 @@ impl Store {
     ///
     /// On a read-only connection it does nothing: nobody can be granted anything through it, either.
     pub(crate) fn record_boot(&self) -> Result<(), Error> {
-        if recording(self.mark()?, self.here(Boundary::Own)?)?.is_some() {
-            match self.durably(Boundary::Own, |here| self.keep_recording(here)) {
+        if recording(self.epoch_record()?, self.commit_context(Boundary::Own)?)?.is_some() {
+            match self.durably(Boundary::Own, |context| self.keep_recording(context)) {
                 Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => {
                     return Ok(());
                 }
@@ -112,10 +112,10 @@ impl Store {
     }
 
     /// The same in a transaction that is open.
-    pub(crate) fn keep_recording(&self, here: Here) -> Result<(), Error> {
+    pub(crate) fn keep_recording(&self, context: CommitContext) -> Result<(), Error> {
         self.verify()?;
-        match recording(self.mark()?, here)? {
-            Some(mark) => self.keep(mark),
+        match recording(self.epoch_record()?, context)? {
+            Some(epoch) => self.keep(epoch),
             // Somebody else was faster.
             None => Ok(()),
         }
@@ -148,7 +148,7 @@ impl Store {
             let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;
-            let floor = self.mark()?.floor;
+            let floor = self.epoch_record()?.floor;
             Ok(EpochInfo { newest: floor.max(names).max(slots), boot })
         })
     }
@@ -156,7 +156,7 @@ impl Store {
     /// Returns whether the present boot is recorded.
     pub fn boot_record(&self) -> Result<BootRecord, Error> {
         self.verify()?;
-        Ok(match (self.mark()?.boot, self.connection.boot()) {
+        Ok(match (self.epoch_record()?.boot, self.connection.boot()) {
             // Nothing in memory outlives a boot.
             (_, 0) => BootRecord::Durable,
             (found, boot) if found == boot => BootRecord::Durable,
@@ -166,22 +166,22 @@ impl Store {
     }
 
     /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is then.
-    pub(crate) fn raise_floor(&self, here: Here, floor: i64) -> Result<i64, Error> {
-        let raised = self.mark()?.raised(floor, here);
+    pub(crate) fn raise_floor(&self, context: CommitContext, floor: i64) -> Result<i64, Error> {
+        let raised = self.epoch_record()?.raised(floor, context);
         let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
         self.keep(raised).map(|()| raised.floor)
     }
 
-    /// The mark of the file.
-    pub(crate) fn mark(&self) -> Result<Mark, Error> {
-        if !self.keeps_mark.get() {
-            return Ok(Mark::default());
+    /// The epoch of the file.
+    pub(crate) fn epoch_record(&self) -> Result<Epoch, Error> {
+        if !self.has_epoch.get() {
+            return Ok(Epoch::default());
         }
-        self.mark_in_batch(|| self.stored_mark())
+        self.epoch_in_batch(|| self.stored_epoch())
     }
 
-    fn stored_mark(&self) -> Result<Mark, Error> {
-        self.statements.mark.with(self.connection, |statement| {
+    fn stored_epoch(&self) -> Result<Epoch, Error> {
+        self.statements.epoch.with(self.connection, |statement| {
             let mut run = statement.run(&[])?;
             run.step()?;
             let number = |index| run.column(index).and_then(Value::integer);
@@ -190,7 +190,7 @@ impl Store {
                 return Err(self.verify().err().unwrap_or_else(damaged_meta));
             };
             let boot = Boot::present().read(boot, floor, &self.connection.filename());
-            Ok(Mark { floor, boot })
+            Ok(Epoch { floor, boot })
         })
     }
 
@@ -200,31 +200,31 @@ impl Store {
     pub(crate) fn durably<T>(
         &self,
         boundary: Boundary,
-        work: impl FnOnce(Here) -> Result<T, Error>,
+        work: impl FnOnce(CommitContext) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        let here = self.here(boundary)?;
-        if !here.is_own {
-            return self.within(boundary, || work(here));
+        let context = self.commit_context(boundary)?;
+        if !context.is_own {
+            return self.within(boundary, || work(context));
         }
         self.unconfirmed.set(Unconfirmed::Nothing);
-        let done = match here.is_weak {
-            true => self.with_synchronous(EXTRA, || self.within(boundary, || work(here))),
-            false => self.within(boundary, || work(here)),
+        let done = match context.may_lose_commits {
+            true => self.with_synchronous(EXTRA, || self.within(boundary, || work(context))),
+            false => self.within(boundary, || work(context)),
         };
         let unconfirmed = self.unconfirmed.replace(Unconfirmed::No);
-        if let (Ok(_), Unconfirmed::Mark(mark)) = (&done, unconfirmed) {
-            self.confirm(mark)?;
+        if let (Ok(_), Unconfirmed::Epoch(epoch)) = (&done, unconfirmed) {
+            self.confirm(epoch)?;
         }
         done
     }
 
-    /// Says that a mark is sure, once the commit that made it has been synced.
+    /// Says that an epoch is sure, once the commit that made it has been synced.
     ///
-    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew: it would see a mark
+    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew: it would see an epoch
     /// that a power cut can still take. If this commit gets lost, that is no harm either.
-    fn confirm(&self, mark: Mark) -> Result<(), Error> {
-        let values = [mark.boot, mark.floor].map(Value::Integer);
-        self.within(Boundary::Own, || execute_once(self.connection, CONFIRM_MARK, &values))
+    fn confirm(&self, epoch: Epoch) -> Result<(), Error> {
+        let values = [epoch.boot, epoch.floor].map(Value::Integer);
+        self.within(Boundary::Own, || execute_once(self.connection, CONFIRM_EPOCH, &values))
     }
 
     fn with_synchronous<T>(
@@ -253,49 +253,49 @@ impl Store {
         }
     }
 
-    fn keep(&self, mark: Mark) -> Result<(), Error> {
-        if !self.keeps_mark.get() {
+    fn keep(&self, epoch: Epoch) -> Result<(), Error> {
+        if !self.has_epoch.get() {
             create(self.connection, &META)?;
         }
-        let mark = self.unsure(mark)?;
+        let epoch = self.unsure(epoch)?;
         self.connection.keeping_last_insert_rowid(|| {
-            let values = [FORMAT, mark.floor, mark.boot].map(Value::Integer);
-            execute_once(self.connection, KEEP_MARK, &values)
+            let values = [FORMAT, epoch.floor, epoch.boot].map(Value::Integer);
+            execute_once(self.connection, KEEP_EPOCH, &values)
         })?;
-        self.forget_mark();
-        Boot::present().remember(mark.floor, self.connection.filename());
+        self.forget_epoch();
+        Boot::present().remember(epoch.floor, self.connection.filename());
         Ok(())
     }
 
-    /// The mark as it is stored before it is confirmed.
-    fn unsure(&self, mark: Mark) -> Result<Mark, Error> {
-        if mark.boot <= 0 || self.unconfirmed.get() == Unconfirmed::No {
-            return Ok(mark);
+    /// The epoch as it is stored before it is confirmed.
+    fn unsure(&self, epoch: Epoch) -> Result<Epoch, Error> {
+        if epoch.boot <= 0 || self.unconfirmed.get() == Unconfirmed::No {
+            return Ok(epoch);
         }
         // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes first.
-        execute_once(self.connection, FORGET_MARK, &[])?;
-        self.unconfirmed.set(Unconfirmed::Mark(mark));
-        Ok(Mark { boot: -mark.boot, ..mark })
+        execute_once(self.connection, FORGET_EPOCH, &[])?;
+        self.unconfirmed.set(Unconfirmed::Epoch(epoch));
+        Ok(Epoch { boot: -epoch.boot, ..epoch })
     }
 
     /// What is at risk in this transaction.
     ///
-    /// In a file that has no mark because nothing was ever at risk, every grant asks: the caller may have changed
+    /// In a file that has no epoch because nothing was ever at risk, every grant asks: the caller may have changed
     /// the pragmas. That is little next to the sync that such a grant waits for.
-    pub(crate) fn here(&self, boundary: Boundary) -> Result<Here, Error> {
-        if let Some(here) = self.here_in_batch() {
+    pub(crate) fn commit_context(&self, boundary: Boundary) -> Result<CommitContext, Error> {
+        if let Some(context) = self.context_in_batch() {
             // Nobody can change the pragmas in a transaction.
-            return Ok(here);
+            return Ok(context);
         }
-        Ok(Here {
+        Ok(CommitContext {
             boot: self.connection.boot(),
-            is_weak: self.is_weak()?,
+            may_lose_commits: self.may_lose_commits()?,
             is_own: boundary == Boundary::Own,
         })
     }
 
     /// Whether a power cut can take commits that this connection has acknowledged.
-    fn is_weak(&self) -> Result<bool, Error> {
+    fn may_lose_commits(&self) -> Result<bool, Error> {
         if self.connection.boot() == 0 {
             return Ok(false);
         }
@@ -321,12 +321,12 @@ pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
     }
 }
 
-fn recording(mark: Mark, here: Here) -> Result<Option<Mark>, Error> {
-    mark.recording(here).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
+fn recording(epoch: Epoch, context: CommitContext) -> Result<Option<Epoch>, Error> {
+    epoch.recording(context).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
 }
 
-fn needed(mark: Mark, here: Here, token: i64) -> Result<Option<Mark>, Error> {
-    mark.needed(token, here).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
+fn needed(epoch: Epoch, context: CommitContext, token: i64) -> Result<Option<Epoch>, Error> {
+    epoch.needed(token, context).map_err(|refusal| Error::refused(EVERY_NAME, refusal))
 }
 
 /// What an error about the file's own numbers names.
