@@ -10,7 +10,7 @@ use litelease_core::{MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
 use crate::schema::{Table, is_there};
 use crate::sqlite::{Statement, Value, code};
-use crate::statements::{Held, execute_once};
+use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
 /// The pools. The newest token of all slots is the largest here, unless the file's floor is larger.
@@ -137,21 +137,21 @@ pub(crate) const FREE_POOLS: &str = "UPDATE main.litelease_pools SET used = 0";
 
 /// The statements of pools that are kept.
 pub(crate) struct PoolStatements {
-    find: Held,
-    count_used: Held,
-    count_lent: Held,
-    sweep: Held,
-    lowest_free: Held,
-    newest: Held,
-    lend: Held,
-    lend_by_key: Held,
-    random: Held,
-    by_lease: Held,
-    by_key: Held,
-    give_back: Held,
-    give_back_by_key: Held,
-    prolong: Held,
-    next_expiry: Held,
+    find: CachedStatement,
+    count_used: CachedStatement,
+    count_lent: CachedStatement,
+    sweep: CachedStatement,
+    lowest_free: CachedStatement,
+    newest: CachedStatement,
+    lend: CachedStatement,
+    lend_by_key: CachedStatement,
+    random: CachedStatement,
+    by_lease: CachedStatement,
+    by_key: CachedStatement,
+    give_back: CachedStatement,
+    give_back_by_key: CachedStatement,
+    prolong: CachedStatement,
+    next_expiry: CachedStatement,
 }
 
 impl PoolStatements {
@@ -162,21 +162,21 @@ impl PoolStatements {
 
     pub(crate) const fn new() -> Self {
         PoolStatements {
-            find: Held::new(FIND),
-            count_used: Held::new(COUNT_USED),
-            count_lent: Held::new(COUNT_LENT),
-            sweep: Held::new(SWEEP),
-            lowest_free: Held::new(LOWEST_FREE),
-            newest: Held::new(NEWEST_SLOT),
-            lend: Held::new(LEND),
-            lend_by_key: Held::new(LEND_BY_KEY),
-            random: Held::new(RANDOM),
-            by_lease: Held::new(BY_LEASE),
-            by_key: Held::new(BY_KEY),
-            give_back: Held::new(GIVE_BACK),
-            give_back_by_key: Held::new(GIVE_BACK_BY_KEY),
-            prolong: Held::new(PROLONG),
-            next_expiry: Held::new(NEXT_EXPIRY),
+            find: CachedStatement::new(FIND),
+            count_used: CachedStatement::new(COUNT_USED),
+            count_lent: CachedStatement::new(COUNT_LENT),
+            sweep: CachedStatement::new(SWEEP),
+            lowest_free: CachedStatement::new(LOWEST_FREE),
+            newest: CachedStatement::new(NEWEST_SLOT),
+            lend: CachedStatement::new(LEND),
+            lend_by_key: CachedStatement::new(LEND_BY_KEY),
+            random: CachedStatement::new(RANDOM),
+            by_lease: CachedStatement::new(BY_LEASE),
+            by_key: CachedStatement::new(BY_KEY),
+            give_back: CachedStatement::new(GIVE_BACK),
+            give_back_by_key: CachedStatement::new(GIVE_BACK_BY_KEY),
+            prolong: CachedStatement::new(PROLONG),
+            next_expiry: CachedStatement::new(NEXT_EXPIRY),
         }
     }
 }
@@ -441,8 +441,13 @@ impl Store {
         self.changed(1, "a pool")
     }
 
-    fn lent(&self, held: &Held, number: i64, by: &str) -> Result<Option<Borrowed>, Error> {
-        held.with(self.connection, |statement| {
+    fn lent(
+        &self,
+        cached: &CachedStatement,
+        number: i64,
+        by: &str,
+    ) -> Result<Option<Borrowed>, Error> {
+        cached.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Integer(number), Value::Text(by)])?;
             if !run.step()? {
                 return Ok(None);

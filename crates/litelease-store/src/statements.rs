@@ -92,30 +92,30 @@ pub(crate) const LOCK: &str = "UPDATE main.litelease_resources SET token = token
 
 /// The statements of one connection.
 pub(crate) struct Statements {
-    pub(crate) load: Held,
+    pub(crate) load: CachedStatement,
     /// The same for whoever depends on guards, too.
-    pub(crate) fenced: Held,
-    pub(crate) presenting: Held,
-    pub(crate) prolong: Held,
-    pub(crate) free: Held,
+    pub(crate) fenced: CachedStatement,
+    pub(crate) presenting: CachedStatement,
+    pub(crate) prolong: CachedStatement,
+    pub(crate) free: CachedStatement,
     pub(crate) update: Granting,
     pub(crate) insert: Granting,
-    pub(crate) epoch: Held,
-    pub(crate) lock: Held,
-    pub(crate) begin: Held,
-    pub(crate) commit: Held,
-    pub(crate) rollback: Held,
+    pub(crate) epoch: CachedStatement,
+    pub(crate) lock: CachedStatement,
+    pub(crate) begin: CachedStatement,
+    pub(crate) commit: CachedStatement,
+    pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
 }
 
 /// A statement that may store a new token, for files without and with an epoch.
 pub(crate) struct Granting {
-    plain: Held,
-    with_epoch: Held,
+    plain: CachedStatement,
+    with_epoch: CachedStatement,
 }
 
 /// A statement that is compiled at its first use and then kept.
-pub(crate) struct Held {
+pub(crate) struct CachedStatement {
     sql: &'static str,
     calls: Calls,
     kept: RefCell<Option<Statement>>,
@@ -132,24 +132,24 @@ enum Calls {
 impl Statements {
     pub(crate) const fn new() -> Self {
         Statements {
-            load: Held::new(LOAD),
-            fenced: Held::new(LOAD),
-            presenting: Held::calling(Calls::Presenting, PRESENTING),
-            prolong: Held::asking(PROLONG),
-            free: Held::asking(FREE),
+            load: CachedStatement::new(LOAD),
+            fenced: CachedStatement::new(LOAD),
+            presenting: CachedStatement::calling(Calls::Presenting, PRESENTING),
+            prolong: CachedStatement::asking(PROLONG),
+            free: CachedStatement::asking(FREE),
             update: Granting {
-                plain: Held::asking(update!("")),
-                with_epoch: Held::asking(with_epoch!(update)),
+                plain: CachedStatement::asking(update!("")),
+                with_epoch: CachedStatement::asking(with_epoch!(update)),
             },
             insert: Granting {
-                plain: Held::asking(insert!("")),
-                with_epoch: Held::asking(with_epoch!(insert)),
+                plain: CachedStatement::asking(insert!("")),
+                with_epoch: CachedStatement::asking(with_epoch!(insert)),
             },
-            epoch: Held::new(EPOCH_RECORD),
-            lock: Held::new(LOCK),
-            begin: Held::new("BEGIN IMMEDIATE"),
-            commit: Held::new("COMMIT"),
-            rollback: Held::new("ROLLBACK"),
+            epoch: CachedStatement::new(EPOCH_RECORD),
+            lock: CachedStatement::new(LOCK),
+            begin: CachedStatement::new("BEGIN IMMEDIATE"),
+            commit: CachedStatement::new("COMMIT"),
+            rollback: CachedStatement::new("ROLLBACK"),
             pools: PoolStatements::new(),
         }
     }
@@ -168,22 +168,22 @@ impl Statements {
 
 impl Granting {
     /// The form that looks at the file's epoch too, or the one that does not.
-    pub(crate) fn form(&self, reads_epoch: bool) -> &Held {
+    pub(crate) fn form(&self, reads_epoch: bool) -> &CachedStatement {
         if reads_epoch { &self.with_epoch } else { &self.plain }
     }
 }
 
-impl Held {
+impl CachedStatement {
     pub(crate) const fn new(sql: &'static str) -> Self {
-        Held::calling(Calls::Nothing, sql)
+        CachedStatement::calling(Calls::Nothing, sql)
     }
 
     const fn asking(sql: &'static str) -> Self {
-        Held::calling(Calls::TheRule, sql)
+        CachedStatement::calling(Calls::TheRule, sql)
     }
 
     const fn calling(calls: Calls, sql: &'static str) -> Self {
-        Held { sql, calls, kept: RefCell::new(None) }
+        CachedStatement { sql, calls, kept: RefCell::new(None) }
     }
 
     pub(crate) fn is_compiled(&self) -> bool {

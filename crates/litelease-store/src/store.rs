@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::change::Change;
 use crate::epoch::Unconfirmed;
 use crate::sqlite::{Connection, Value, code};
-use crate::statements::{Held, Statements, stored_row, stored_state};
+use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
 use crate::transaction::Boundary;
 use crate::{Error, When};
 
@@ -266,7 +266,7 @@ impl Store {
     /// changes.
     fn look_through<T>(
         &self,
-        load: &Held,
+        load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,
         name: &str,
         mut answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
