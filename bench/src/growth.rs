@@ -49,7 +49,7 @@ pub(crate) fn borrows() -> Result<Series> {
         let (start, pools) = (cpu(), db.pools());
         for _ in 0..CALLS {
             let lent = pools.borrow_at("p", TTL, 100)?.ok_or("the pool is full")?;
-            pools.return_slot_at("p", &lent.lease, 100)?;
+            pools.return_slot_at("p", &lent.lease_id, 100)?;
         }
         Ok(micros(start))
     })?;

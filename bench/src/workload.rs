@@ -124,7 +124,7 @@ fn batches(db: &Litelease, rounds: u32) -> Result<()> {
     for round in 0..rounds {
         let now_ms = 100 + i64::from(round);
         db.begin_batch()?;
-        let lend = |_| Ok(pools.borrow_at("p", TTL, now_ms)?.ok_or("the pool is full")?.lease);
+        let lend = |_| Ok(pools.borrow_at("p", TTL, now_ms)?.ok_or("the pool is full")?.lease_id);
         let leases = (0..64).map(lend).collect::<Result<Vec<_>>>()?;
         db.commit_batch()?;
         db.begin_batch()?;

@@ -33,9 +33,9 @@ def test_slots_are_lent_out_and_returned() -> None:
     assert first and second and (first.slot.position, second.slot.position) == (0, 1)
     assert pools.borrow("gpu", ttl=30) is None
     assert [slot.note for slot in pools.slots("gpu")] == ["nightly import", None]
-    assert pools.return_slot("gpu", first.lease) is True
-    assert pools.return_slot("gpu", first.lease) is False
-    renewed = pools.renew("gpu", second.lease, ttl=3600)
+    assert pools.return_slot("gpu", first.lease_id) is True
+    assert pools.return_slot("gpu", first.lease_id) is False
+    renewed = pools.renew("gpu", second.lease_id, ttl=3600)
     assert renewed and renewed.token == second.slot.token and renewed.expires_at_ms > second.slot.expires_at_ms
     assert pools.delete("gpu") is True
 
@@ -72,6 +72,6 @@ def test_a_restored_file_is_fenced_with_its_pools(tmp_path: Path) -> None:
     old = pools.borrow("gpu", ttl=3600)
     assert old is not None
     floor = Litelease(conn).restore_fence()
-    assert pools.renew("gpu", old.lease, ttl=30) is None
+    assert pools.renew("gpu", old.lease_id, ttl=30) is None
     new = pools.borrow("gpu", ttl=30)
     assert new is not None and new.slot.token == floor + 1

@@ -91,7 +91,7 @@ class Player:
         if step.verb == "borrow":
             borrowed = pools.borrow(name, ttl_ms=ttl, now_ms=now, key=step.words.get("key"))
             if borrowed:
-                self.lent[label] = borrowed.lease
+                self.lent[label] = borrowed.lease_id
             return slots([borrowed.slot] if borrowed else [])
         if step.verb == "return":
             return "returned" if pools.return_slot(name, lease, now_ms=now) else "none"

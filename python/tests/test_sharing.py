@@ -85,7 +85,7 @@ def test_pools_share_the_lock_of_the_connection(tmp_path: Path) -> None:
                     db.raise_name("x", -5)  # is rolled back, and nobody's slot with it
             elif borrowed := pools.borrow("p", 30):
                 told.append(borrowed.slot.token)
-                assert pools.return_slot("p", borrowed.lease)
+                assert pools.return_slot("p", borrowed.lease_id)
 
     in_threads(4, work)
     assert len(told) == len(set(told)) > 10

@@ -203,7 +203,7 @@ fn perform_on_pools(
             let wishes = key.iter().fold(Borrow::new(), |wishes, key| wishes.key(key));
             let borrowed = pools.borrow_with_at(pool, ttl, wishes, now_ms)?;
             if let Some(borrowed) = &borrowed {
-                lent.insert(lease.clone(), borrowed.lease.clone());
+                lent.insert(lease.clone(), borrowed.lease_id.clone());
             }
             play::slot(borrowed.map(|borrowed| borrowed.slot))
         }

@@ -69,7 +69,7 @@ fn a_whole_borrow_costs_the_same_in_a_pool_of_any_size_and_among_any_number_of_p
         }
         // Statements are compiled, and the schema looked at, before it counts.
         let first = db.pools().borrow_at("p", ttl, 100).unwrap().unwrap();
-        assert!(db.pools().return_slot_at("p", &first.lease, 100).unwrap());
+        assert!(db.pools().return_slot_at("p", &first.lease_id, 100).unwrap());
         let before = counter.load(Ordering::Relaxed);
         let lent = db.pools().borrow_at("p", ttl, 100).unwrap();
         assert_eq!(lent.unwrap().slot.position, count / 2);
@@ -96,9 +96,9 @@ fn a_full_pool_is_told_without_the_write_lock() {
     assert!(!pools.return_slot("p", "unknown").unwrap());
     assert_eq!(pools.renew("p", "unknown", LONG).unwrap(), None);
     assert_eq!(pools.info("p").unwrap().unwrap().in_use, 1);
-    assert_eq!(sqlite_code(pools.return_slot("p", &lent.lease)), 5);
+    assert_eq!(sqlite_code(pools.return_slot("p", &lent.lease_id)), 5);
     other.execute_batch("ROLLBACK").unwrap();
-    assert!(pools.return_slot("p", &lent.lease).unwrap());
+    assert!(pools.return_slot("p", &lent.lease_id).unwrap());
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_restored_file_is_fenced_with_its_pools() {
     let floor = db.restore_fence().unwrap();
     assert!(floor > old.slot.token);
     assert_eq!(pools.info("p").unwrap().unwrap().in_use, 0);
-    assert_eq!(pools.renew("p", &old.lease, LONG).unwrap(), None);
+    assert_eq!(pools.renew("p", &old.lease_id, LONG).unwrap(), None);
     assert_eq!(pools.borrow("p", LONG).unwrap().unwrap().slot.token, floor + 1);
 }
 
@@ -147,7 +147,7 @@ fn a_token_counts_even_if_its_slot_was_given_back_or_its_pool_deleted_in_the_sam
         assert!(lent.slot.token > newest, "{lent:?} after {newest}");
         newest = lent.slot.token;
         match deletes {
-            false => assert!(pools.return_slot("p", &lent.lease).unwrap()),
+            false => assert!(pools.return_slot("p", &lent.lease_id).unwrap()),
             true => {
                 assert!(pools.delete("p").unwrap());
                 pools.register("p", 2).unwrap();
@@ -202,7 +202,7 @@ fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String;
                 let borrowed = pools.borrow_with_at(id, ttl, wishes, now_ms);
                 told(borrowed.map(|borrowed| {
                     borrowed.map(|borrowed| {
-                        lent.push(borrowed.lease);
+                        lent.push(borrowed.lease_id);
                         borrowed.slot
                     })
                 }))
@@ -241,7 +241,7 @@ fn what_the_caller_inserted_last_stays_so() {
     for _ in 0..2 {
         let lent = db.pools().borrow("p", LONG).unwrap().unwrap();
         assert_eq!(db.conn().last_insert_rowid(), 2);
-        assert!(db.pools().return_slot("p", &lent.lease).unwrap());
+        assert!(db.pools().return_slot("p", &lent.lease_id).unwrap());
     }
 }
 
@@ -253,7 +253,7 @@ fn the_last_number_of_a_pool_has_slots_and_one_after_it_is_refused() {
     db.conn().execute("UPDATE litelease_pools SET number = (1 << 43) - 1", []).unwrap();
     let lent = [0, 1].map(|_| pools.borrow("p", LONG).unwrap().unwrap());
     assert_eq!(lent.each_ref().map(|lent| lent.slot.position), [0, 1]);
-    assert!(lent.iter().all(|lent| pools.return_slot("p", &lent.lease).unwrap()));
+    assert!(lent.iter().all(|lent| pools.return_slot("p", &lent.lease_id).unwrap()));
     db.conn().execute("UPDATE litelease_pools SET number = 1 << 43", []).unwrap();
     assert!(matches!(pools.borrow("p", LONG), Err(Error::SchemaMismatch { .. })));
 }
@@ -265,7 +265,7 @@ fn a_lease_of_another_slot_or_pool_is_unknown() {
     for pool in ["p", "q"] {
         pools.register(pool, 2).unwrap();
     }
-    let [first, second] = [0, 1].map(|_| pools.borrow("p", LONG).unwrap().unwrap().lease);
+    let [first, second] = [0, 1].map(|_| pools.borrow("p", LONG).unwrap().unwrap().lease_id);
     // The position of one with the rest of the other.
     let mixed = format!("{}{}", &first[..28], &second[28..]);
     assert_ne!(first[28..], second[28..]);
@@ -303,7 +303,7 @@ fn tables_that_are_not_ours_are_refused_by_name() {
         db.conn().execute_batch(damage).unwrap();
         let tried: Vec<Error> = [
             db.pools().borrow("p", LONG).map(drop).unwrap_err(),
-            db.pools().return_slot("p", &lent.lease).map(drop).unwrap_err(),
+            db.pools().return_slot("p", &lent.lease_id).map(drop).unwrap_err(),
             db.pools().register("p", 2).map(drop).unwrap_err(),
             db.pools().delete("p").map(drop).unwrap_err(),
         ]
@@ -365,14 +365,14 @@ fn errors_do_not_tell_the_id_of_a_pool_or_a_lease() {
     let errors = [
         db.pools().borrow(secret, LONG).map(drop).unwrap_err(),
         db.pools().borrow(secret, Duration::ZERO).map(drop).unwrap_err(),
-        db.pools().return_slot(secret, &lent.lease).map(drop).unwrap_err(),
-        db.pools().renew(secret, &lent.lease, LONG).map(drop).unwrap_err(),
+        db.pools().return_slot(secret, &lent.lease_id).map(drop).unwrap_err(),
+        db.pools().renew(secret, &lent.lease_id, LONG).map(drop).unwrap_err(),
         db.pools().register(secret, -1).map(drop).unwrap_err(),
         db.pools().delete(secret).map(drop).unwrap_err(),
     ];
     for error in errors {
         let text = format!("{error} {error:?}");
-        assert!(!text.contains(secret) && !text.contains(&lent.lease), "{text}");
+        assert!(!text.contains(secret) && !text.contains(&lent.lease_id), "{text}");
     }
 }
 
@@ -393,7 +393,7 @@ fn threads_on_one_file_never_have_the_same_slot_and_no_token_comes_twice() {
                         assert_eq!(slot.fetch_add(1, Ordering::SeqCst), 0, "two have {lent:?}");
                         tokens.push(lent.slot.token);
                         slot.fetch_sub(1, Ordering::SeqCst);
-                        assert!(db.pools().return_slot("p", &lent.lease).unwrap());
+                        assert!(db.pools().return_slot("p", &lent.lease_id).unwrap());
                     }
                     tokens
                 })
@@ -413,5 +413,5 @@ fn a_pool_can_be_the_first_thing_in_a_callers_deferred_transaction() {
     db.pools().register("p", 1).unwrap();
     let lent = db.pools().borrow("p", LONG).unwrap().unwrap();
     db.conn().execute_batch("COMMIT").unwrap();
-    assert_eq!(db.pools().slot("p", &lent.lease).unwrap(), Some(lent.slot));
+    assert_eq!(db.pools().slot("p", &lent.lease_id).unwrap(), Some(lent.slot));
 }

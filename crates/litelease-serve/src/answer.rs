@@ -141,11 +141,11 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Over => Refused::new(409, "the lease is no longer live").into(),
         Answer::Lent(grant) => {
             let borrowed = grant.borrowed;
-            let text = lent(&borrowed.lease, borrowed.slot, grant.ttl_ms).into();
+            let text = lent(&borrowed.lease_id, borrowed.slot, grant.ttl_ms).into();
             let unsent = (!grant.has_key).then(|| Unsent {
                 jobs: jobs.clone(),
                 id: id.clone(),
-                lease: Some(borrowed.lease),
+                lease: Some(borrowed.lease_id),
             });
             let mut response = Response::new(200, JSON, Bytes::new());
             response.body = Body::Whole { text, unsent };

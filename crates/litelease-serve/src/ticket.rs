@@ -74,7 +74,7 @@ impl Drop for Ticket {
             && !lent.has_key
         {
             let (jobs, id) = (self.jobs.clone(), self.id.clone());
-            drop(Unsent { jobs, id, lease: Some(lent.borrowed.lease) });
+            drop(Unsent { jobs, id, lease: Some(lent.borrowed.lease_id) });
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, Stri
         if let Err(Ok(Answer::Lent(lent))) = reply.send(answer)
             && !lent.has_key
         {
-            give_back(id, lent.borrowed.lease);
+            give_back(id, lent.borrowed.lease_id);
         }
     }
 }
@@ -209,7 +209,7 @@ mod tests {
         }
 
         fn hold(&mut self, lent: Lent) {
-            let (position, lease) = (lent.borrowed.slot.position, lent.borrowed.lease.clone());
+            let (position, lease) = (lent.borrowed.slot.position, lent.borrowed.lease_id.clone());
             let response = respond(Answer::Lent(lent), &self.id, &self.jobs);
             if thread_rng().gen_range(0..4) == 0 {
                 // The connection breaks before the answer is sent.

@@ -583,7 +583,7 @@ impl Writer {
             if let Ok(Answer::Lent(lent)) = answer
                 && !lent.has_key
             {
-                self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease)));
+                self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease_id)));
             }
             *answer = Err(Trouble::Database);
         }

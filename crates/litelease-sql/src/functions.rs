@@ -280,7 +280,7 @@ pub(crate) const FUNCTIONS: &[Function] = &[
             let wishes = Wishes { note: given.optional_text(3), key: given.optional_text(4) };
             let (id, ttl_ms) = (given.text(0), given.integer(1));
             let lent = store.borrow_slot(id, ttl_ms, given.when(2), wishes)?;
-            Ok(lent.map_or(Answer::Null, |lent| Answer::Text(lent.lease)))
+            Ok(lent.map_or(Answer::Null, |lent| Answer::Text(lent.lease_id)))
         },
     },
     Function {

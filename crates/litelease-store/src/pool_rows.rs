@@ -211,13 +211,13 @@ impl PoolRow {
 /// # use litelease_store::Borrowed;
 /// # use litelease_core::SlotInfo;
 /// let slot = SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
-/// let borrowed = Borrowed { lease: "d7a4…".into(), slot };
+/// let borrowed = Borrowed { lease_id: "d7a4…".into(), slot };
 /// assert_eq!(borrowed.slot.position, 0);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Borrowed {
     /// The UUID of this lease, by which it is returned and renewed.
-    pub lease: String,
+    pub lease_id: String,
     /// The slot.
     pub slot: SlotInfo,
 }
@@ -382,7 +382,7 @@ impl Store {
         self.changed(1, "a slot")?;
         self.know_newest(Some(slot.token));
         self.count(pool, PoolRow { used: pool.used + 1, newest: slot.token, ..*pool })?;
-        Ok(Borrowed { lease, slot })
+        Ok(Borrowed { lease_id: lease, slot })
     }
 
     pub(crate) fn by_lease(&self, pool: &PoolRow, lease: &str) -> Result<Option<Borrowed>, Error> {
@@ -454,7 +454,7 @@ impl Store {
             }
             let slot = slot([run.column(0), run.column(1), run.column(2)])?;
             let lease = run.column(3).and_then(Value::text).ok_or_else(damaged_slot)?;
-            Ok(Some(Borrowed { lease: lease.into(), slot }))
+            Ok(Some(Borrowed { lease_id: lease.into(), slot }))
         })
     }
 

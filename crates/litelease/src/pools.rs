@@ -23,7 +23,7 @@ use crate::{Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 /// pools.register("importers", 4)?;
 /// if let Some(borrowed) = pools.borrow("importers", Duration::from_secs(30))? {
 ///     println!("slot {}, token {}", borrowed.slot.position, borrowed.slot.token);
-///     pools.return_slot("importers", &borrowed.lease)?;
+///     pools.return_slot("importers", &borrowed.lease_id)?;
 /// }
 /// # Ok::<(), litelease::Error>(())
 /// ```
@@ -276,8 +276,8 @@ impl Pools<'_> {
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
-    /// assert!(pools.return_slot("importers", &borrowed.lease)?);
-    /// assert!(!pools.return_slot("importers", &borrowed.lease)?);
+    /// assert!(pools.return_slot("importers", &borrowed.lease_id)?);
+    /// assert!(!pools.return_slot("importers", &borrowed.lease_id)?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
@@ -311,7 +311,7 @@ impl Pools<'_> {
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
-    /// let renewed = pools.renew("importers", &borrowed.lease, Duration::from_secs(60))?;
+    /// let renewed = pools.renew("importers", &borrowed.lease_id, Duration::from_secs(60))?;
     /// assert_eq!(renewed.unwrap().token, borrowed.slot.token);
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -354,7 +354,7 @@ impl Pools<'_> {
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let borrowed = pools.borrow("importers", Duration::from_secs(30))?.unwrap();
-    /// assert_eq!(pools.slot("importers", &borrowed.lease)?, Some(borrowed.slot));
+    /// assert_eq!(pools.slot("importers", &borrowed.lease_id)?, Some(borrowed.slot));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>> {

@@ -108,7 +108,7 @@ impl Desk {
 #[track_caller]
 fn lent(told: &mut Told) -> String {
     match told.try_recv().unwrap() {
-        Ok(Answer::Lent(lent)) => lent.borrowed.lease,
+        Ok(Answer::Lent(lent)) => lent.borrowed.lease_id,
         answer => panic!("{answer:?}"),
     }
 }
