@@ -16,8 +16,8 @@ use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
+use crate::pending_borrow::PendingBorrow;
 use crate::request::{Head, text};
-use crate::ticket::Ticket;
 use crate::timer::Timer;
 use crate::writer::Changed;
 
@@ -189,11 +189,11 @@ impl App {
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
         let place = self.places.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        let ticket = Ticket::new(answer, self.jobs.clone(), id.clone(), place);
+        let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
         let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
         let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
         self.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
-        ticket.wait(wait.map(|wait| (wait, timer))).await
+        pending_borrow.wait(wait.map(|wait| (wait, timer))).await
     }
 
     async fn ready(&self) -> Result<Response, Refused> {

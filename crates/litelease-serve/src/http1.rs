@@ -29,7 +29,7 @@ const ROOM: usize = 1024;
 
 /// How long, and for how many bytes, a client that is refused may go on sending before it is cut off: it would not see
 /// its answer otherwise.
-const LINGER: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
+const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
 /// Serves a connection, of which something has been read, until it ends.
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
@@ -283,7 +283,7 @@ impl Connection {
     /// Lets the client see its answer before the connection is cut: it may still be sending.
     async fn linger(&mut self) {
         let Connection { client, timer, .. } = self;
-        let (time, most) = LINGER;
+        let (time, most) = DRAIN_LIMITS;
         let drain = async {
             let mut read = 0;
             client.stream.shutdown().await?;

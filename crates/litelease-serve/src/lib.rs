@@ -6,9 +6,9 @@
 mod answer;
 mod body;
 mod calls;
-mod dues;
 mod error;
 mod events;
+mod expiry_schedule;
 mod file;
 mod framing;
 mod high_water;
@@ -20,6 +20,7 @@ mod job;
 mod metrics;
 mod options;
 mod page;
+mod pending_borrow;
 mod program;
 mod queue;
 mod request;
@@ -27,7 +28,6 @@ mod request;
 pub mod seam;
 mod server;
 mod server_lock;
-mod ticket;
 mod timer;
 mod writer;
 

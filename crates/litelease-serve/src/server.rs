@@ -20,7 +20,7 @@ use crate::http2;
 use crate::job::{Answers, Job, Receiver, channel};
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::ticket::deliver_all;
+use crate::pending_borrow::deliver_all;
 use crate::writer::{Changed, Writer};
 
 /// How long a shutdown waits for answers that are being sent.

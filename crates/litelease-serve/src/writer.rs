@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
 use tokio::sync::broadcast;
 
-use crate::dues::Dues;
+use crate::expiry_schedule::ExpirySchedule;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::job::{
@@ -18,20 +18,20 @@ use crate::job::{
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
+use crate::pending_borrow::deliver;
 use crate::queue::Queue;
 use crate::server_lock::ServerLock;
-use crate::ticket::deliver;
 
 /// How often to look whether another process has changed the file, while somebody waits or watches.
-const GLANCE: Duration = Duration::from_millis(20);
+const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long to wait for the next of those who are about to ask, and how often.
-const LINGER: Duration = Duration::from_micros(50);
-const MOMENTS: u32 = 3;
+const BATCH_WAIT_STEP: Duration = Duration::from_micros(50);
+const MAX_BATCH_WAIT_STEPS: u32 = 3;
 
 /// How long to leave a database alone that has failed, while nobody asks for anything.
-const REST: Duration = Duration::from_millis(REST_MS.unsigned_abs());
-const REST_MS: i64 = 1_000;
+const RETRY_PAUSE: Duration = Duration::from_millis(RETRY_PAUSE_MS.unsigned_abs());
+const RETRY_PAUSE_MS: i64 = 1_000;
 
 /// How often to look after what nobody waits for: the lock of the server.
 const IDLE: Duration = Duration::from_secs(5);
@@ -64,17 +64,17 @@ pub(crate) struct Writer {
     /// Grants that nobody has received, to be returned with the next commit.
     unclaimed: Vec<(Id, String)>,
     /// When to try again what the database has failed to do.
-    rests_until: Option<Instant>,
+    retry_at: Option<Instant>,
     /// Where answers are handed over. After a stop nobody may be there, and the writer delivers them itself.
     answers: Option<Answers>,
     changes: broadcast::Sender<Changed>,
     metrics: Arc<Metrics>,
     /// SQLite's count of commits by others, as last seen.
     version: i64,
-    glanced: Instant,
-    glance_every: Duration,
+    polled_at: Instant,
+    poll_interval: Duration,
     /// When a lease ends by itself that somebody may be waiting for.
-    dues: Dues,
+    expiries: ExpirySchedule,
     /// When all who wait are looked after, whatever they wait for, in Unix milliseconds.
     all_due_ms: i64,
     /// Held until the database is closed. Tests do without.
@@ -121,14 +121,14 @@ impl Writer {
             last_batch: 0,
             last_took: Duration::ZERO,
             unclaimed: Vec::new(),
-            rests_until: None,
+            retry_at: None,
             answers: Some(answers),
             changes,
             metrics,
             version: 0,
-            glanced: Instant::now(),
-            glance_every: GLANCE,
-            dues: Dues::default(),
+            polled_at: Instant::now(),
+            poll_interval: CHANGE_POLL_INTERVAL,
+            expiries: ExpirySchedule::default(),
             all_due_ms: i64::MAX,
             lock,
         }
@@ -138,7 +138,7 @@ impl Writer {
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
         while self.turn(jobs) {}
         // Whoever left last may have left a grant behind. If it cannot be returned now, it ends by itself.
-        self.rests_until = None;
+        self.retry_at = None;
         self.commit(jobs);
         self.sync_mark();
     }
@@ -151,7 +151,7 @@ impl Writer {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
         }
-        self.glance();
+        self.poll_for_changes();
         self.commit(jobs);
         true
     }
@@ -171,21 +171,21 @@ impl Writer {
     /// The next job of a commit in which so many were done, while there are any.
     ///
     /// Those who were answered together ask again together, one after the other. A commit that begins with the first of
-    /// them would leave the others to wait for the next one, so it waits for as many: a few moments for each, as they may
+    /// them would leave the others to wait for the next one, so it waits for as many: a few steps for each, as they may
     /// share a core with us, and in all no longer than a commit takes.
     fn next(&mut self, jobs: &Receiver<Job>, done: usize, since: Instant) -> Option<Job> {
         if done >= self.max_batch {
             return None;
         }
-        let mut moments = 0;
+        let mut steps = 0;
         while self.todo.is_empty() {
             let expects = done < self.last_batch && since.elapsed() <= self.last_took;
             match jobs.try_recv() {
                 Ok(job) => self.take(job),
-                Err(_) if expects && moments < MOMENTS => {
+                Err(_) if expects && steps < MAX_BATCH_WAIT_STEPS => {
                     // Asleep, and not waiting: whoever comes meanwhile need not wake us, one after the other.
-                    std::thread::sleep(LINGER);
-                    moments += 1;
+                    std::thread::sleep(BATCH_WAIT_STEP);
+                    steps += 1;
                 }
                 Err(_) => return None,
             }
@@ -196,24 +196,25 @@ impl Writer {
     /// How long there is nothing to do unless somebody comes.
     fn patience(&self) -> Duration {
         let patience = match self.waiters > 0 || self.changes.receiver_count() > 0 {
-            true => GLANCE.min(self.until_due()),
+            true => CHANGE_POLL_INTERVAL.min(self.until_due()),
             false => IDLE,
         };
         let patience = self.mark.due().map_or(patience, |due| patience.min(due));
         match self.unclaimed.is_empty() {
             true => patience,
-            false => patience.min(self.rest()),
+            false => patience.min(self.retry_pause()),
         }
     }
 
     /// How long not to try again what has failed, unless somebody asks for something.
-    fn rest(&self) -> Duration {
-        let until = self.rests_until;
+    fn retry_pause(&self) -> Duration {
+        let until = self.retry_at;
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
     fn until_due(&self) -> Duration {
-        let due_ms = self.dues.first().map_or(self.all_due_ms, |at_ms| at_ms.min(self.all_due_ms));
+        let due_ms =
+            self.expiries.first().map_or(self.all_due_ms, |at_ms| at_ms.min(self.all_due_ms));
         let left_ms = due_ms.saturating_sub((self.clock)());
         Duration::from_millis(left_ms.max(0).unsigned_abs())
     }
@@ -224,18 +225,18 @@ impl Writer {
             return;
         }
         match self.db.pools().next_expiry(id) {
-            Ok(Some(at_ms)) => self.dues.set(id, at_ms),
-            Ok(None) => self.dues.remove(id),
-            Err(_) => self.dues.set(id, (self.clock)().saturating_add(REST_MS)),
+            Ok(Some(at_ms)) => self.expiries.set(id, at_ms),
+            Ok(None) => self.expiries.remove(id),
+            Err(_) => self.expiries.set(id, (self.clock)().saturating_add(RETRY_PAUSE_MS)),
         }
     }
 
     /// Looks whether others have changed the file.
-    fn glance(&mut self) {
-        if self.glanced.elapsed() < self.glance_every {
+    fn poll_for_changes(&mut self) {
+        if self.polled_at.elapsed() < self.poll_interval {
             return;
         }
-        self.glanced = Instant::now();
+        self.polled_at = Instant::now();
         // Whether it is lost is told when something is to be stored.
         let _ = self.lock.as_mut().map(ServerLock::ensure);
         let sql = "PRAGMA data_version";
@@ -251,7 +252,7 @@ impl Writer {
     /// Does all jobs in one commit and answers them. If it fails, it fails for all of them.
     fn commit(&mut self, jobs: &Receiver<Job>) {
         let due = self.due();
-        let returns = !self.unclaimed.is_empty() && self.rest().is_zero();
+        let returns = !self.unclaimed.is_empty() && self.retry_pause().is_zero();
         if !self.todo.is_empty() || returns || !due.is_empty() {
             let unclaimed = std::mem::take(&mut self.unclaimed);
             let mut batch = Batch::default();
@@ -320,7 +321,7 @@ impl Writer {
     /// changed the file.
     fn due(&mut self) -> Vec<Id> {
         let now_ms = (self.clock)();
-        let mut due = self.dues.take(now_ms);
+        let mut due = self.expiries.take(now_ms);
         let is_all = now_ms >= self.all_due_ms;
         if is_all {
             self.all_due_ms = i64::MAX;
@@ -330,7 +331,7 @@ impl Writer {
         due.retain(|id| self.has_something_to_serve(id, now_ms));
         if is_all {
             // Where thousands of pools have somebody who waits, who asks for something comes first.
-            self.glance_every = GLANCE.max(started.elapsed() * 10);
+            self.poll_interval = CHANGE_POLL_INTERVAL.max(started.elapsed() * 10);
         }
         due
     }
@@ -342,7 +343,7 @@ impl Writer {
             // A lease that is over is found to be by serving, even where the pool has become too small to lend its slot
             // again. Otherwise it would hide the next one to end.
             (Ok(Some(info)), Ok(next)) if next.is_none_or(|at_ms| at_ms > now_ms) => {
-                next.iter().for_each(|at_ms| self.dues.set(id, *at_ms));
+                next.iter().for_each(|at_ms| self.expiries.set(id, *at_ms));
                 info.available() > 0
             }
             // Or it was deleted, or the file is in trouble: whoever waits must be told.
@@ -390,7 +391,7 @@ impl Writer {
             Ok(()) => {
                 self.metrics.committed(count, started.elapsed());
                 (self.last_batch, self.last_took) = (count, ending.elapsed());
-                self.rests_until = None;
+                self.retry_at = None;
             }
             Err(_) => {
                 // What cannot be rolled back now is before the next one begins.
@@ -577,7 +578,7 @@ impl Writer {
         tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
         self.unclaimed.extend(unclaimed);
         // Whoever still waits is looked after when it works again.
-        self.all_due_ms = (self.clock)().saturating_add(REST_MS);
+        self.all_due_ms = (self.clock)().saturating_add(RETRY_PAUSE_MS);
         for Answered { id, answer, .. } in &mut batch.answers {
             // A key may have found a lease that its holder has had for long, and keeps a new one for the retry.
             if let Ok(Answer::Lent(lent)) = answer
@@ -589,7 +590,7 @@ impl Writer {
         }
         self.hand_over(batch.answers);
         // Not in a tight loop, while the cause lasts.
-        self.rests_until = Instant::now().checked_add(REST);
+        self.retry_at = Instant::now().checked_add(RETRY_PAUSE);
     }
 
     fn look(&self, id: &Id) -> Result<Answer, Trouble> {
@@ -627,14 +628,14 @@ impl Writer {
     fn forget_if_empty(&mut self, id: &Id) {
         if self.queues.get(id).is_some_and(Queue::is_empty) {
             self.queues.remove(id);
-            self.dues.remove(id);
+            self.expiries.remove(id);
         }
     }
 
     fn stop(&mut self) {
         self.stopping = true;
         self.waiters = 0;
-        self.dues.clear();
+        self.expiries.clear();
         // What was handed over before is delivered, and then the end of this channel is seen.
         self.answers = None;
         for (_, mut queue) in self.queues.drain() {

@@ -184,7 +184,7 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         desk.fails(true);
         desk.turn();
         // However slow this machine is, the rest is not over.
-        let rests = &mut desk.writer.rests_until;
+        let rests = &mut desk.writer.retry_at;
         *rests = rests.map(|until| until + Duration::from_secs(3_600));
         desk.give_back(lent(&mut two));
         (0..5).for_each(|_| desk.turn());
@@ -236,7 +236,7 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         NOW_MS.set(1_600);
         desk.turn();
         lent(&mut waiter);
-        assert_eq!(desk.writer.dues.first(), None);
+        assert_eq!(desk.writer.expiries.first(), None);
     });
 }
 

@@ -15,7 +15,7 @@ use crate::timer::Timer;
 ///
 /// Either the writer finds that nobody listens any more, or the answer is here when this is dropped: so a grant that
 /// nobody takes is given back exactly once.
-pub(crate) struct Ticket {
+pub(crate) struct PendingBorrow {
     answer: oneshot::Receiver<Result<Answer, Trouble>>,
     jobs: Jobs,
     id: Id,
@@ -23,14 +23,14 @@ pub(crate) struct Ticket {
     is_done: bool,
 }
 
-impl Ticket {
+impl PendingBorrow {
     pub(crate) fn new(
         answer: oneshot::Receiver<Result<Answer, Trouble>>,
         jobs: Jobs,
         id: Id,
         place: u64,
     ) -> Self {
-        Ticket { answer, jobs, id, place, is_done: false }
+        PendingBorrow { answer, jobs, id, place, is_done: false }
     }
 
     /// Waits for the answer. With a time, it is "nothing" when that is up.
@@ -65,7 +65,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for PendingBorrow {
     fn drop(&mut self) {
         if self.is_done {
             return;
@@ -142,7 +142,7 @@ mod tests {
     /// A borrow that waits for its answer, or one whose time will be up.
     enum Waiting {
         Asking(Pin<Box<dyn Future<Output = Result<Answer, Trouble>>>>),
-        Timed(Ticket),
+        Timed(PendingBorrow),
     }
 
     impl Clients {
@@ -168,14 +168,14 @@ mod tests {
             self.places += 1;
             let (reply, answer) = oneshot::channel();
             let (id, place) = (self.id.clone(), self.places);
-            let ticket = Ticket::new(answer, self.jobs.clone(), id.clone(), place);
+            let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
             let waits = thread_rng().gen_range(0..4) > 0;
             let borrow =
                 Borrow { id, ttl_ms: 3_600_000, note: None, key: None, waits, place, reply };
             assert!(self.jobs.send(Job::Borrow(borrow)).is_ok());
             self.waiting.push(match thread_rng().gen_range(0..2) {
-                0 => Waiting::Asking(Box::pin(ticket.wait(None))),
-                _ => Waiting::Timed(ticket),
+                0 => Waiting::Asking(Box::pin(pending_borrow.wait(None))),
+                _ => Waiting::Timed(pending_borrow),
             });
         }
 
@@ -190,7 +190,7 @@ mod tests {
         /// One who waits looks whether there is an answer, or has waited long enough.
         fn look(&mut self) {
             let answer = match self.any() {
-                Waiting::Timed(mut ticket) => ticket.close(),
+                Waiting::Timed(mut pending_borrow) => pending_borrow.close(),
                 Waiting::Asking(mut asking) => {
                     match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                         Poll::Ready(answer) => Some(answer),
@@ -303,9 +303,9 @@ mod tests {
                     // Or after that, and before it has looked.
                     let (jobs, todo): (Jobs, Receiver<Job>) = channel();
                     let (reply, answer) = oneshot::channel();
-                    let ticket = Ticket::new(answer, jobs, "p".into(), 1);
+                    let pending_borrow = PendingBorrow::new(answer, jobs, "p".into(), 1);
                     assert!(reply.send(lent(has_key)).is_ok());
-                    drop(ticket);
+                    drop(pending_borrow);
                     let left = todo.try_recv();
                     assert_eq!(matches!(left, Ok(Job::GiveBack { .. })), !has_key);
                     assert!(todo.try_recv().is_err(), "once");

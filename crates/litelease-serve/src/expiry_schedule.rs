@@ -6,12 +6,12 @@ use crate::job::Id;
 
 /// An instant for each pool, in Unix milliseconds.
 #[derive(Default)]
-pub(crate) struct Dues {
+pub(crate) struct ExpirySchedule {
     by_id: HashMap<Id, i64>,
     by_time: BTreeSet<(i64, Id)>,
 }
 
-impl Dues {
+impl ExpirySchedule {
     /// Looks after a pool then, and not at another time.
     pub(crate) fn set(&mut self, id: &Id, at_ms: i64) {
         self.remove(id);
@@ -26,7 +26,7 @@ impl Dues {
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Dues::default();
+        *self = ExpirySchedule::default();
     }
 
     /// The first of all instants.
@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn a_pool_is_due_once_at_the_time_that_was_set_last() {
-        let mut dues = Dues::default();
+        let mut expiries = ExpirySchedule::default();
         let [a, b, c] = ["a", "b", "c"].map(Id::from);
         for (id, at_ms) in [(&a, 100), (&b, 150), (&c, 120), (&a, 160), (&c, 110), (&b, 150)] {
-            dues.set(id, at_ms);
+            expiries.set(id, at_ms);
         }
-        dues.remove(&c);
-        assert_eq!(dues.first(), Some(150));
-        assert!(dues.take(149).is_empty());
-        assert_eq!(dues.take(150), [b]);
-        assert_eq!(dues.take(200), [a]);
-        assert_eq!((dues.first(), dues.by_id.len()), (None, 0));
+        expiries.remove(&c);
+        assert_eq!(expiries.first(), Some(150));
+        assert!(expiries.take(149).is_empty());
+        assert_eq!(expiries.take(150), [b]);
+        assert_eq!(expiries.take(200), [a]);
+        assert_eq!((expiries.first(), expiries.by_id.len()), (None, 0));
     }
 }
