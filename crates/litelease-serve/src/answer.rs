@@ -7,7 +7,7 @@ use litelease::{PoolInfo, SlotInfo};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::job::{Answer, Id, Job, Jobs, State, Trouble};
+use crate::job::{Answer, Id, Job, JobError, Jobs, State};
 
 /// What a request is answered.
 pub(crate) struct Response {
@@ -68,53 +68,53 @@ pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
 /// A request that is not done, and why.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(crate) text: String,
     /// The methods that there are, where it is for the method.
     allow: Option<String>,
 }
 
-impl Refused {
+impl HttpError {
     pub(crate) fn new(status: u16, text: impl Into<String>) -> Self {
-        Refused { status, text: text.into(), allow: None }
+        HttpError { status, text: text.into(), allow: None }
     }
 
     pub(crate) fn method(allow: &str) -> Self {
-        let refused = Refused::new(405, "this path does not take that method");
-        Refused { allow: Some(allow.into()), ..refused }
+        let refused = HttpError::new(405, "this path does not take that method");
+        HttpError { allow: Some(allow.into()), ..refused }
     }
 
     pub(crate) fn nothing_there() -> Self {
-        Refused::new(404, "there is nothing at this path")
+        HttpError::new(404, "there is nothing at this path")
     }
 
     pub(crate) fn too_long() -> Self {
-        Refused::new(413, "the body is longer than 16 KiB")
+        HttpError::new(413, "the body is longer than 16 KiB")
     }
 
     pub(crate) fn too_slow() -> Self {
-        Refused::new(408, "the body took too long")
+        HttpError::new(408, "the body took too long")
     }
 }
 
-impl From<Trouble> for Refused {
-    fn from(trouble: Trouble) -> Self {
-        let (status, text) = match trouble {
-            Trouble::NoSuchPool => (404, "there is no such pool"),
-            Trouble::TooManyWaiters => (429, "too many borrows wait already"),
-            Trouble::TooShort => (409, "the ttl was over before the slot could be handed out"),
-            Trouble::Exhausted => (502, "no larger token exists in this file"),
-            Trouble::Database => (502, "the database failed; it is safe to try again"),
-            Trouble::NotReady(reason) => (503, reason),
-            Trouble::Stopping => (503, "the server is shutting down"),
+impl From<JobError> for HttpError {
+    fn from(error: JobError) -> Self {
+        let (status, text) = match error {
+            JobError::NoSuchPool => (404, "there is no such pool"),
+            JobError::TooManyWaiters => (429, "too many borrows wait already"),
+            JobError::TooShort => (409, "the ttl was over before the slot could be handed out"),
+            JobError::Exhausted => (502, "no larger token exists in this file"),
+            JobError::Database => (502, "the database failed; it is safe to try again"),
+            JobError::NotReady(reason) => (503, reason),
+            JobError::Stopping => (503, "the server is shutting down"),
         };
-        Refused::new(status, text)
+        HttpError::new(status, text)
     }
 }
 
-impl From<Refused> for Response {
-    fn from(refused: Refused) -> Self {
+impl From<HttpError> for Response {
+    fn from(refused: HttpError) -> Self {
         let response = Response::json(refused.status, &json!({ "error": refused.text }));
         refused.allow.into_iter().fold(response, |response, allow| response.with("allow", allow))
     }
@@ -128,7 +128,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         }
         Answer::Ready => Response::new(200, TEXT, "ready\n"),
         Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
-        Answer::Nothing => Refused::new(409, "no resource available").into(),
+        Answer::Nothing => HttpError::new(409, "no resource available").into(),
         Answer::Returned(true) => {
             Response::new(200, JSON, Bytes::from_static(b"{\"returned\":true}"))
         }
@@ -138,7 +138,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Renewed { lease, slot, ttl_ms } => {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
-        Answer::Over => Refused::new(409, "the lease is no longer live").into(),
+        Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
         Answer::Lent(grant) => {
             let borrowed = grant.borrowed;
             let text = lent(&borrowed.lease_id, borrowed.slot, grant.ttl_ms).into();

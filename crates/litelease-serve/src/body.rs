@@ -5,7 +5,7 @@ use std::fmt::{self, Formatter};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use crate::answer::Refused;
+use crate::answer::HttpError;
 use crate::calls::{Field, Kind};
 
 /// The longest body.
@@ -24,14 +24,14 @@ pub(crate) struct Fields {
 }
 
 /// Checks the fields of a JSON object against those that are wanted.
-pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, Refused> {
+pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, HttpError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let checked = json.deserialize_map(Members(wanted));
     checked.and_then(|checked| json.end().map(|()| checked)).unwrap_or_else(|error| {
         // Its own text may have something of the body in it.
         let (line, column) = (error.line(), error.column());
         let text = format!("the body is not a JSON object (line {line}, column {column})");
-        Err(Refused::new(400, text))
+        Err(HttpError::new(400, text))
     })
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, Refused> {
 struct Members<'a>(&'a [Field]);
 
 impl<'de> Visitor<'de> for Members<'_> {
-    type Value = Result<Fields, Refused>;
+    type Value = Result<Fields, HttpError>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -60,7 +60,7 @@ impl<'de> Visitor<'de> for Members<'_> {
 struct Name<'a>(&'a [Field]);
 
 impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
-    type Value = Result<&'a Field, Refused>;
+    type Value = Result<&'a Field, HttpError>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_str(self)
@@ -68,7 +68,7 @@ impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
 }
 
 impl<'a> Visitor<'_> for Name<'a> {
-    type Value = Result<&'a Field, Refused>;
+    type Value = Result<&'a Field, HttpError>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
@@ -79,18 +79,19 @@ impl<'a> Visitor<'_> for Name<'a> {
             let name: String = name.chars().take(40).collect();
             let known: Vec<&str> = self.0.iter().map(|field| field.name).collect();
             let known = known.join(", ");
-            Refused::new(400, format!("unknown field {name:?}; known are {known}"))
+            HttpError::new(400, format!("unknown field {name:?}; known are {known}"))
         }))
     }
 }
 
 impl Fields {
-    fn take(&mut self, field: &Field, value: Value) -> Result<(), Refused> {
+    fn take(&mut self, field: &Field, value: Value) -> Result<(), HttpError> {
         if self.has(field) {
-            return Err(Refused::new(400, format!("{} is given twice", field.name)));
+            return Err(HttpError::new(400, format!("{} is given twice", field.name)));
         }
         self.given |= bit(field);
-        let refuse = |must: &str| Err(Refused::new(400, format!("{} must be {must}", field.name)));
+        let refuse =
+            |must: &str| Err(HttpError::new(400, format!("{} must be {must}", field.name)));
         let seconds =
             |least: fn(f64) -> bool| value.as_f64().filter(|n| n.is_finite() && least(*n));
         match field.kind {
@@ -119,9 +120,9 @@ impl Fields {
     }
 
     /// Itself, if none of these is missing that must be there.
-    fn complete(self, wanted: &[Field]) -> Result<Self, Refused> {
+    fn complete(self, wanted: &[Field]) -> Result<Self, HttpError> {
         match wanted.iter().find(|field| field.required && !self.has(field)) {
-            Some(field) => Err(Refused::new(400, format!("{} is missing", field.name))),
+            Some(field) => Err(HttpError::new(400, format!("{} is missing", field.name))),
             None => Ok(self),
         }
     }

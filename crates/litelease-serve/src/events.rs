@@ -11,9 +11,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::answer::{self, Body, Refused, Response};
+use crate::answer::{self, Body, HttpError, Response};
 use crate::http::App;
-use crate::job::{Answer, Id, State, Trouble};
+use crate::job::{Answer, Id, JobError, State};
 use crate::writer::Changed;
 
 /// Changes that come faster than this are told together.
@@ -48,15 +48,15 @@ struct News {
 }
 
 /// Answers with a stream, if there is such a pool.
-pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, Refused> {
+pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, HttpError> {
     let mut news = Watched::join(app, &id);
     let first = match news.changed().await {
         Ok(()) => Arc::clone(&news.borrow_and_update()),
-        Err(_) if app.is_stopping() => return Err(Trouble::Stopping.into()),
-        Err(_) => return Err(Trouble::Database.into()),
+        Err(_) if app.is_stopping() => return Err(JobError::Stopping.into()),
+        Err(_) => return Err(JobError::Database.into()),
     };
     if first.is_gone {
-        return Err(Trouble::NoSuchPool.into());
+        return Err(JobError::NoSuchPool.into());
     }
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(tell(first, news, sender));
@@ -142,7 +142,7 @@ impl Reporter {
             let looked = Instant::now();
             let state = match app.look(id).await {
                 Ok(Answer::State(state)) => state,
-                Err(Trouble::NoSuchPool) => return self.say_goodbye(number + 1),
+                Err(JobError::NoSuchPool) => return self.say_goodbye(number + 1),
                 _ => return,
             };
             let has_changed = last.as_ref().is_none_or(|last| !is_same(last, &state));

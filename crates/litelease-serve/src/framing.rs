@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 
 use httparse::{Error, Status};
 
-use crate::answer::Refused;
+use crate::answer::HttpError;
 use crate::body::LONGEST;
 use crate::request::{Head, text};
 
@@ -45,26 +45,28 @@ pub(crate) enum Length {
 pub(crate) fn head<T>(
     received: &[u8],
     take: impl FnOnce(&Head<'_>) -> T,
-) -> Result<Option<(T, Framing, usize)>, Refused> {
+) -> Result<Option<(T, Framing, usize)>, HttpError> {
     let mut headers = [const { MaybeUninit::uninit() }; MOST_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     let used = match request.parse_with_uninit_headers(received, &mut headers) {
         Ok(Status::Complete(used)) if used <= LONGEST_HEAD => used,
         Ok(Status::Partial) if received.len() < LONGEST_HEAD => return Ok(None),
-        Ok(_) => return Err(Refused::new(431, "the head of the request is longer than 16 KiB")),
-        Err(Error::TooManyHeaders) => return Err(Refused::new(431, "there are too many headers")),
-        Err(_) => return Err(Refused::new(400, "the head of the request is not HTTP/1.1")),
+        Ok(_) => return Err(HttpError::new(431, "the head of the request is longer than 16 KiB")),
+        Err(Error::TooManyHeaders) => {
+            return Err(HttpError::new(431, "there are too many headers"));
+        }
+        Err(_) => return Err(HttpError::new(400, "the head of the request is not HTTP/1.1")),
     };
     if !ends_lines(received.get(..used).unwrap_or_default()) {
-        return Err(Refused::new(400, "the lines of the head do not end as they must"));
+        return Err(HttpError::new(400, "the lines of the head do not end as they must"));
     }
     let target = request.path.unwrap_or_default();
     let (authority, path) = split(target)
-        .ok_or_else(|| Refused::new(400, "the target of the request must begin with a slash"))?;
+        .ok_or_else(|| HttpError::new(400, "the target of the request must begin with a slash"))?;
     let method = request.method.unwrap_or_default();
     let head = Head { method, path, authority, headers: request.headers };
     if authority.is_some() && head.all("host").next().is_none() {
-        return Err(Refused::new(400, "the Host header is missing"));
+        return Err(HttpError::new(400, "the Host header is missing"));
     }
     let framing = framing(&head, request.version == Some(0))?;
     Ok(Some((take(&head), framing, used)))
@@ -93,8 +95,8 @@ fn ends_lines(head: &[u8]) -> bool {
     !head.starts_with(b"\n") & !pairs.fold(false, |is_any, pair| is_any | is_bare(pair))
 }
 
-fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, Refused> {
-    let refuse = |text: &str| Err(Refused::new(400, text));
+fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, HttpError> {
+    let refuse = |text: &str| Err(HttpError::new(400, text));
     let length = match (head.one("content-length"), head.one("transfer-encoding")) {
         (Ok(None), Ok(None)) => Length::Known(0),
         (Ok(Some(digits)), Ok(None)) => match text(digits).map(str::parse) {
@@ -132,8 +134,8 @@ pub(crate) struct Chunks {
 
 impl Chunks {
     /// Takes what is whole off the start of what was received. True once that is all.
-    pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, Refused> {
-        let wrong = || Refused::new(400, "the chunks of the body are not as they must be");
+    pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, HttpError> {
+        let wrong = || HttpError::new(400, "the chunks of the body are not as they must be");
         while !self.is_last {
             let start = match until(received, b"\n") {
                 Some(start) => start,
@@ -143,7 +145,7 @@ impl Chunks {
             let line = received.get(..start).unwrap_or_default();
             let size = line.strip_suffix(b"\r\n").and_then(chunk_size).ok_or_else(wrong)?;
             if size.saturating_add(self.body.len()) > LONGEST {
-                return Err(Refused::too_long());
+                return Err(HttpError::too_long());
             }
             self.is_last = size == 0;
             if self.is_last {

@@ -2,21 +2,21 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::answer::Refused;
+use crate::answer::HttpError;
 use crate::page;
 use crate::request::{Head, text};
 
 /// Checks Host and Origin of a request.
-pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), Refused> {
-    let wrong = || Refused::new(421, "this server is not known by that host name");
+pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> {
+    let wrong = || HttpError::new(421, "this server is not known by that host name");
     let mut hosts = head.all("host");
     let host = match (head.authority, hosts.next(), hosts.next()) {
-        (_, _, Some(_)) => return Err(Refused::new(400, "there is more than one Host header")),
+        (_, _, Some(_)) => return Err(HttpError::new(400, "there is more than one Host header")),
         (Some(authority), None, _) => authority,
         // What is in the address comes first, and a header beside it must be no other.
         (Some(authority), Some(host), _) if authority.as_bytes() != host => return Err(wrong()),
         (_, Some(host), _) => text(host).ok_or_else(wrong)?,
-        (None, None, _) => return Err(Refused::new(400, "the Host header is missing")),
+        (None, None, _) => return Err(HttpError::new(400, "the Host header is missing")),
     };
     if !is_known(host, known) {
         return Err(wrong());
@@ -30,7 +30,7 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), Refused> {
         head.all("sec-fetch-site").any(|site| site == b"cross-site") && !is_visit(head);
     match head.all("origin").all(is_own) && !is_foreign {
         true => Ok(()),
-        false => Err(Refused::new(403, "a page of another origin may not use this server")),
+        false => Err(HttpError::new(403, "a page of another origin may not use this server")),
     }
 }
 

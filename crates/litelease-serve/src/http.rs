@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{JSON, Refused, Response, TEXT, respond};
+use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, POOLS, openapi};
 use crate::events;
 use crate::hosts;
-use crate::job::{Answer, Borrow, Id, Job, Jobs, Reply, Trouble};
+use crate::job::{Answer, Borrow, Id, Job, JobError, Jobs, Reply};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
@@ -41,7 +41,7 @@ pub(crate) struct Plan {
     started: Instant,
     /// What it is called in logs and metrics.
     about: &'static str,
-    what: Result<What, Refused>,
+    what: Result<What, HttpError>,
 }
 
 enum What {
@@ -55,7 +55,7 @@ enum What {
 
 impl Plan {
     /// That of a request which is not done.
-    pub(crate) fn refuse(refused: Refused) -> Self {
+    pub(crate) fn refuse(refused: HttpError) -> Self {
         Plan { started: Instant::now(), about: "other", what: Err(refused) }
     }
 
@@ -64,7 +64,7 @@ impl Plan {
     }
 
     /// Adds its body, which a head that is refused does not need.
-    pub(crate) fn add(&mut self, body: Result<Vec<u8>, Refused>) {
+    pub(crate) fn add(&mut self, body: Result<Vec<u8>, HttpError>) {
         let added = match &mut self.what {
             Ok(What::Call { call, fields, .. }) if !call.fields.is_empty() => body
                 .and_then(|body| body::check(&body, call.fields))
@@ -133,7 +133,11 @@ impl App {
         format!("{}{}", self.process, response.number)
     }
 
-    async fn perform(self: &Arc<Self>, what: What, timer: &mut Timer) -> Result<Response, Refused> {
+    async fn perform(
+        self: &Arc<Self>,
+        what: What,
+        timer: &mut Timer,
+    ) -> Result<Response, HttpError> {
         match what {
             What::Page(file) => Ok(file.response()),
             What::Healthy => Ok(Response::new(200, TEXT, "ok\n")),
@@ -153,12 +157,12 @@ impl App {
         key: Option<String>,
         fields: Fields,
         timer: &mut Timer,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, HttpError> {
         let answer = match call.name {
             "register" => {
                 let (count, most) = (fields.count, self.options.max_count);
                 if count > most {
-                    return Err(Refused::new(400, format!("count must be at most {most}")));
+                    return Err(HttpError::new(400, format!("count must be at most {most}")));
                 }
                 self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
             }
@@ -184,7 +188,7 @@ impl App {
         fields: Fields,
         key: Option<String>,
         timer: &mut Timer,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, JobError> {
         let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
         let place = self.places.fetch_add(1, Ordering::Relaxed);
@@ -192,16 +196,16 @@ impl App {
         let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
         let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
         let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
-        self.jobs.send(Job::Borrow(job)).map_err(|_| Trouble::Stopping)?;
+        self.jobs.send(Job::Borrow(job)).map_err(|_| JobError::Stopping)?;
         pending_borrow.wait(wait.map(|wait| (wait, timer))).await
     }
 
-    async fn ready(&self) -> Result<Response, Refused> {
+    async fn ready(&self) -> Result<Response, HttpError> {
         let asked = self.ask(|reply| Job::Ready { reply });
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
-            _ if self.is_stopping() => Err(Trouble::Stopping.into()),
+            _ if self.is_stopping() => Err(JobError::Stopping.into()),
             Ok(answer) => Ok(respond(answer?, &"".into(), &self.jobs)),
-            Err(_) => Err(Refused::new(503, "the database does not answer")),
+            Err(_) => Err(HttpError::new(503, "the database does not answer")),
         }
     }
 
@@ -217,13 +221,13 @@ impl App {
     }
 
     /// Leaves a job and waits for its answer.
-    async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, Trouble> {
+    async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, JobError> {
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(job(reply)).map_err(|_| Trouble::Stopping)?;
-        answer.await.unwrap_or(Err(Trouble::Stopping))
+        self.jobs.send(job(reply)).map_err(|_| JobError::Stopping)?;
+        answer.await.unwrap_or(Err(JobError::Stopping))
     }
 
-    pub(crate) async fn look(&self, id: &Id) -> Result<Answer, Trouble> {
+    pub(crate) async fn look(&self, id: &Id) -> Result<Answer, JobError> {
         self.ask(|reply| Job::Look { id: id.clone(), reply }).await
     }
 
@@ -249,7 +253,7 @@ fn route(head: &Head<'_>) -> Plan {
 }
 
 /// A request by its name, which is refused where something in it is wrong. `Err` if there is none.
-type Found = Result<(&'static str, Result<What, Refused>), Refused>;
+type Found = Result<(&'static str, Result<What, HttpError>), HttpError>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
@@ -259,8 +263,8 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     }
     let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
     Err(match methods.is_empty() {
-        true => Refused::nothing_there(),
-        false => Refused::method(&methods.join(", ")),
+        true => HttpError::nothing_there(),
+        false => HttpError::method(&methods.join(", ")),
     })
 }
 
@@ -271,18 +275,18 @@ fn beside_pools(path: &str, method: &str) -> Found {
         "/readyz" => ("readyz", What::Ready),
         "/metrics" => ("metrics", What::Metrics),
         "/openapi.json" => ("openapi", What::Description),
-        _ => ("page", What::Page(page().ok_or_else(Refused::nothing_there)?)),
+        _ => ("page", What::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {
         "GET" => Ok((about, Ok(what))),
-        _ => Err(Refused::method("GET")),
+        _ => Err(HttpError::method("GET")),
     }
 }
 
-fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refused> {
+fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpError> {
     let id = pool_id(id)?;
     if !call.fields.is_empty() && !is_json(head) {
-        return Err(Refused::new(
+        return Err(HttpError::new(
             415,
             "the body must be JSON: send Content-Type: application/json",
         ));
@@ -295,12 +299,12 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, Refuse
 }
 
 /// A UUID with its hyphens, in either case.
-fn pool_id(text: &str) -> Result<Id, Refused> {
+fn pool_id(text: &str) -> Result<Id, HttpError> {
     match uuid::Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 => {
             Ok(Id::from(&*id.as_hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer())))
         }
-        _ => Err(Refused::new(400, "the id of a pool must be a UUID")),
+        _ => Err(HttpError::new(400, "the id of a pool must be a UUID")),
     }
 }
 
@@ -310,11 +314,11 @@ fn is_json(head: &Head<'_>) -> bool {
     kind.trim_ascii().eq_ignore_ascii_case(b"application/json")
 }
 
-fn key(head: &Head<'_>) -> Result<Option<String>, Refused> {
+fn key(head: &Head<'_>) -> Result<Option<String>, HttpError> {
     match head.one("idempotency-key").map(|key| key.map(text)) {
         Ok(None) => Ok(None),
         Ok(Some(Some(key))) if (1..=200).contains(&key.len()) => Ok(Some(key.to_owned())),
-        _ => Err(Refused::new(
+        _ => Err(HttpError::new(
             400,
             "Idempotency-Key must be one text of 1 to 200 visible characters",
         )),

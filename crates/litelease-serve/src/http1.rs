@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::answer::{ALWAYS, Body, Refused, Response};
+use crate::answer::{ALWAYS, Body, HttpError, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Plan};
@@ -97,7 +97,7 @@ impl Connection {
     }
 
     /// Reads a head.
-    async fn head(&mut self) -> io::Result<Result<Asked, Refused>> {
+    async fn head(&mut self) -> io::Result<Result<Asked, HttpError>> {
         let Connection { client, timer, app } = self;
         let deadline = Timer::deadline(app.options.patience);
         loop {
@@ -115,7 +115,7 @@ impl Connection {
                 Some(filled) => filled?,
                 None if client.received.is_empty() => return Err(io::ErrorKind::TimedOut.into()),
                 None => {
-                    let refused = Refused::new(408, "the head of the request took too long");
+                    let refused = HttpError::new(408, "the head of the request took too long");
                     return Ok(Err(refused));
                 }
             }
@@ -127,13 +127,13 @@ impl Connection {
         &mut self,
         framing: Framing,
         is_refused: bool,
-    ) -> io::Result<Result<Vec<u8>, Refused>> {
+    ) -> io::Result<Result<Vec<u8>, HttpError>> {
         match framing.length {
-            Length::Known(length) if length > LONGEST => return Ok(Err(Refused::too_long())),
+            Length::Known(length) if length > LONGEST => return Ok(Err(HttpError::too_long())),
             Length::Known(length) if length <= self.client.received.len() => {
                 return Ok(Ok(self.client.take(length)));
             }
-            _ if framing.expects && is_refused => return Ok(Err(Refused::too_slow())),
+            _ if framing.expects && is_refused => return Ok(Err(HttpError::too_slow())),
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
@@ -159,7 +159,7 @@ impl Connection {
             }
         };
         let read = timer.within(app.options.patience, read).await;
-        read.unwrap_or(Ok(Err(Refused::too_slow())))
+        read.unwrap_or(Ok(Err(HttpError::too_slow())))
     }
 
     /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    async fn refuse(&mut self, refused: Refused) -> io::Result<bool> {
+    async fn refuse(&mut self, refused: HttpError) -> io::Result<bool> {
         let framing = Framing {
             length: Length::Known(0),
             expects: false,

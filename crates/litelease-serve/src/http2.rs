@@ -17,10 +17,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::answer::{ALWAYS, Body, Refused, Unsent};
+use crate::answer::{ALWAYS, Body, HttpError, Unsent};
 use crate::body::LONGEST;
 use crate::http::App;
-use crate::job::Trouble;
+use crate::job::JobError;
 use crate::request::Head;
 use crate::timer::Timer;
 
@@ -94,7 +94,7 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
             biased;
             body = read(body, app.options.patience) => body,
             // Who has not sent all of it by then is owed nothing.
-            () = app.stopped() => Err(Trouble::Stopping.into()),
+            () = app.stopped() => Err(JobError::Stopping.into()),
         },
     };
     plan.add(body);
@@ -109,14 +109,14 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     head.body(response.body).unwrap_or_default()
 }
 
-async fn read(body: Incoming, patience: Duration) -> Result<Vec<u8>, Refused> {
+async fn read(body: Incoming, patience: Duration) -> Result<Vec<u8>, HttpError> {
     if body.size_hint().lower() > LONGEST as u64 {
-        return Err(Refused::too_long());
+        return Err(HttpError::too_long());
     }
     match timeout(patience, Limited::new(body, LONGEST).collect()).await {
-        Err(_) => Err(Refused::too_slow()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refused::too_long()),
-        Ok(Err(_)) => Err(Refused::new(400, "the body ended before it was complete")),
+        Err(_) => Err(HttpError::too_slow()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::too_long()),
+        Ok(Err(_)) => Err(HttpError::new(400, "the body ended before it was complete")),
         Ok(Ok(collected)) => Ok(collected.to_bytes().into()),
     }
 }

@@ -22,7 +22,7 @@ pub(crate) use mpsc::{Receiver, RecvTimeoutError, channel};
 pub(crate) type Jobs = mpsc::Sender<Job>;
 
 /// Where one request waits for its answer.
-pub(crate) type Reply = oneshot::Sender<Result<Answer, Trouble>>;
+pub(crate) type Reply = oneshot::Sender<Result<Answer, JobError>>;
 
 /// Where answers are handed over, all of a commit together.
 pub(crate) type Answers = UnboundedSender<Vec<Answered>>;
@@ -31,7 +31,7 @@ pub(crate) type Answers = UnboundedSender<Vec<Answered>>;
 pub(crate) struct Answered {
     pub(crate) id: Id,
     pub(crate) reply: Reply,
-    pub(crate) answer: Result<Answer, Trouble>,
+    pub(crate) answer: Result<Answer, JobError>,
 }
 
 /// One thing to do.
@@ -133,7 +133,7 @@ pub(crate) struct State {
 
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum JobError {
     NoSuchPool,
     TooManyWaiters,
     /// The ttl was over before the grant was stored.

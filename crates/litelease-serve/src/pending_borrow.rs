@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::Unsent;
-use crate::job::{Answer, Answered, Id, Job, Jobs, Trouble};
+use crate::job::{Answer, Answered, Id, Job, JobError, Jobs};
 use crate::timer::Timer;
 
 /// A borrow under way.
@@ -16,7 +16,7 @@ use crate::timer::Timer;
 /// Either the writer finds that nobody listens any more, or the answer is here when this is dropped: so a grant that
 /// nobody takes is given back exactly once.
 pub(crate) struct PendingBorrow {
-    answer: oneshot::Receiver<Result<Answer, Trouble>>,
+    answer: oneshot::Receiver<Result<Answer, JobError>>,
     jobs: Jobs,
     id: Id,
     place: u64,
@@ -25,7 +25,7 @@ pub(crate) struct PendingBorrow {
 
 impl PendingBorrow {
     pub(crate) fn new(
-        answer: oneshot::Receiver<Result<Answer, Trouble>>,
+        answer: oneshot::Receiver<Result<Answer, JobError>>,
         jobs: Jobs,
         id: Id,
         place: u64,
@@ -37,7 +37,7 @@ impl PendingBorrow {
     pub(crate) async fn wait(
         mut self,
         wait: Option<(Duration, &mut Timer)>,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, JobError> {
         let answered = match wait {
             Some((wait, timer)) => timer.within(wait, &mut self.answer).await,
             None => Some((&mut self.answer).await),
@@ -45,7 +45,7 @@ impl PendingBorrow {
         match answered {
             Some(answered) => {
                 self.is_done = true;
-                answered.unwrap_or(Err(Trouble::Stopping))
+                answered.unwrap_or(Err(JobError::Stopping))
             }
             // A grant may have come in the same moment: it is taken or it was never sent.
             None => self.close().unwrap_or(Ok(Answer::Nothing)),
@@ -53,7 +53,7 @@ impl PendingBorrow {
     }
 
     /// Leaves the queue, and answers what has come before.
-    fn close(&mut self) -> Option<Result<Answer, Trouble>> {
+    fn close(&mut self) -> Option<Result<Answer, JobError>> {
         self.is_done = true;
         self.answer.close();
         let last = self.answer.try_recv().ok();
@@ -141,7 +141,7 @@ mod tests {
 
     /// A borrow that waits for its answer, or one whose time will be up.
     enum Waiting {
-        Asking(Pin<Box<dyn Future<Output = Result<Answer, Trouble>>>>),
+        Asking(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
         Timed(PendingBorrow),
     }
 
@@ -279,7 +279,7 @@ mod tests {
         writer.join().unwrap();
     }
 
-    fn lent(has_key: bool) -> Result<Answer, Trouble> {
+    fn lent(has_key: bool) -> Result<Answer, JobError> {
         let slot = litelease::SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
         let borrowed = litelease::Borrowed { lease: "a".into(), slot };
         Ok(Answer::Lent(Lent { borrowed, ttl_ms: 50, has_key }))

@@ -96,7 +96,7 @@ mod tests {
         answer
     }
 
-    type Answered = Result<crate::job::Answer, crate::job::Trouble>;
+    type Answered = Result<crate::job::Answer, crate::job::JobError>;
 
     fn places(waiter: Option<Waiter>) -> Vec<u64> {
         waiter.map(|waiter| waiter.replies.iter().map(|(at, _)| *at).collect()).unwrap_or_default()

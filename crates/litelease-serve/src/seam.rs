@@ -7,7 +7,7 @@ use litelease::{Borrowed, PoolInfo, SlotInfo};
 use tokio::net::TcpListener;
 
 use crate::Options;
-use crate::job::{Answer, Answered, Answers, Job, Lent, Receiver, Trouble};
+use crate::job::{Answer, Answered, Answers, Job, JobError, Lent, Receiver};
 use crate::server::run_before;
 
 /// What keeps the slots instead of the file.
@@ -81,7 +81,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
             Answered {
                 id,
                 reply,
-                answer: told.map_or(Err(Trouble::Database), |told| as_answer(told, ttl_ms)),
+                answer: told.map_or(Err(JobError::Database), |told| as_answer(told, ttl_ms)),
             }
         });
         if answers.send(answered.collect()).is_err() {
@@ -90,7 +90,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
     }
 }
 
-fn as_answer(told: Told, ttl_ms: i64) -> Result<Answer, Trouble> {
+fn as_answer(told: Told, ttl_ms: i64) -> Result<Answer, JobError> {
     Ok(match told {
         Told::Registered => Answer::Pool(PoolInfo { count: 0, in_use: 0 }),
         Told::Lent(borrowed) => Answer::Lent(Lent { borrowed, ttl_ms, has_key: false }),

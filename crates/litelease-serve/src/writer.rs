@@ -13,8 +13,8 @@ use crate::expiry_schedule::ExpirySchedule;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, Borrow, Id, Job, Lent, Receiver, RecvTimeoutError, Reply, State,
-    Trouble, receive,
+    Answer, Answered, Answers, Borrow, Id, Job, JobError, Lent, Receiver, RecvTimeoutError, Reply,
+    State, receive,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -90,7 +90,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn answer(&mut self, id: Id, reply: Reply, answer: Result<Answer, Trouble>) {
+    fn answer(&mut self, id: Id, reply: Reply, answer: Result<Answer, JobError>) {
         self.answers.push(Answered { id, reply, answer });
     }
 }
@@ -299,7 +299,7 @@ impl Writer {
                 probed.map_err(|error| file::reason(&error))
             }
         };
-        let answer = is_ready.map(|()| Answer::Ready).map_err(Trouble::NotReady);
+        let answer = is_ready.map(|()| Answer::Ready).map_err(JobError::NotReady);
         for reply in self.readies.drain(..) {
             // Whoever asked may be gone.
             let _ = reply.send(answer.clone());
@@ -346,7 +346,7 @@ impl Writer {
                 next.iter().for_each(|at_ms| self.expiries.set(id, *at_ms));
                 info.available() > 0
             }
-            // Or it was deleted, or the file is in trouble: whoever waits must be told.
+            // Or it was deleted, or the file is in error: whoever waits must be told.
             _ => true,
         }
     }
@@ -398,7 +398,7 @@ impl Writer {
                 let _ = self.db.rollback_batch();
                 // Every job is answered, also those that were not reached because one before them failed.
                 for (id, reply) in self.todo.drain(..).filter_map(Job::into_reply) {
-                    batch.answer(id, reply, Err(Trouble::Database));
+                    batch.answer(id, reply, Err(JobError::Database));
                 }
             }
         }
@@ -411,7 +411,7 @@ impl Writer {
         let pools = self.db.pools();
         if self.stopping {
             if let Some((id, reply)) = job.into_reply() {
-                batch.answer(id, reply, Err(Trouble::Stopping));
+                batch.answer(id, reply, Err(JobError::Stopping));
             }
             return Ok(());
         }
@@ -452,7 +452,7 @@ impl Writer {
         match answered {
             Ok(answer) => batch.answer(Arc::clone(&id), reply, answer),
             Err(error) => {
-                batch.answer(id, reply, Err(Trouble::Database));
+                batch.answer(id, reply, Err(JobError::Database));
                 return Err(error);
             }
         }
@@ -470,7 +470,7 @@ impl Writer {
         let lent = lend(&self.db.pools(), &borrow, batch.now_ms);
         match as_answer(lent) {
             Ok(Ok(Answer::Nothing)) if borrow.waits && self.waiters >= self.max_waiters => {
-                batch.answer(borrow.id, borrow.reply, Err(Trouble::TooManyWaiters));
+                batch.answer(borrow.id, borrow.reply, Err(JobError::TooManyWaiters));
             }
             Ok(Ok(Answer::Nothing)) if borrow.waits => {
                 self.waiters += 1;
@@ -484,7 +484,7 @@ impl Writer {
                 batch.answer(borrow.id, borrow.reply, answer);
             }
             Err(error) => {
-                batch.answer(borrow.id, borrow.reply, Err(Trouble::Database));
+                batch.answer(borrow.id, borrow.reply, Err(JobError::Database));
                 return Err(error);
             }
         }
@@ -511,7 +511,7 @@ impl Writer {
             let (answer, error) = match as_answer(lent) {
                 Ok(Ok(Answer::Nothing)) => break,
                 Ok(answer) => (answer, None),
-                Err(error) => (Err(Trouble::Database), Some(error)),
+                Err(error) => (Err(JobError::Database), Some(error)),
             };
             let waiter = queue.pop();
             for (_, reply) in waiter.into_iter().flat_map(|waiter| waiter.replies) {
@@ -537,7 +537,7 @@ impl Writer {
                 match lent.borrowed.slot.is_live(now_ms) {
                     true => self.metrics.lent(),
                     // Committing takes time too.
-                    false => *answer = Err(Trouble::TooShort),
+                    false => *answer = Err(JobError::TooShort),
                 }
             }
         }
@@ -586,14 +586,14 @@ impl Writer {
             {
                 self.unclaimed.push((Arc::clone(id), std::mem::take(&mut lent.borrowed.lease_id)));
             }
-            *answer = Err(Trouble::Database);
+            *answer = Err(JobError::Database);
         }
         self.hand_over(batch.answers);
         // Not in a tight loop, while the cause lasts.
         self.retry_at = Instant::now().checked_add(RETRY_PAUSE);
     }
 
-    fn look(&self, id: &Id) -> Result<Answer, Trouble> {
+    fn look(&self, id: &Id) -> Result<Answer, JobError> {
         let now_ms = (self.clock)();
         let pools = self.db.pools();
         let placed = file::check_place(&self.db);
@@ -607,10 +607,10 @@ impl Writer {
                 let waiters = self.queues.get(id).map_or(0, Queue::len);
                 Ok(Answer::State(State { info, slots, waiters, now_ms }))
             }
-            Ok(None) | Err(Error::NoSuchPool) => Err(Trouble::NoSuchPool),
+            Ok(None) | Err(Error::NoSuchPool) => Err(JobError::NoSuchPool),
             Err(error) => {
                 tracing::error!(error = %error, "the database failed");
-                Err(Trouble::Database)
+                Err(JobError::Database)
             }
         }
     }
@@ -642,7 +642,7 @@ impl Writer {
             while let Some(waiter) = queue.pop() {
                 for (_, reply) in waiter.replies {
                     // Whoever waited may be gone.
-                    let _ = reply.send(Err(Trouble::Stopping));
+                    let _ = reply.send(Err(JobError::Stopping));
                 }
             }
         }
@@ -684,11 +684,11 @@ fn as_lent(lent: Option<Borrowed>, ttl_ms: i64, has_key: bool, now_ms: i64) -> A
 }
 
 /// What is the client's to know, and what fails the whole commit.
-fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, Trouble>, Error> {
+fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, JobError>, Error> {
     match done {
         Ok(answer) => Ok(Ok(answer)),
-        Err(Error::NoSuchPool) => Ok(Err(Trouble::NoSuchPool)),
-        Err(Error::TokenExhausted { .. }) => Ok(Err(Trouble::Exhausted)),
+        Err(Error::NoSuchPool) => Ok(Err(JobError::NoSuchPool)),
+        Err(Error::TokenExhausted { .. }) => Ok(Err(JobError::Exhausted)),
         Err(error) => Err(error),
     }
 }

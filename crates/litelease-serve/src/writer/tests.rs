@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::*;
 use crate::job::{Jobs, channel};
 
-type Told = oneshot::Receiver<Result<Answer, Trouble>>;
+type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
 thread_local! {
     static NOW_MS: Cell<i64> = const { Cell::new(0) };
@@ -134,7 +134,7 @@ fn a_commit_that_fails_takes_nothing_from_who_has_borrowed_before() {
         let mut broken = desk.break_it();
         desk.turn();
         for told in [&mut retried, &mut other, &mut broken] {
-            assert!(matches!(told.try_recv().unwrap(), Err(Trouble::Database)));
+            assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
         }
         let mut renewed = desk.renew(&lease);
         desk.turn();
@@ -192,7 +192,7 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         // Whoever asks is told at once.
         let mut told = desk.borrow(600, false, None);
         desk.turn();
-        assert!(matches!(told.try_recv().unwrap(), Err(Trouble::Database)));
+        assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
         assert_eq!((desk.failures(), desk.in_use()), (2, 2));
         desk.fails(false);
         let mut told = desk.borrow(600, false, None);
@@ -263,7 +263,7 @@ fn a_grant_that_is_over_before_it_is_sent_is_not_sent() {
         PASSES_MS.set(10);
         let (mut short, mut long) = (desk.borrow(10, false, None), desk.borrow(600, true, None));
         desk.turn();
-        assert!(matches!(short.try_recv().unwrap(), Err(Trouble::TooShort)));
+        assert!(matches!(short.try_recv().unwrap(), Err(JobError::TooShort)));
         assert!(long.try_recv().is_err());
         desk.turn();
         lent(&mut long);
