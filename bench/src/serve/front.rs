@@ -1,10 +1,10 @@
-//! Redis behind the same HTTP as the service: one connection, on which all that was asked meanwhile is sent together.
+//! Redis behind the same HTTP as the service: one connection, on which all that was requests meanwhile is sent together.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
 use litelease_serve::Options;
-use litelease_serve::seam::{self, Ask, Keeper, Told};
+use litelease_serve::bench_backend::{self, Keeper, Reply, Request};
 
 use super::redis::{Redis, Scripts};
 use crate::Result;
@@ -17,7 +17,7 @@ pub(crate) fn run(redis: SocketAddr, slots: usize) -> Result<()> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("listening at http://{}", listener.local_addr()?);
-        seam::run(listener, Options::default(), keeper, std::future::pending()).await?;
+        bench_backend::run(listener, Options::default(), keeper, std::future::pending()).await?;
         Ok(())
     })
 }
@@ -29,32 +29,32 @@ struct Pipeline {
 }
 
 impl Keeper for Pipeline {
-    fn commit(&mut self, asked: &[Ask]) -> io::Result<Vec<Told>> {
-        let mut requests = Vec::new();
-        let mut leases = Vec::with_capacity(asked.len());
-        for ask in asked {
+    fn commit(&mut self, requests: &[Request]) -> io::Result<Vec<Reply>> {
+        let mut commands = Vec::new();
+        let mut leases = Vec::with_capacity(requests.len());
+        for request in requests {
             // As long as a UUID, and never the same twice.
             let lease = format!("{:036x}", self.leases);
-            match ask {
-                Ask::Register(_) => {}
-                Ask::Borrow(ttl_ms) => {
+            match request {
+                Request::Register(_) => {}
+                Request::Borrow(ttl_ms) => {
                     self.leases += 1;
-                    self.scripts.borrow(&mut requests, &lease, &ttl_ms.to_string());
+                    self.scripts.borrow(&mut commands, &lease, &ttl_ms.to_string());
                 }
-                Ask::Return(lease) => self.scripts.give_back(&mut requests, lease),
+                Request::Return(lease) => self.scripts.give_back(&mut commands, lease),
             }
             leases.push(lease);
         }
-        self.redis.stream.write_all(&requests)?;
-        let answers = asked.iter().zip(leases).map(|(ask, lease)| {
-            if let Ask::Register(_) = ask {
-                return Ok(Told::Registered);
+        self.redis.stream.write_all(&commands)?;
+        let answers = requests.iter().zip(leases).map(|(request, lease)| {
+            if let Request::Register(_) = request {
+                return Ok(Reply::Registered);
             }
             let answer = self.redis.receive()?;
-            Ok(match (ask, numbers(&answer).as_slice()) {
-                (Ask::Return(_), [returned]) => Told::Returned(*returned == 1),
-                (_, [position, token, ends]) => Told::lent(lease, *position, *token, *ends),
-                _ => Told::Nothing,
+            Ok(match (request, numbers(&answer).as_slice()) {
+                (Request::Return(_), [returned]) => Reply::Returned(*returned == 1),
+                (_, [position, token, ends]) => Reply::lent(lease, *position, *token, *ends),
+                _ => Reply::Nothing,
             })
         });
         answers.collect()

@@ -4,6 +4,8 @@
 //! has waited longest in the same commit. `docs/http.md` has the calls.
 
 mod answer;
+#[doc(hidden)]
+pub mod bench_backend;
 mod body;
 mod calls;
 mod error;
@@ -24,8 +26,6 @@ mod pending_borrow;
 mod program;
 mod queue;
 mod request;
-#[doc(hidden)]
-pub mod seam;
 mod server;
 mod server_lock;
 mod timer;

@@ -281,7 +281,7 @@ mod tests {
 
     fn lent(has_key: bool) -> Result<Answer, JobError> {
         let slot = litelease::SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
-        let borrowed = litelease::Borrowed { lease: "a".into(), slot };
+        let borrowed = litelease::Borrowed { lease_id: "a".into(), slot };
         Ok(Answer::Lent(Lent { borrowed, ttl_ms: 50, has_key }))
     }
 

@@ -12,12 +12,12 @@ use crate::server::run_before;
 
 /// What keeps the slots instead of the file.
 pub trait Keeper: Send + 'static {
-    /// Does what was asked together, and answers in the same order once it is durable.
-    fn commit(&mut self, asked: &[Ask]) -> io::Result<Vec<Told>>;
+    /// Does what was requests together, and answers in the same order once it is durable.
+    fn commit(&mut self, requests: &[Request]) -> io::Result<Vec<Reply>>;
 }
 
-/// What it is asked.
-pub enum Ask {
+/// What it is requests.
+pub enum Request {
     /// Make a pool of so many slots.
     Register(i64),
     /// Lend the lowest free one for so many milliseconds.
@@ -27,7 +27,7 @@ pub enum Ask {
 }
 
 /// What it answers.
-pub enum Told {
+pub enum Reply {
     /// There is the pool.
     Registered,
     /// This slot was lent out.
@@ -38,10 +38,10 @@ pub enum Told {
     Returned(bool),
 }
 
-impl Told {
+impl Reply {
     /// A slot that was lent out.
     pub fn lent(lease: String, position: i64, token: i64, expires_at_ms: i64) -> Self {
-        Told::Lent(Borrowed { lease, slot: SlotInfo { position, token, expires_at_ms } })
+        Reply::Lent(Borrowed { lease_id: lease, slot: SlotInfo { position, token, expires_at_ms } })
     }
 }
 
@@ -60,28 +60,29 @@ pub async fn run(
 
 fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
     while let Ok(first) = todo.recv() {
-        let (mut asked, mut askers) = (Vec::new(), Vec::new());
+        let (mut requests, mut askers) = (Vec::new(), Vec::new());
         for job in std::iter::once(first).chain(todo.try_iter()) {
-            let (ask, id, reply, ttl_ms) = match job {
-                Job::Register { id, count, reply } => (Ask::Register(count), id, reply, 0),
+            let (request, id, reply, ttl_ms) = match job {
+                Job::Register { id, count, reply } => (Request::Register(count), id, reply, 0),
                 Job::Borrow(borrow) => {
-                    (Ask::Borrow(borrow.ttl_ms), borrow.id, borrow.reply, borrow.ttl_ms)
+                    (Request::Borrow(borrow.ttl_ms), borrow.id, borrow.reply, borrow.ttl_ms)
                 }
-                Job::Return { id, lease, reply } => (Ask::Return(lease), id, reply, 0),
-                // Whoever asks for something else is told so when the reply is dropped.
+                Job::Return { id, lease, reply } => (Request::Return(lease), id, reply, 0),
+                // Whoever asks for something else is replies so when the reply is dropped.
                 _ => continue,
             };
-            asked.push(ask);
+            requests.push(request);
             askers.push((id, reply, ttl_ms));
         }
-        let told = keeper.commit(&asked);
-        let mut told = told.map(Vec::into_iter).ok();
+        let replies = keeper.commit(&requests);
+        let mut replies = replies.map(Vec::into_iter).ok();
         let answered = askers.into_iter().map(|(id, reply, ttl_ms)| {
-            let told = told.as_mut().and_then(Iterator::next);
+            let backend_reply = replies.as_mut().and_then(Iterator::next);
             Answered {
                 id,
                 reply,
-                answer: told.map_or(Err(JobError::Database), |told| as_answer(told, ttl_ms)),
+                answer: backend_reply
+                    .map_or(Err(JobError::Database), |reply| as_answer(reply, ttl_ms)),
             }
         });
         if answers.send(answered.collect()).is_err() {
@@ -90,11 +91,11 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
     }
 }
 
-fn as_answer(told: Told, ttl_ms: i64) -> Result<Answer, JobError> {
-    Ok(match told {
-        Told::Registered => Answer::Pool(PoolInfo { count: 0, in_use: 0 }),
-        Told::Lent(borrowed) => Answer::Lent(Lent { borrowed, ttl_ms, has_key: false }),
-        Told::Nothing => Answer::Nothing,
-        Told::Returned(returned) => Answer::Returned(returned),
+fn as_answer(reply: Reply, ttl_ms: i64) -> Result<Answer, JobError> {
+    Ok(match reply {
+        Reply::Registered => Answer::Pool(PoolInfo { count: 0, in_use: 0 }),
+        Reply::Lent(borrowed) => Answer::Lent(Lent { borrowed, ttl_ms, has_key: false }),
+        Reply::Nothing => Answer::Nothing,
+        Reply::Returned(returned) => Answer::Returned(returned),
     })
 }
