@@ -5,9 +5,9 @@
 
 use crate::present::{forget_refusals, refusals};
 use crate::schema::{Table, create, is_there};
-use crate::shape::Shape;
 use crate::sqlite::Value;
 use crate::statements::execute_once;
+use crate::table_info::TableInfo;
 use crate::trigger::{Demand, Fence, WRITES, columns_in, trigger_name};
 use crate::{Error, Store};
 
@@ -160,15 +160,15 @@ impl Store {
     }
 
     fn put_on(&self, table: &str, mut demand: Demand) -> Result<(), Error> {
-        let shape = Shape::of(self.connection, table)?;
-        demand.column = demand.column.map(|column| shape.spelled(column));
+        let table_info = TableInfo::of(self.connection, table)?;
+        demand.column = demand.column.map(|column| table_info.spelled(column));
         let known = self.guarded()?;
-        let mut guarded = match known.iter().find(|known| known.is_called(&shape.table)) {
+        let mut guarded = match known.iter().find(|known| known.is_called(&table_info.table)) {
             Some(known) if known.number != MOVED_AWAY => known.clone(),
             moved => Guarded {
                 number: self.free_number(&known)?,
-                recorded: shape.table.clone(),
-                table: shape.table.clone(),
+                recorded: table_info.table.clone(),
+                table: table_info.table.clone(),
                 demands: moved.map(|moved| moved.demands.clone()).unwrap_or_default(),
                 is_intact: false,
                 is_current: false,
@@ -181,15 +181,15 @@ impl Store {
             Some(known) if *known == demand => {}
             Some(_) => {
                 let reason = "it is already guarded by this name, in another way: unguard it first";
-                return Err(shape.refused(reason.into()));
+                return Err(table_info.refused(reason.into()));
             }
             None => guarded.demands.push(demand),
         }
         guarded.demands.sort_by(|one, other| one.name.cmp(&other.name));
-        shape.check_columns(self.connection, &guarded.demands)?;
+        table_info.check_columns(self.connection, &guarded.demands)?;
         // The table may have got a new name since, or come back under its old one.
-        guarded.table.clone_from(&shape.table);
-        self.set_up(&guarded, &shape)
+        guarded.table.clone_from(&table_info.table);
+        self.set_up(&guarded, &table_info)
     }
 
     fn take_off(&self, table: &str, name: Option<&str>) -> Result<u64, Error> {
@@ -214,9 +214,9 @@ impl Store {
         self.clear(guarded.number)?;
         match guarded.demands.is_empty() {
             true => {}
-            false if Shape::exists(self.connection, &guarded.table)? => {
-                let shape = Shape::of(self.connection, &guarded.table)?;
-                self.set_up(&guarded, &shape)?;
+            false if TableInfo::exists(self.connection, &guarded.table)? => {
+                let table_info = TableInfo::of(self.connection, &guarded.table)?;
+                self.set_up(&guarded, &table_info)?;
             }
             false => self.record(&guarded)?,
         }
@@ -245,12 +245,12 @@ impl Store {
     }
 
     /// Writes triggers and record of a table anew.
-    fn set_up(&self, guarded: &Guarded, shape: &Shape) -> Result<(), Error> {
+    fn set_up(&self, guarded: &Guarded, table_info: &TableInfo) -> Result<(), Error> {
         if !is_there(self.connection, &GUARDED)? {
             create(self.connection, &GUARDED)?;
         }
         self.clear(guarded.number)?;
-        let fence = guarded.fence(shape);
+        let fence = guarded.fence(table_info);
         for write in WRITES {
             let trigger = format!("CREATE TRIGGER main.{}", fence.trigger(write));
             execute_once(self.connection, &trigger, &[])?;
@@ -304,7 +304,7 @@ impl Store {
         let mut open = Vec::new();
         for moved in moved {
             let is_guarded = tables.iter().any(|known| known.is_called(&moved.recorded));
-            if !is_guarded && Shape::exists(self.connection, &moved.recorded)? {
+            if !is_guarded && TableInfo::exists(self.connection, &moved.recorded)? {
                 let table = moved.recorded.clone();
                 open.push(Guarded { number: MOVED_AWAY, table, is_intact: false, ..moved.clone() });
             }
@@ -358,9 +358,9 @@ impl Store {
             texts.push(text);
         }
         let Some(table) = called else { return Ok(()) };
-        let shape = match Shape::of(self.connection, &table) {
+        let table_info = match TableInfo::of(self.connection, &table) {
             Err(Error::CannotGuard { .. }) => return Ok(()),
-            shape => shape?,
+            table_info => table_info?,
         };
         let mut renamed = Guarded { table, ..guarded.clone() };
         let columns = columns_in(&texts[0]);
@@ -368,7 +368,7 @@ impl Store {
         for (column, found) in presented.zip(columns) {
             *column = found;
         }
-        let fence = renamed.fence(&shape);
+        let fence = renamed.fence(&table_info);
         renamed.is_intact =
             WRITES.iter().zip(&texts).all(|(write, text)| fence.is_trigger(write, text));
         if renamed.is_intact {
@@ -396,8 +396,13 @@ impl Guarded {
         self.table.eq_ignore_ascii_case(table)
     }
 
-    fn fence<'a>(&'a self, shape: &'a Shape) -> Fence<'a> {
-        Fence { number: self.number, table: &self.table, key: &shape.key, demands: &self.demands }
+    fn fence<'a>(&'a self, table_info: &'a TableInfo) -> Fence<'a> {
+        Fence {
+            number: self.number,
+            table: &self.table,
+            key: &table_info.key,
+            demands: &self.demands,
+        }
     }
 
     fn guards(&self, file: &str) -> impl Iterator<Item = GuardInfo> {

@@ -27,10 +27,10 @@ mod purge;
 mod raise;
 mod rule_fn;
 mod schema;
-mod shape;
 mod sqlite;
 mod statements;
 mod store;
+mod table_info;
 mod transaction;
 mod trigger;
 

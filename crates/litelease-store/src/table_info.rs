@@ -6,7 +6,7 @@ use crate::trigger::{Demand, Key, quoted};
 use crate::{Error, Failure};
 
 /// A table that can be guarded.
-pub(crate) struct Shape {
+pub(crate) struct TableInfo {
     /// Its name, spelled as it was made.
     pub(crate) table: String,
     pub(crate) key: Key,
@@ -40,7 +40,7 @@ WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE";
 /// The names that every row's number goes by, unless a column has one of them.
 const ALIASES: [&str; 3] = ["rowid", "_rowid_", "oid"];
 
-impl Shape {
+impl TableInfo {
     /// The shape of a table, unless it cannot be guarded.
     pub(crate) fn of(connection: Connection, table: &str) -> Result<Self, Error> {
         let refused = |reason: &str| Err(cannot(table, reason.into()));
@@ -60,7 +60,7 @@ impl Shape {
         }
         let columns = columns(connection, &name)?;
         let key = key(connection, &name, &columns)?;
-        Ok(Shape { table: name, key, columns })
+        Ok(TableInfo { table: name, key, columns })
     }
 
     /// Whether there is a table of this name. A view writes to tables that have guards of their own.
