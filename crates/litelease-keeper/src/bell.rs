@@ -30,7 +30,7 @@ const EVERYBODY: u32 = i32::MAX as u32;
 /// # let file = folder.path().join("app.sqlite3");
 /// # std::fs::write(&file, "").unwrap();
 /// assert!(Bell::find(&file).is_none(), "nobody has ever waited");
-/// let waiting = Bell::hang(&file).unwrap();
+/// let waiting = Bell::create(&file).unwrap();
 /// let heard = waiting.heard();
 /// Bell::find(&file).unwrap().ring();
 /// waiting.listen(heard, Duration::from_secs(60)); // returns at once
@@ -49,7 +49,7 @@ unsafe impl Sync for Bell {}
 
 impl Bell {
     /// The bell of a database file, hung up if there is none yet. Whoever may write the one may ring the other.
-    pub fn hang(database: &Path) -> io::Result<Self> {
+    pub fn create(database: &Path) -> io::Result<Self> {
         let file = beside(database).open()?;
         if file.metadata()?.len() == 0 {
             file.set_len(LENGTH as u64)?;
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn a_bell_that_is_truncated_under_its_listeners_harms_nobody() {
         let (_folder, database, path) = place();
-        let bell = Bell::hang(&database).ok();
+        let bell = Bell::create(&database).ok();
         let cut = OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(0));
         assert!(cut.is_ok());
         let Some(bell) = bell else { unreachable!("no bell") };
@@ -167,14 +167,14 @@ mod tests {
     fn what_is_in_the_place_of_the_bell_is_left_alone() {
         let (_folder, database, path) = place();
         std::fs::write(&path, "a victim").unwrap_or_default();
-        assert!(Bell::hang(&database).is_err() && Bell::find(&database).is_none());
+        assert!(Bell::create(&database).is_err() && Bell::find(&database).is_none());
         assert_eq!(std::fs::read(&path).unwrap_or_default(), b"a victim");
 
         let (_folder, database, path) = place();
         let victim = database.with_extension("victim");
         std::fs::write(&victim, "").unwrap_or_default();
         assert!(std::os::unix::fs::symlink(&victim, &path).is_ok());
-        assert!(Bell::hang(&database).is_err());
+        assert!(Bell::create(&database).is_err());
         assert_eq!(std::fs::read(&victim).unwrap_or_default(), b"");
     }
 }

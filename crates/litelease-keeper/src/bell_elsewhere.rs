@@ -12,7 +12,7 @@ pub struct Bell;
 
 impl Bell {
     /// Nothing to hang up.
-    pub fn hang(_file: &Path) -> io::Result<Self> {
+    pub fn create(_file: &Path) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 

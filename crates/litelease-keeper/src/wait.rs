@@ -50,7 +50,7 @@ pub struct Waiter {
 impl Waiter {
     /// Starts to listen at a database file. What happens from now on ends a nap.
     pub fn at(file: &Path) -> Self {
-        let bell = Bell::hang(file).ok().map(Arc::new);
+        let bell = Bell::create(file).ok().map(Arc::new);
         if let Some(bell) = &bell {
             watch(file, bell);
         }

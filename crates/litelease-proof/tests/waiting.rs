@@ -145,7 +145,7 @@ fn a_ring_between_looking_and_napping_is_not_lost() {
     // The bell alone: nothing is written, so nothing else could end the nap.
     let place = Place::new("WAL");
     place.open(LONG);
-    let waiting = Bell::hang(&place.file).unwrap();
+    let waiting = Bell::create(&place.file).unwrap();
     let ringing = Bell::find(&place.file).unwrap();
     for round in 0..200 {
         let heard = waiting.heard();

@@ -7,7 +7,7 @@ use litelease_store::{Connection, Store, When};
 
 use crate::error::lift;
 use crate::kept::Kind;
-use crate::ringer::Ringer;
+use crate::notify::Notifier;
 use crate::{
     BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, Listed, ReleaseResult,
     RenewResult, Result, TransferResult,
@@ -40,7 +40,7 @@ use crate::{
 /// ```
 pub struct Leases {
     store: Store,
-    ringer: Ringer,
+    notifier: Notifier,
     kind: Kind,
 }
 
@@ -747,7 +747,7 @@ impl Leases {
     /// # Safety
     /// They must be dropped before the connection is closed, and used by one thread at a time with it.
     pub(crate) unsafe fn on(connection: Connection, kind: Kind) -> Self {
-        Leases { store: Store::new(connection), ringer: Ringer::default(), kind }
+        Leases { store: Store::new(connection), notifier: Notifier::default(), kind }
     }
 
     /// The store, for everything but a verb.
@@ -765,7 +765,7 @@ impl Leases {
 
     /// A transaction of ours has committed: whatever was freed in it is free now.
     pub(crate) fn committed(&self) {
-        self.ringer.committed(&self.store);
+        self.notifier.committed(&self.store);
     }
 
     fn claim_when(
@@ -810,7 +810,7 @@ impl Leases {
     fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
         let answer = lift(self.verbs()?.release(name, who, when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
-            self.ringer.freed(&self.store);
+            self.notifier.freed(&self.store);
         }
         Ok(answer)
     }
@@ -833,7 +833,7 @@ impl Leases {
     fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
         let answer = lift(self.verbs()?.break_lease(name, when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
-            self.ringer.freed(&self.store);
+            self.notifier.freed(&self.store);
         }
         Ok(answer)
     }

@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a handle needs in order to ring.
 #[derive(Default)]
-pub(crate) struct Ringer {
+pub(crate) struct Notifier {
     bell: RefCell<Option<Bell>>,
     /// When we last looked for a bell and found none.
     missed: Cell<Option<Instant>>,
@@ -20,7 +20,7 @@ pub(crate) struct Ringer {
     owes: Cell<bool>,
 }
 
-impl Ringer {
+impl Notifier {
     /// A name was freed. Others see it once it is committed: outside a transaction that is now.
     pub(crate) fn freed(&self, store: &Store) {
         self.owes.set(true);
