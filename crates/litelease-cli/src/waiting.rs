@@ -43,7 +43,7 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
         pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be seen later.
         let Some(db) = database::look(common).ok().flatten() else { continue };
-        let writer = db.writer();
+        let writer = db.write_lock_pid();
         let (key, line) = match db.inspect(name).ok().flatten() {
             Some(current) => (format!("token {}", current.token), for_holder(&current)),
             // Seen twice, it is more than a commit.
@@ -71,5 +71,5 @@ fn for_holder(current: &LeaseInfo) -> String {
 
 fn for_writer(db: &Litelease, common: &Common) -> Option<String> {
     let file = database::path(common).ok()?;
-    Some(format!("pid {} is writing {}", db.writer()?, file.display()))
+    Some(format!("pid {} is writing {}", db.write_lock_pid()?, file.display()))
 }

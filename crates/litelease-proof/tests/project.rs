@@ -151,7 +151,7 @@ fn dependencies_point_inward() {
         ),
         ("litelease-files", &["libc"]),
         ("litelease-keeper", &["libc", "litelease-files"]),
-        ("litelease-writer", &["libc", "litelease-files"]),
+        ("litelease-filelock", &["libc", "litelease-files"]),
         (
             "litelease",
             &[
@@ -160,7 +160,7 @@ fn dependencies_point_inward() {
                 "litelease-keeper",
                 "litelease-sql",
                 "litelease-store",
-                "litelease-writer",
+                "litelease-filelock",
                 "rusqlite",
             ],
         ),

@@ -12,9 +12,9 @@ use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::answer::{self, Body, HttpError, Response};
+use crate::committer::Changed;
 use crate::http::App;
 use crate::job::{Answer, Id, JobError, State};
-use crate::writer::Changed;
 
 /// Changes that come faster than this are told together.
 const BREATH: Duration = Duration::from_millis(50);

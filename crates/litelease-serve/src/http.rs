@@ -10,6 +10,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, POOLS, openapi};
+use crate::committer::Changed;
 use crate::events;
 use crate::hosts;
 use crate::job::{Answer, Borrow, Id, Job, JobError, Jobs, Reply};
@@ -19,7 +20,6 @@ use crate::page;
 use crate::pending_borrow::PendingBorrow;
 use crate::request::{Head, text};
 use crate::timer::Timer;
-use crate::writer::Changed;
 
 /// What all requests share.
 pub(crate) struct App {

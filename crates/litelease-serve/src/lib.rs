@@ -8,6 +8,7 @@ mod answer;
 pub mod bench_backend;
 mod body;
 mod calls;
+mod committer;
 mod error;
 mod events;
 mod expiry_schedule;
@@ -29,7 +30,6 @@ mod request;
 mod server;
 mod server_lock;
 mod timer;
-mod writer;
 
 pub use error::OpenError;
 pub use options::Options;

@@ -121,10 +121,10 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::answer::respond;
+    use crate::committer::Committer;
     use crate::high_water::HighWater;
     use crate::job::{Borrow, Lent, Receiver, channel};
     use crate::metrics::Metrics;
-    use crate::writer::Writer;
 
     const SLOTS: i64 = 2;
 
@@ -260,8 +260,9 @@ mod tests {
         let (jobs, todo): (Jobs, Receiver<Job>) = channel();
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
-        let writer = Writer::new(db, mark, None, &Options::default(), handed, changes, metrics);
-        let writer = shuttle::thread::spawn(move || writer.work(&todo));
+        let committer =
+            Committer::new(db, mark, None, &Options::default(), handed, changes, metrics);
+        let committer = shuttle::thread::spawn(move || committer.work(&todo));
         let (waiting, held) = (Vec::new(), HashMap::new());
         let mut clients = Clients { id: "p".into(), jobs, answers, waiting, held, places: 0 };
         for _ in 0..40 {
@@ -276,7 +277,7 @@ mod tests {
         }
         clients.settle();
         drop(clients);
-        writer.join().unwrap();
+        committer.join().unwrap();
     }
 
     fn lent(has_key: bool) -> Result<Answer, JobError> {

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 
+use crate::committer::{Changed, Committer};
 use crate::error::OpenError;
 use crate::file::{self, Opened};
 use crate::http::App;
@@ -21,7 +22,6 @@ use crate::job::{Answers, Job, Receiver, channel};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pending_borrow::deliver_all;
-use crate::writer::{Changed, Writer};
 
 /// How long a shutdown waits for answers that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);
@@ -109,7 +109,7 @@ pub async fn run(
     lock.note(listener.local_addr()?);
     let limits = options.clone();
     run_before(listener, options, shutdown, move |todo, answers, changes, metrics| {
-        Writer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
+        Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
     .await
 }
@@ -128,7 +128,7 @@ pub(crate) async fn run_before(
     let (answers, answered) = unbounded_channel();
     let (told, counted) = (changes.clone(), Arc::clone(&metrics));
     let work = move || work(todo, answers, told, counted);
-    let writer = thread::Builder::new().name("writer".into()).spawn(work)?;
+    let committer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
     let app = App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop);
@@ -174,7 +174,7 @@ pub(crate) async fn run_before(
     drop((app, jobs));
     // The writer has said its last with the stop; what nobody took is given back before it ends.
     let delivered = delivery.await;
-    match (delivered, tokio::task::spawn_blocking(move || writer.join()).await) {
+    match (delivered, tokio::task::spawn_blocking(move || committer.join()).await) {
         (Ok(()), Ok(Ok(()))) => Ok(()),
         _ => Err(io::Error::other("the writer ended in an unexpected way")),
     }

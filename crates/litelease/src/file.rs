@@ -29,7 +29,7 @@ const WAL_WRITE_LOCK: u64 = 120;
 const RESERVED_LOCK: u64 = 0x4000_0001;
 
 /// The process that holds the write lock of a database file, where the system tells.
-pub(crate) fn writer(path: &str) -> Option<u32> {
+pub(crate) fn write_lock_pid(path: &str) -> Option<u32> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let holder = |path: &Path, byte: u64| {
         let file = inode(path)?;

@@ -8,7 +8,7 @@ use litelease_files::create_private;
 use rusqlite::Connection;
 
 use crate::error::lift;
-use crate::file::{has_moved, writer};
+use crate::file::{has_moved, write_lock_pid};
 use crate::kept::{Kind, Loan};
 use crate::linked::view;
 use crate::{Leases, Result, Transaction};
@@ -205,11 +205,11 @@ impl Litelease {
     /// let tx = db.transaction()?;
     /// # drop(tx);
     /// # let other = Litelease::open(folder.path().join("app.sqlite3"))?;
-    /// assert_eq!(other.writer(), None);
+    /// assert_eq!(other.write_lock_pid(), None);
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn writer(&self) -> Option<u32> {
-        writer(&self.leases.store().file()?)
+    pub fn write_lock_pid(&self) -> Option<u32> {
+        write_lock_pid(&self.leases.store().file()?)
     }
 
     /// Gives the connection back, as it was.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use litelease_keeper::{Grant, Rows};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::file::{has_moved, writer};
+use crate::file::{has_moved, write_lock_pid};
 use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result};
 
 /// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries again.
@@ -52,7 +52,7 @@ impl KeptRows {
 
     fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
-            return Loss::BlockedByWriter { pid: writer(&self.file) };
+            return Loss::BlockedByWriter { pid: write_lock_pid(&self.file) };
         }
         Loss::CannotRenew { error: error.to_string() }
     }

@@ -61,9 +61,11 @@ pub use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
 };
+pub use litelease_filelock::{
+    Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
+};
 pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
 pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, Listed, SlotRow};
-pub use litelease_writer::{Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock};
 pub use pools::{Borrow, Pools};
 pub use raw::RawLitelease;
 pub use rusqlite;

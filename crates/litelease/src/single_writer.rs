@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
-use litelease_writer::{Error as LockError, Held, LockState, Waiting, WriteLock};
+use litelease_filelock::{Error as LockError, Held, LockState, Waiting, WriteLock};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::{Error, LiteleaseRef};

@@ -205,7 +205,7 @@ fn versions(note: Note<'_>) {
 }
 
 fn writer(db: &Litelease, path: &Path, note: Note<'_>) {
-    match db.writer() {
+    match db.write_lock_pid() {
         None => note("writers", Fine, "nobody holds the write lock".into()),
         Some(pid) => {
             let file = path.display();

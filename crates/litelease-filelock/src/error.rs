@@ -10,7 +10,7 @@ use crate::Holder;
 ///
 /// ```
 /// use std::time::Duration;
-/// use litelease_writer::{Error, Holder};
+/// use litelease_filelock::{Error, Holder};
 ///
 /// let line = format!("pid:{} time:2025-01-15T10:30:45Z", std::process::id());
 /// let holder = Holder::parse(&line);

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Who holds the lock, as the file tells.
 ///
 /// ```
-/// use litelease_writer::Holder;
+/// use litelease_filelock::Holder;
 ///
 /// let holder = Holder::parse("pid:12345 time:2025-01-15T10:30:45Z\n").unwrap();
 /// assert_eq!(holder.pid, 12345);
@@ -36,7 +36,7 @@ impl Holder {
     /// Reads a line, and a note in the next one. What is stale, empty, half-written or garbage is `None` or a holder that is gone.
     ///
     /// ```
-    /// # use litelease_writer::Holder;
+    /// # use litelease_filelock::Holder;
     /// assert_eq!(Holder::parse("pid:x time:2025-01-15T10:30:45Z"), None);
     /// ```
     pub fn parse(line: &str) -> Option<Self> {
@@ -56,7 +56,7 @@ impl Holder {
     /// Whether that process is no longer there. Where the system does not tell, it is not known to be.
     ///
     /// ```
-    /// # use litelease_writer::Holder;
+    /// # use litelease_filelock::Holder;
     /// let me = format!("pid:{} time:2025-01-15T10:30:45Z", std::process::id());
     /// assert!(!Holder::parse(&me).unwrap().is_gone());
     /// ```

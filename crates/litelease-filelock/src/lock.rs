@@ -28,7 +28,7 @@ pub enum Waiting {
 /// Whether a lock is held.
 ///
 /// ```
-/// # use litelease_writer::LockState;
+/// # use litelease_filelock::LockState;
 /// assert_ne!(LockState::Free, LockState::Held(None));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum LockState {
 ///
 /// ```
 /// use std::time::Duration;
-/// use litelease_writer::{LockState, Waiting, WriteLock};
+/// use litelease_filelock::{LockState, Waiting, WriteLock};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("data.db.lock");
@@ -57,7 +57,7 @@ pub enum LockState {
 /// assert!(matches!(state, LockState::Held(Some(holder)) if holder.pid == std::process::id()));
 /// drop(held);
 /// assert_eq!(lock.state()?, LockState::Free);
-/// # Ok::<(), litelease_writer::Error>(())
+/// # Ok::<(), litelease_filelock::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct WriteLock {
@@ -90,7 +90,7 @@ impl WriteLock {
     /// The lock on this file. Nothing is opened yet.
     ///
     /// ```
-    /// let lock = litelease_writer::WriteLock::new("data.db.lock");
+    /// let lock = litelease_filelock::WriteLock::new("data.db.lock");
     /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
         WriteLock::on(SideFile::at(path))
@@ -99,7 +99,7 @@ impl WriteLock {
     /// The same, for whoever may write a database: the file gets its mode and group when it is created.
     ///
     /// ```
-    /// # use litelease_writer::WriteLock;
+    /// # use litelease_filelock::WriteLock;
     /// let lock = WriteLock::new("/run/data.lock").like("data.db");
     /// ```
     #[must_use]
@@ -111,11 +111,11 @@ impl WriteLock {
     /// whoever may write the one may take the other.
     ///
     /// ```
-    /// # use litelease_writer::WriteLock;
+    /// # use litelease_filelock::WriteLock;
     /// # let folder = tempfile::tempdir().unwrap();
     /// let lock = WriteLock::of_database(&folder.path().join("data.db"))?;
     /// assert!(lock.path().ends_with("data.db.lock"));
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn of_database(path: &Path) -> Result<Self, Error> {
         WriteLock::beside(path, ".lock")
@@ -124,11 +124,11 @@ impl WriteLock {
     /// Another lock beside a database: its path with `ending` at its end.
     ///
     /// ```
-    /// # use litelease_writer::WriteLock;
+    /// # use litelease_filelock::WriteLock;
     /// # let folder = tempfile::tempdir().unwrap();
     /// let lock = WriteLock::beside(&folder.path().join("data.db"), ".import.lock")?;
     /// assert!(lock.path().ends_with("data.db.import.lock"));
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn beside(database: &Path, ending: &str) -> Result<Self, Error> {
         let resolved = resolve(database);
@@ -146,7 +146,7 @@ impl WriteLock {
     ///
     /// ```
     /// # use std::path::Path;
-    /// # let lock = litelease_writer::WriteLock::new("data.db.lock");
+    /// # let lock = litelease_filelock::WriteLock::new("data.db.lock");
     /// assert_eq!(lock.path(), Path::new("data.db.lock"));
     /// ```
     pub fn path(&self) -> &Path {
@@ -157,13 +157,13 @@ impl WriteLock {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use litelease_writer::{Error, Waiting, WriteLock};
+    /// # use litelease_filelock::{Error, Waiting, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let lock = WriteLock::new(folder.path().join("data.db.lock"));
     /// let held = lock.acquire(Duration::ZERO, Waiting::Fair)?;
     /// let second = lock.acquire(Duration::ZERO, Waiting::Fair);
     /// assert!(matches!(second, Err(Error::Nested)));
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Held<'_>, Error> {
         if self.pid != std::process::id() {
@@ -193,7 +193,7 @@ impl WriteLock {
     /// Takes the lock at once or not at all, for good: it is held until the result is dropped, in whichever thread.
     ///
     /// ```
-    /// # use litelease_writer::{Error, WriteLock};
+    /// # use litelease_filelock::{Error, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("data.db.serve.lock");
     /// let held = WriteLock::new(&path).into_owned()?;
@@ -208,11 +208,11 @@ impl WriteLock {
     /// Whether the lock is held now, and by whom.
     ///
     /// ```
-    /// # use litelease_writer::{LockState, WriteLock};
+    /// # use litelease_filelock::{LockState, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
     /// let lock = WriteLock::new(folder.path().join("data.db.lock"));
     /// assert_eq!(lock.state()?, LockState::Free);
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn state(&self) -> Result<LockState, Error> {
         let Some(file) = self.side.open_to_read()? else { return Ok(LockState::Free) };

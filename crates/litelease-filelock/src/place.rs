@@ -56,7 +56,7 @@ impl Place {
         let mut state = self.state();
         if let State::Empty = *state {
             let place = Arc::clone(self);
-            let thread = thread::Builder::new().name("litelease-writer".into());
+            let thread = thread::Builder::new().name("litelease-filelock".into());
             let started = thread.spawn(move || place.queue());
             started.map_err(|error| file::failed(&self.side, error))?;
         }

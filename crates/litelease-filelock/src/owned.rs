@@ -14,14 +14,14 @@ use crate::{Error, Holder, file};
 /// [`WriteLock::into_owned`]: crate::WriteLock::into_owned
 ///
 /// ```
-/// # use litelease_writer::{LockState, WriteLock};
+/// # use litelease_filelock::{LockState, WriteLock};
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("data.db.serve.lock");
 /// let mut held = WriteLock::new(&path).into_owned()?;
 /// held.note("http://127.0.0.1:7070");
 /// let LockState::Held(Some(holder)) = WriteLock::new(&path).state()? else { unreachable!() };
 /// assert_eq!(holder.note.as_deref(), Some("http://127.0.0.1:7070"));
-/// # Ok::<(), litelease_writer::Error>(())
+/// # Ok::<(), litelease_filelock::Error>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "the lock is given back when this is dropped"]
@@ -46,11 +46,11 @@ impl OwnedLock {
     /// Leaves a word for whoever is refused, in one line without spaces.
     ///
     /// ```
-    /// # use litelease_writer::WriteLock;
+    /// # use litelease_filelock::WriteLock;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let mut held = WriteLock::new(folder.path().join("lock")).into_owned()?;
     /// held.note("http://127.0.0.1:7070");
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn note(&mut self, note: &str) {
         self.holder.note = Some(note.into());
@@ -62,14 +62,14 @@ impl OwnedLock {
     /// call succeeds.
     ///
     /// ```
-    /// # use litelease_writer::WriteLock;
+    /// # use litelease_filelock::WriteLock;
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("lock");
     /// let mut held = WriteLock::new(&path).into_owned()?;
     /// std::fs::remove_file(&path).unwrap();
     /// held.ensure()?;
     /// assert!(WriteLock::new(&path).into_owned().is_err(), "it is held again");
-    /// # Ok::<(), litelease_writer::Error>(())
+    /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn ensure(&mut self) -> Result<(), Error> {
         if !self.side.is_still(&self.file) {

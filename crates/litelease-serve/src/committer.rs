@@ -42,7 +42,7 @@ const KNOWN_FOR: Duration = Duration::from_secs(1);
 /// The id of the pool that has changed, or none if it may be any of them.
 pub(crate) type Changed = Option<Id>;
 
-pub(crate) struct Writer {
+pub(crate) struct Committer {
     db: Litelease,
     mark: HighWater,
     queues: HashMap<Id, Queue>,
@@ -95,7 +95,7 @@ impl Batch {
     }
 }
 
-impl Writer {
+impl Committer {
     pub(crate) fn new(
         db: Litelease,
         mark: HighWater,
@@ -105,7 +105,7 @@ impl Writer {
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        Writer {
+        Committer {
             db,
             mark,
             queues: HashMap::new(),

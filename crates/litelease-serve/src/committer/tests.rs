@@ -25,7 +25,7 @@ fn clock() -> i64 {
 
 /// A writer with one pool, `p`.
 struct Desk {
-    writer: Writer,
+    committer: Committer,
     jobs: Jobs,
     todo: Receiver<Job>,
     answers: mpsc::UnboundedReceiver<Vec<Answered>>,
@@ -46,8 +46,8 @@ impl Desk {
         let (handed, answers) = mpsc::unbounded_channel();
         let (changes, metrics) = (broadcast::channel(16).0, Arc::new(Metrics::default()));
         let options = Options { clock, ..Options::default() };
-        let writer = Writer::new(db, mark, None, &options, handed, changes, metrics);
-        Desk { writer, jobs, todo, answers, places: 0, _folder: folder }
+        let committer = Committer::new(db, mark, None, &options, handed, changes, metrics);
+        Desk { committer, jobs, todo, answers, places: 0, _folder: folder }
     }
 
     fn leave_job(&self, job: impl FnOnce(Reply) -> Job) -> Told {
@@ -82,18 +82,18 @@ impl Desk {
 
     /// Lets every write fail, or not any more.
     fn fails(&self, fails: bool) {
-        self.writer.db.conn().pragma_update(None, "query_only", fails).unwrap();
+        self.committer.db.conn().pragma_update(None, "query_only", fails).unwrap();
     }
 
     fn failures(&self) -> u64 {
-        let text = self.writer.metrics.text();
+        let text = self.committer.metrics.text();
         let count = text.lines().find_map(|line| line.strip_prefix("litelease_failures_total "));
         count.unwrap().parse().unwrap()
     }
 
     /// One commit for all that was left, and its answers.
     fn turn(&mut self) {
-        assert!(self.writer.turn(&self.todo));
+        assert!(self.committer.turn(&self.todo));
         while let Ok(answers) = self.answers.try_recv() {
             let jobs = &self.jobs;
             deliver(answers, |id, lease| assert!(jobs.send(Job::GiveBack { id, lease }).is_ok()));
@@ -101,7 +101,7 @@ impl Desk {
     }
 
     fn in_use(&self) -> i64 {
-        self.writer.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
+        self.committer.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
     }
 }
 
@@ -165,12 +165,12 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         // This one is in the queue when it leaves.
         let behind = desk.borrow(600, true, None);
         desk.turn();
-        assert_eq!(desk.writer.waiters, 2);
+        assert_eq!(desk.committer.waiters, 2);
         drop(behind);
         desk.leave(desk.places);
         desk.turn();
-        assert_eq!(desk.writer.waiters, 1);
-        assert_eq!(desk.writer.queues.values().map(Queue::len).sum::<usize>(), 1);
+        assert_eq!(desk.committer.waiters, 1);
+        assert_eq!(desk.committer.queues.values().map(Queue::len).sum::<usize>(), 1);
     });
 }
 
@@ -184,7 +184,7 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         desk.fails(true);
         desk.turn();
         // However slow this machine is, the rest is not over.
-        let rests = &mut desk.writer.retry_at;
+        let rests = &mut desk.committer.retry_at;
         *rests = rests.map(|until| until + Duration::from_secs(3_600));
         desk.give_back(lent(&mut two));
         (0..5).for_each(|_| desk.turn());
@@ -211,9 +211,9 @@ fn a_writer_ends_with_those_who_ask_also_while_the_database_fails() {
         desk.give_back(lent(&mut told));
         desk.fails(true);
         desk.turn();
-        let metrics = Arc::clone(&desk.writer.metrics);
+        let metrics = Arc::clone(&desk.committer.metrics);
         drop(desk.jobs);
-        desk.writer.work(&desk.todo);
+        desk.committer.work(&desk.todo);
         assert!(metrics.text().contains("litelease_failures_total 2\n"), "it has tried once more");
     });
 }
@@ -228,15 +228,19 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         desk.turn();
         lent(&mut long);
         lent(&mut short);
-        assert_eq!(desk.writer.until_due(), Duration::from_millis(50));
+        assert_eq!(desk.committer.until_due(), Duration::from_millis(50));
         NOW_MS.set(1_050);
         desk.turn();
-        assert_eq!(desk.writer.until_due(), Duration::from_millis(550), "it would spin until then");
+        assert_eq!(
+            desk.committer.until_due(),
+            Duration::from_millis(550),
+            "it would spin until then"
+        );
         assert!(waiter.try_recv().is_err(), "there is one slot, and it is lent out");
         NOW_MS.set(1_600);
         desk.turn();
         lent(&mut waiter);
-        assert_eq!(desk.writer.expiries.first(), None);
+        assert_eq!(desk.committer.expiries.first(), None);
     });
 }
 
