@@ -1,7 +1,7 @@
 //! Answers: text for people, JSON for programs. Colours only on a terminal, and not with `NO_COLOR`.
 
 use anstyle::{AnsiColor, Style};
-use litelease::{Identity, LeaseInfo, Listed, Liveness, Status};
+use litelease::{Identity, LeaseInfo, LeaseRow, Liveness, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -49,7 +49,7 @@ pub(crate) fn held_by(current: &LeaseInfo) -> String {
 
 /// A lease as JSON.
 pub(crate) fn lease(lease: &LeaseInfo) -> Value {
-    entry(&Listed {
+    entry(&LeaseRow {
         name: lease.name.clone(),
         tenure: Some((lease.owner.clone(), lease.lease_expires_at_ms)),
         token: lease.token,
@@ -57,7 +57,7 @@ pub(crate) fn lease(lease: &LeaseInfo) -> Value {
 }
 
 /// A name and how it stands, as JSON.
-pub(crate) fn entry(listed: &Listed) -> Value {
+pub(crate) fn entry(listed: &LeaseRow) -> Value {
     let now_ms = litelease::now_ms();
     let owner = listed.tenure.as_ref().map(|(owner, _)| owner);
     let expires_at_ms = listed.tenure.as_ref().map(|(_, expiry)| *expiry);

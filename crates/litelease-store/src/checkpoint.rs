@@ -37,7 +37,7 @@ impl Store {
         value: Value<'_>,
         when: When,
     ) -> Result<CheckpointResult, Error> {
-        self.naming("store a checkpoint of", Some(name), || {
+        self.with_context("store a checkpoint of", Some(name), || {
             self.within(self.boundary()?, || {
                 let (is_newest, newest) =
                     self.look(name, |row| Ok((is_newest(row, token), row.token())))?;
@@ -62,7 +62,7 @@ impl Store {
         name: &str,
         keep: impl FnOnce(i64, Value<'_>, i64) -> T,
     ) -> Result<Option<T>, Error> {
-        self.naming("read the checkpoint of", Some(name), || {
+        self.with_context("read the checkpoint of", Some(name), || {
             self.verify()?;
             if !is_there(self.connection, &CHECKPOINTS)? {
                 return Ok(None);

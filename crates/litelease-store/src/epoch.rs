@@ -144,7 +144,7 @@ impl Store {
 
     /// Returns what the file knows of its epoch.
     pub fn epoch(&self) -> Result<EpochInfo, Error> {
-        self.naming("look at the epoch", None, || {
+        self.with_context("look at the epoch", None, || {
             let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;

@@ -237,7 +237,7 @@ impl Error {
     }
 
     /// Adds to an error of SQLite what was tried, on what and where.
-    pub(crate) fn naming(self, verb: &str, name: Option<&str>, file: String) -> Self {
+    pub(crate) fn with_context(self, verb: &str, name: Option<&str>, file: String) -> Self {
         self.map_sqlite(|Failure { code, message }| {
             let what = name.map(|name| format!(" {}", Short(name))).unwrap_or_default();
             let file = if file.is_empty() { "a database in memory" } else { &file };

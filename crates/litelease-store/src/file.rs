@@ -25,7 +25,7 @@ impl Store {
     /// Chooses how the file is written, for a program that owns it: a new file is put into WAL mode, one that is
     /// there keeps its mode, and in either a power cut loses no grant that was told.
     pub fn own(&self) -> Result<(), Error> {
-        self.naming("set up leases", None, || {
+        self.with_context("set up leases", None, || {
             // Several processes switch a new file at once, and SQLite does not wait for that.
             let deadline = Instant::now() + Duration::from_secs(10);
             loop {

@@ -32,7 +32,7 @@ impl Store {
     ///
     /// This needs no lease table: the leases are elsewhere.
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult, Error> {
-        self.naming("admit a token of", Some(name), || {
+        self.with_context("admit a token of", Some(name), || {
             let boundary = self.boundary()?;
             // What was admitted before is admitted again without a write; and a token that is too small is
             // refused without one, for the largest never shrinks.

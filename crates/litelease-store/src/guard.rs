@@ -121,7 +121,7 @@ impl Store {
     pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<(), Error> {
         let Guard { column, strict } = guard.clone();
         let demand = Demand { name: name.into(), column, strict };
-        self.naming("guard", Some(table), || {
+        self.with_context("guard", Some(table), || {
             self.within(self.boundary()?, || {
                 self.verify()?;
                 self.all_or_nothing(|| self.put_on(table, demand))
@@ -131,7 +131,7 @@ impl Store {
 
     /// Takes the guards off a table: those by `name`, or all of them. Answers how many there were.
     pub fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64, Error> {
-        self.naming("unguard", Some(table), || {
+        self.with_context("unguard", Some(table), || {
             self.within(self.boundary()?, || {
                 self.verify()?;
                 self.all_or_nothing(|| self.take_off(table, name))
@@ -141,7 +141,7 @@ impl Store {
 
     /// All guards, in the order in which their tables were first guarded.
     pub fn guards(&self) -> Result<Vec<GuardInfo>, Error> {
-        self.naming("list guards", None, || {
+        self.with_context("list guards", None, || {
             self.verify()?;
             let file = self.connection.place();
             let guarded = self.guarded()?;

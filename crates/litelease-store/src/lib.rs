@@ -40,7 +40,7 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::Listed;
+pub use list::LeaseRow;
 pub use pool_rows::{Borrowed, SlotRow, Wishes};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,

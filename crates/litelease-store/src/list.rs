@@ -9,7 +9,7 @@ FROM main.litelease_resources ORDER BY name";
 
 /// A row with text of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct LeaseRow {
     /// The name.
     pub name: String,
     /// The owner and its expiry, unless it was released.
@@ -23,8 +23,8 @@ impl Store {
     ///
     /// They are read to the end before anybody sees one: a walk that is under way while rows are added might
     /// never end.
-    pub fn list(&self) -> Result<Vec<Listed>, Error> {
-        self.naming("list leases", None, || {
+    pub fn list(&self) -> Result<Vec<LeaseRow>, Error> {
+        self.with_context("list leases", None, || {
             self.verify()?;
             let mut statement = self.connection.prepare(LIST)?;
             let mut run = statement.run(&[])?;
@@ -35,7 +35,7 @@ impl Store {
                 let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
                 let row = stored_row(name, stored_state([owner, token, expiry]))?;
                 let tenure = row.state().and_then(|state| state.tenure());
-                list.push(Listed {
+                list.push(LeaseRow {
                     name: name.into(),
                     tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
                     token: row.token().unwrap_or(0),
@@ -46,7 +46,7 @@ impl Store {
     }
 }
 
-impl Listed {
+impl LeaseRow {
     /// How the name stands at a Unix time in milliseconds.
     pub fn status(&self, now_ms: i64) -> Option<litelease_core::Status> {
         self.row().status(now_ms)

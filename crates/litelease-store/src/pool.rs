@@ -27,7 +27,7 @@ impl Store {
     /// Making it smaller takes nothing from anybody: what is lent out stays so, and nothing more is lent out
     /// until fewer than `count` are.
     pub fn pool(&self, id: &str, count: i64, when: When) -> Result<PoolInfo, Error> {
-        self.naming("register a pool", None, || {
+        self.with_context("register a pool", None, || {
             if !(0..=MAX_COUNT).contains(&count) {
                 return Err(Error::InvalidCount { count });
             }
@@ -60,7 +60,7 @@ impl Store {
 
     /// How many slots a pool has and how many are lent out, if there is such a pool. Needs no write lock.
     pub fn pool_info(&self, id: &str, when: When) -> Result<Option<PoolInfo>, Error> {
-        self.naming("look at a pool", None, || {
+        self.with_context("look at a pool", None, || {
             let pool = self.find_pool(id, when.now_ms())?;
             Ok(pool.map(|pool| pool.info()))
         })
@@ -74,7 +74,7 @@ impl Store {
         when: When,
         wishes: Wishes<'_>,
     ) -> Result<Option<Borrowed>, Error> {
-        self.naming("borrow a slot", None, || {
+        self.with_context("borrow a slot", None, || {
             check_text("key", wishes.key, 1)?;
             check_text("note", wishes.note, 0)?;
             let boundary = self.boundary()?;
@@ -105,7 +105,7 @@ impl Store {
 
     /// The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else.
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>, Error> {
-        self.naming("look at a slot", None, || {
+        self.with_context("look at a slot", None, || {
             let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
             Ok(self.by_lease(&pool, lease)?.map(|lent| lent.slot))
         })
@@ -113,7 +113,7 @@ impl Store {
 
     /// Gives a slot back. Answers whether it was still the borrower's.
     pub fn return_slot(&self, id: &str, lease: &str, when: When) -> Result<bool, Error> {
-        self.naming("return a slot", None, || {
+        self.with_context("return a slot", None, || {
             let boundary = self.boundary()?;
             let live = || -> Result<(PoolRow, Option<SlotInfo>), Error> {
                 let now_ms = when.now_ms();
@@ -139,7 +139,7 @@ impl Store {
         ttl_ms: i64,
         when: When,
     ) -> Result<Option<SlotInfo>, Error> {
-        self.naming("renew a slot", None, || {
+        self.with_context("renew a slot", None, || {
             let boundary = self.boundary()?;
             let renewed = || -> Result<(PoolRow, Option<SlotInfo>), Error> {
                 let term = term(ttl_ms, when)?;
@@ -170,7 +170,7 @@ impl Store {
     /// The same commit raises the file's floor to its newest token, so that none of its tokens is ever given
     /// again.
     pub fn delete_pool(&self, id: &str) -> Result<bool, Error> {
-        self.naming("delete a pool", None, || {
+        self.with_context("delete a pool", None, || {
             let boundary = self.boundary()?;
             if boundary.may_look_first() && self.find_pool(id, i64::MIN)?.is_none() {
                 return Ok(false);
@@ -190,7 +190,7 @@ impl Store {
 
     /// The slots that are lent out, in the order of their positions. Needs no write lock.
     pub fn slots(&self, id: &str, when: When) -> Result<Vec<SlotRow>, Error> {
-        self.naming("list slots", None, || {
+        self.with_context("list slots", None, || {
             let now_ms = when.now_ms();
             let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
             self.live_slots(&pool, now_ms)
@@ -199,7 +199,7 @@ impl Store {
 
     /// The newest token of any pool, or the file's floor if that is larger: every later one exceeds it.
     pub fn newest_pool_token(&self) -> Result<i64, Error> {
-        self.naming("look at the tokens of pools", None, || {
+        self.with_context("look at the tokens of pools", None, || {
             let newest = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             Ok(newest.max(self.epoch_record()?.floor))
         })
@@ -207,7 +207,7 @@ impl Store {
 
     /// When the next lease of a pool ends by itself, if it has one that was not found over yet.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>, Error> {
-        self.naming("look at a pool", None, || {
+        self.with_context("look at a pool", None, || {
             let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
             self.first_expiry(&pool)
         })

@@ -35,7 +35,7 @@ impl Store {
     ///
     /// One that is not is kept all the same, and refused by the guards.
     pub fn present(&self, name: &str, token: i64) -> Result<bool, Error> {
-        self.naming("present the token of", Some(name), || {
+        self.with_context("present the token of", Some(name), || {
             // Whatever goes wrong from here on, what was presented before must not survive it.
             self.keep_presented(name, None)?;
             let is_newest = self.look_at_fences(name, |row| Ok(is_newest(row, token)))?;
@@ -46,7 +46,7 @@ impl Store {
 
     /// Takes back what was presented for `name`, for a connection that somebody else will use.
     pub fn withdraw(&self, name: &str) -> Result<(), Error> {
-        self.naming("withdraw the token of", Some(name), || self.keep_presented(name, None))
+        self.with_context("withdraw the token of", Some(name), || self.keep_presented(name, None))
     }
 
     fn keep_presented(&self, name: &str, token: Option<i64>) -> Result<(), Error> {

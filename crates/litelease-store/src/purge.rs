@@ -22,7 +22,7 @@ impl Store {
     /// The same commit raises the file's token floor to the largest token deleted, so that a name which
     /// comes back gets a larger one.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
-        self.naming("purge", None, || {
+        self.with_context("purge", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
                 let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));

@@ -19,7 +19,7 @@ impl Store {
     ///
     /// Where it can be, this is made so that no power cut takes it.
     pub fn raise(&self, floor: i64) -> Result<(), Error> {
-        self.naming("raise", None, || {
+        self.with_context("raise", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
                 let present = self.epoch_record()?.floor;
@@ -36,7 +36,7 @@ impl Store {
 
     /// Raises the token of one name above `floor`, and ends its lease: no token up to the floor counts any more.
     pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
-        self.naming("raise", Some(name), || {
+        self.with_context("raise", Some(name), || {
             // The floor itself may be somebody's token, and must not be the newest one then.
             let Some(above) = floor.checked_add(1) else {
                 return Err(Error::TokenExhausted { name: name.into() });
@@ -60,7 +60,7 @@ impl Store {
     ///
     /// Where the system has no boot id, every start of a process takes an epoch, and the token must be given.
     pub fn restore_fence(&self, above: Option<i64>, when: When) -> Result<i64, Error> {
-        self.naming("fence", None, || {
+        self.with_context("fence", None, || {
             let takes_epochs = self.connection.boot() != 0 && !Boot::present().is_known();
             if takes_epochs && above.is_none() {
                 return Err(Error::LargestTokenNeeded);

@@ -120,7 +120,7 @@ impl Store {
     /// outside a transaction it records the present boot durably, if that was not done yet. It does so on a connection that
     /// loses no commits, too, because one that does may join later, with grants inside its transactions.
     pub fn bootstrap(&self) -> Result<(), Error> {
-        self.naming("bootstrap", None, || {
+        self.with_context("bootstrap", None, || {
             let boundary = self.boundary()?;
             if boundary == Boundary::Joined(TxnState::None) {
                 return self.bootstrap_before_reading();

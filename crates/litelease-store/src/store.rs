@@ -91,7 +91,7 @@ impl Store {
         min_token: i64,
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("claim", Some(name), || {
+        self.with_context("claim", Some(name), || {
             let boundary = self.boundary()?;
             let look = || {
                 self.look(name, |row| {
@@ -134,7 +134,7 @@ impl Store {
         dead: Claimant<'_>,
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("claim", Some(name), || {
+        self.with_context("claim", Some(name), || {
             self.was_freed(name);
             self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
@@ -161,7 +161,7 @@ impl Store {
         when: When,
         keep: impl Fn(RenewResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("renew", Some(name), || {
+        self.with_context("renew", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Prolong, |row, _, now_ms| {
                 Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
             })
@@ -176,7 +176,7 @@ impl Store {
         when: When,
         keep: impl Fn(ReleaseResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("release", Some(name), || {
+        self.with_context("release", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Free, |row, _, now_ms| {
                 Ok(rule::release(row, who, now_ms).map(&keep))
             })
@@ -193,7 +193,7 @@ impl Store {
         when: When,
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("transfer", Some(name), || {
+        self.with_context("transfer", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::transfer(row, who, new_owner, term, floor)?.map(&keep))
@@ -208,7 +208,7 @@ impl Store {
         when: When,
         keep: impl Fn(BreakResult<&str>) -> T,
     ) -> Result<T, Error> {
-        self.naming("break", Some(name), || {
+        self.with_context("break", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 Ok(rule::break_lease(row, now_ms, floor)?.map(&keep))
             })
@@ -222,14 +222,16 @@ impl Store {
         when: When,
         keep: impl Fn(LeaseInfo<&str>) -> T,
     ) -> Result<Option<T>, Error> {
-        self.naming("inspect", Some(name), || {
+        self.with_context("inspect", Some(name), || {
             self.look(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
         })
     }
 
     /// The newest token of `name`, live or not. Needs no write lock.
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
-        self.naming("read the token of", Some(name), || self.look(name, |row| Ok(row.token())))
+        self.with_context("read the token of", Some(name), || {
+            self.look(name, |row| Ok(row.token()))
+        })
     }
 
     /// Reads a row and changes nothing.
@@ -301,12 +303,12 @@ impl Store {
     }
 
     /// Adds to an error of SQLite what was tried, on what and where.
-    pub(crate) fn naming<T>(
+    pub(crate) fn with_context<T>(
         &self,
         verb: &str,
         name: Option<&str>,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        work().map_err(|error| error.naming(verb, name, self.connection.filename()))
+        work().map_err(|error| error.with_context(verb, name, self.connection.filename()))
     }
 }

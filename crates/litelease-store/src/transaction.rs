@@ -26,7 +26,7 @@ impl Boundary {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.naming("begin a transaction", None, || {
+        self.with_context("begin a transaction", None, || {
             self.record_boot_before_transaction()?;
             self.open()
         })?;
@@ -39,7 +39,7 @@ impl Store {
     /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
     /// means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
-        self.naming("commit", None, || {
+        self.with_context("commit", None, || {
             let ready = self.boundary().and_then(|_| self.store_counts());
             self.in_transaction.set(false);
             self.batch.take();
@@ -62,7 +62,7 @@ impl Store {
             return Ok(());
         }
         // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
-        self.naming("roll back", None, || self.statements.rollback.execute(self.connection))?;
+        self.with_context("roll back", None, || self.statements.rollback.execute(self.connection))?;
         self.owes_rollback.set(false);
         Ok(())
     }
@@ -97,7 +97,7 @@ impl Store {
     /// The number is part of the name: one that was forgotten must not be taken for the one that encloses it.
     fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
         let sql = format!("{verb} litelease_savepoint_{number}");
-        self.naming(&sql, None, || execute_once(self.connection, &sql, &[]))
+        self.with_context(&sql, None, || execute_once(self.connection, &sql, &[]))
     }
 
     fn open(&self) -> Result<(), Error> {

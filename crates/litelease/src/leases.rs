@@ -9,7 +9,7 @@ use crate::error::lift;
 use crate::kept::Kind;
 use crate::notify::Notifier;
 use crate::{
-    BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, Listed, ReleaseResult,
+    BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult,
     RenewResult, Result, TransferResult,
 };
 
@@ -590,13 +590,13 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
-    /// let all: Vec<Listed> = db.list()?;
+    /// let all: Vec<LeaseRow> = db.list()?;
     /// assert_eq!((all[0].name.as_str(), all[0].token), ("scheduler", 1));
     /// assert_eq!(all[0].status(149), Some(Status::Live));
     /// assert_eq!(all[0].status(150), Some(Status::Expired));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn list(&self) -> Result<Vec<Listed>> {
+    pub fn list(&self) -> Result<Vec<LeaseRow>> {
         lift(self.verbs()?.list())
     }
 

@@ -65,7 +65,7 @@ pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
-pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, Listed, SlotRow};
+pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow};
 pub use pools::{Borrow, Pools};
 pub use raw::RawLitelease;
 pub use rusqlite;

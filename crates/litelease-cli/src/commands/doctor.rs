@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use litelease::rusqlite::{self, Connection};
-use litelease::{BootRecord, EpochInfo, Identity, Listed, Litelease, Status};
+use litelease::{BootRecord, EpochInfo, Identity, LeaseRow, Litelease, Status};
 use serde_json::{Value, json};
 
 use crate::Common;
@@ -220,7 +220,7 @@ fn writer(db: &Litelease, path: &Path, note: Note<'_>) {
 /// A lease that lasts longer than this was not meant so, or a clock is wrong.
 const YEAR_MS: i64 = 366 * 86_400_000;
 
-fn holders(leases: &[Listed], note: Note<'_>) {
+fn holders(leases: &[LeaseRow], note: Note<'_>) {
     let now_ms = litelease::now_ms();
     let live = leases.iter().filter(|lease| lease.status(now_ms) == Some(Status::Live));
     let mut count = 0;

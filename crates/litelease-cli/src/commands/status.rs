@@ -2,7 +2,7 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Identity, Listed, Litelease, Status};
+use litelease::{Identity, LeaseRow, Litelease, Status};
 use serde_json::Value;
 
 use crate::Common;
@@ -32,12 +32,12 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::look(common)?;
     let now_ms = litelease::now_ms();
-    let is_wanted = |listed: &Listed| {
+    let is_wanted = |listed: &LeaseRow| {
         (args.names.is_empty() || args.names.contains(&listed.name))
             && (args.all || listed.status(now_ms) == Some(Status::Live))
     };
     let all = db.as_ref().map_or(Ok(Vec::new()), |db| db.list())?;
-    let listed: Vec<Listed> = all.into_iter().filter(is_wanted).collect();
+    let listed: Vec<LeaseRow> = all.into_iter().filter(is_wanted).collect();
     if common.json {
         let all: Vec<Value> = listed.iter().map(entry).collect();
         say(&Value::from(all).to_string())?;
@@ -60,7 +60,7 @@ fn nobody(names: &[String], db: Option<&Litelease>, common: &Common) -> Result<S
     Ok(format!("nobody has {what} in {}{}", file.display(), hint(similar.as_ref())))
 }
 
-fn table(listed: &[Listed], now_ms: i64) -> String {
+fn table(listed: &[LeaseRow], now_ms: i64) -> String {
     let mut table = Table::new();
     table
         .load_preset(NOTHING)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{Listed, Litelease, Status, Waiter, nap};
+use litelease::{LeaseRow, Litelease, Status, Waiter, nap};
 use serde_json::json;
 
 use crate::Common;
@@ -55,7 +55,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 
 /// A row, and whether it was live when we looked.
 struct Seen {
-    row: Listed,
+    row: LeaseRow,
     was_live: bool,
 }
 
