@@ -72,7 +72,7 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
 }
 
 fn wake(id: &'static str, way: &str, what: &'static str, reach: f64) -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let db = open(&place.file)?;
     let mut times = Vec::new();
     let mut waiter = None;
@@ -107,7 +107,7 @@ fn wake(id: &'static str, way: &str, what: &'static str, reach: f64) -> Result<F
 }
 
 fn idle() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let db = Litelease::open_own(&place.file)?;
     let lease = db.claim("x", "a", LONG)?;
     let waiter = Worker::start("waiter", &place.file)?;
@@ -132,7 +132,7 @@ fn share_of_a_core(worker: &Worker, rounds: usize, time: Duration) -> Result<Rou
 
 /// A holder is killed while somebody waits: how long after that does the waiter have the name?
 fn takeover() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let db = Litelease::open_own(&place.file)?;
     let mut late = Vec::new();
     for round in 0..10 {
@@ -161,7 +161,7 @@ fn takeover() -> Result<Figure> {
 
 /// A holder is killed, and a waiter takes over: how long after the lease was over?
 fn succession() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let db = Litelease::open_own(&place.file)?;
     let mut late = Vec::new();
     for _ in 0..10 {
@@ -184,7 +184,7 @@ fn succession() -> Result<Figure> {
 }
 
 fn overhead() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let mut alone = Vec::new();
     let mut under = Vec::new();
     for _ in 0..100 {
@@ -206,7 +206,7 @@ fn start(command: &mut Command) -> Result<f64> {
 }
 
 fn memory() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let mut child = place.litelease(&["run", "x", "--", "sleep", "5"])?.spawn()?;
     sleep(Duration::from_millis(500));
     let status = fs::read_to_string(format!("/proc/{}/status", child.id()))?;
@@ -220,7 +220,7 @@ fn memory() -> Result<Figure> {
 
 /// How often the file is committed to while a thousand leases of it are held.
 fn thousand() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let db = Litelease::open_own(&place.file)?;
     let ttl = Duration::from_secs(15);
     let holds: std::result::Result<Vec<_>, _> =
@@ -248,7 +248,7 @@ fn thousand() -> Result<Figure> {
 
 /// What a hold costs while it is held.
 fn held() -> Result<Figure> {
-    let place = Place::new()?;
+    let place = BenchFolder::new()?;
     let holder = {
         let mut holder = Worker::start("holder", &place.file)?;
         holder.line()?;
@@ -264,16 +264,16 @@ fn figure(what: &'static str, most: f64, measured: f64, detail: String) -> Figur
 }
 
 /// A folder with a database in it.
-struct Place {
+struct BenchFolder {
     _folder: tempfile::TempDir,
     file: PathBuf,
 }
 
-impl Place {
+impl BenchFolder {
     fn new() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("bench.sqlite3");
-        Ok(Place { _folder: folder, file })
+        Ok(BenchFolder { _folder: folder, file })
     }
 
     /// The command, which lies next to this program.

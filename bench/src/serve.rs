@@ -59,7 +59,7 @@ struct Peer {
     id: &'static str,
     what: &'static str,
     reach: f64,
-    rate: fn(&Place, f64) -> Result<f64>,
+    rate: fn(&ServerFolder, f64) -> Result<f64>,
     is_there: fn() -> bool,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn absent() -> Vec<(&'static str, &'static str)> {
 
 /// Measures all, each peer once per round.
 pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
-    let place = Place::new(folder)?;
+    let place = ServerFolder::new(folder)?;
     let peers: Vec<&Peer> =
         PEERS.iter().filter(|peer| is_there(peer.what, peer.is_there)).collect();
     let mut ours = Vec::new();
@@ -155,7 +155,7 @@ pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<
 
 /// B14: what waiting takes, over both versions of HTTP, and how that grows.
 pub(crate) fn waiters(folder: &Path) -> Result<(Figure, Vec<Series>)> {
-    let place = Place::new(folder)?;
+    let place = ServerFolder::new(folder)?;
     let server = || place.litelease(&["--max-waiters", "20000"]);
     let plain = memory::each(&server()?, memory::Http1::default(), &WAITERS)?;
     let shared = memory::each(&server()?, memory::Http2::new()?, &WAITERS)?;
@@ -198,14 +198,14 @@ fn redis_rate(server: &Server, seconds: f64) -> Result<f64> {
 }
 
 /// Where the servers have their files: on tmpfs, so that only the shim's syncs take time.
-struct Place {
+struct ServerFolder {
     folder: tempfile::TempDir,
     shim: PathBuf,
 }
 
-impl Place {
+impl ServerFolder {
     fn new(folder: &Path) -> Result<Self> {
-        Ok(Place { folder: tempfile::tempdir_in(folder)?, shim: build_shim()? })
+        Ok(ServerFolder { folder: tempfile::tempdir_in(folder)?, shim: build_shim()? })
     }
 
     /// The service on a new file.

@@ -19,18 +19,19 @@ use crate::routines::Routines;
 const OLDEST: c_int = 3_034_001;
 
 /// How many SQLite libraries one process may have. Python's own and one more are two.
-const PLACES: usize = 4;
+const MAX_LIBRARIES: usize = 4;
 
 /// The libraries that have loaded the extension, by the address of their table.
-static LIBRARIES: [OnceLock<(usize, Api)>; PLACES] = [const { OnceLock::new() }; PLACES];
+static LIBRARIES: [OnceLock<(usize, Api)>; MAX_LIBRARIES] =
+    [const { OnceLock::new() }; MAX_LIBRARIES];
 
 /// Held while a library takes its place.
 static TAKING: Mutex<()> = Mutex::new(());
 
 /// The library in the n-th place.
-struct Place<const N: usize>;
+struct LoadedLibrary<const N: usize>;
 
-impl<const N: usize> Library for Place<N> {
+impl<const N: usize> Library for LoadedLibrary<N> {
     fn api() -> &'static Api {
         match LIBRARIES[N].get() {
             Some((_, api)) => api,
@@ -99,10 +100,10 @@ unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String>
     // SAFETY: as promised; each arm names the place that it looks at.
     unsafe {
         match place_of(table)? {
-            0 => register::<Place<0>>(db),
-            1 => register::<Place<1>>(db),
-            2 => register::<Place<2>>(db),
-            _ => register::<Place<3>>(db),
+            0 => register::<LoadedLibrary<0>>(db),
+            1 => register::<LoadedLibrary<1>>(db),
+            2 => register::<LoadedLibrary<2>>(db),
+            _ => register::<LoadedLibrary<3>>(db),
         }
     }
 }
@@ -121,16 +122,16 @@ fn place_of(table: &'static Routines) -> Result<usize, String> {
     let address = ptr::from_ref(table) as usize;
     for (place, library) in LIBRARIES.iter().enumerate() {
         let callbacks = match place {
-            0 => Callbacks::of::<Place<0>>(),
-            1 => Callbacks::of::<Place<1>>(),
-            2 => Callbacks::of::<Place<2>>(),
-            _ => Callbacks::of::<Place<3>>(),
+            0 => Callbacks::of::<LoadedLibrary<0>>(),
+            1 => Callbacks::of::<LoadedLibrary<1>>(),
+            2 => Callbacks::of::<LoadedLibrary<2>>(),
+            _ => Callbacks::of::<LoadedLibrary<3>>(),
         };
         if library.get_or_init(|| (address, table.api(callbacks))).0 == address {
             return Ok(place);
         }
     }
-    Err(format!("litelease: more than {PLACES} SQLite libraries in one process"))
+    Err(format!("litelease: more than {MAX_LIBRARIES} SQLite libraries in one process"))
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ mod error;
 mod file;
 mod holder;
 mod lock;
+mod lock_waiter;
 mod owned;
-mod place;
 mod queue;
 mod turn;
 

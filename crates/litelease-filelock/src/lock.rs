@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use litelease_files::{SideFile, resolve};
 
-use crate::place::Place;
+use crate::lock_waiter::LockWaiter;
 use crate::turn::{NotNow, Turn};
 use crate::{Error, Holder, OwnedLock, file, queue};
 
@@ -63,7 +63,7 @@ pub enum LockState {
 pub struct WriteLock {
     side: SideFile,
     turn: Turn,
-    place: Arc<Place>,
+    waiter: Arc<LockWaiter>,
     /// When it was let in last, by the queue or because there was none.
     let_in: Mutex<Option<Instant>>,
     pid: u32,
@@ -137,9 +137,9 @@ impl WriteLock {
     }
 
     fn on(side: SideFile) -> Self {
-        let place = Arc::new(Place::new(side.clone()));
+        let waiter = Arc::new(LockWaiter::new(side.clone()));
         let (turn, let_in) = (Turn::default(), Mutex::default());
-        WriteLock { side, turn, place, let_in, pid: std::process::id() }
+        WriteLock { side, turn, waiter, let_in, pid: std::process::id() }
     }
 
     /// The path of the lock file.
@@ -254,7 +254,7 @@ impl WriteLock {
             *let_in = slice.or_else(|| Some(Instant::now()));
             return Ok(Some(file));
         }
-        let locked = self.place.wait(file, deadline)?;
+        let locked = self.waiter.wait(file, deadline)?;
         *let_in = locked.is_some().then(Instant::now);
         Ok(locked)
     }

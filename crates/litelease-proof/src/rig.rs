@@ -12,7 +12,7 @@ use tempfile::TempDir;
 pub const LONG: Duration = Duration::from_secs(3600);
 
 /// A folder with a database file in it, which is gone when this is dropped.
-pub struct Place {
+pub struct TestFolder {
     /// The folder.
     pub folder: TempDir,
     /// The database file.
@@ -20,12 +20,12 @@ pub struct Place {
     journal: &'static str,
 }
 
-impl Place {
+impl TestFolder {
     /// A file that does not exist yet, for databases in the given journal mode.
     pub fn new(journal: &'static str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("test.sqlite3");
-        Place { folder, file, journal }
+        TestFolder { folder, file, journal }
     }
 
     /// Opens a connection, and makes sure of its journal mode: SQLite may silently keep another one.

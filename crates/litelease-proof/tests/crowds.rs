@@ -5,12 +5,12 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_proof::rig::{Place, eventually, tell};
+use litelease_proof::rig::{TestFolder, eventually, tell};
 use litelease_proof::server::{POOL, Server};
 use serde_json::Value;
 
-fn served(flags: &[&str]) -> (Place, Server) {
-    let place = Place::new("WAL");
+fn served(flags: &[&str]) -> (TestFolder, Server) {
+    let place = TestFolder::new("WAL");
     let server = Server::start(&place.file, flags);
     (place, server)
 }

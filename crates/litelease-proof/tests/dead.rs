@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
 use litelease::{ClaimResult, HoldOptions, HolderKind, Identity, Litelease, Liveness, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
-use litelease_proof::rig::{Dice, LONG, Place, acquired, eventually, tell, worker};
+use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -36,7 +36,7 @@ impl Holder {
     }
 
     /// Starts one that holds `x` for a minute.
-    fn holding(place: &Place) -> Self {
+    fn holding(place: &TestFolder) -> Self {
         let mut holder = Holder::start(&["hold", "x", "60000", "0"], &place.file);
         assert!(holder.line().starts_with("held 1 "));
         holder
@@ -75,7 +75,7 @@ fn succeed(db: &Litelease, wait: Duration) -> Option<i64> {
 
 #[test]
 fn a_killed_holder_is_succeeded_at_once_although_its_lease_is_live() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let holder = Holder::holding(&place);
     assert!(matches!(db.claim_wait("x", "b", LONG, FEW_LOOKS).unwrap(), ClaimResult::Busy(_)));
@@ -91,7 +91,7 @@ fn a_killed_holder_is_succeeded_at_once_although_its_lease_is_live() {
 #[test]
 fn a_holder_that_is_killed_while_others_wait_is_succeeded_within_a_second() {
     for is_reaped in [true, false] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let db = place.open(LONG);
         let mut holder = Holder::holding(&place);
         let waiter = std::thread::spawn(move || (succeed(&db, SOON), Instant::now()));
@@ -109,7 +109,7 @@ fn a_holder_that_is_killed_while_others_wait_is_succeeded_within_a_second() {
 
 #[test]
 fn a_stopped_holder_is_alive() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut holder = Holder::holding(&place);
     kill(holder.pid(), SIGSTOP);
@@ -123,7 +123,7 @@ fn a_stopped_holder_is_alive() {
 /// A main thread that has called pthread_exit is a zombie while the others work.
 #[test]
 fn a_holder_whose_main_thread_has_ended_is_alive() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut holder = Holder::start(&["hold-threaded", "x"], &place.file);
     assert!(holder.line().starts_with("held 1 "));
@@ -135,7 +135,7 @@ fn a_holder_whose_main_thread_has_ended_is_alive() {
 
 #[test]
 fn only_a_text_that_names_a_holder_of_this_very_place_lets_it_be_found_dead() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut gone = Command::new("true").spawn().unwrap();
     let dead = Identity { pid: gone.id(), ..Identity::new(HolderKind::Hold) };
@@ -207,7 +207,7 @@ const OWN_PIDS: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 
 #[test]
 fn a_holder_in_another_container_is_not_judged_by_numbers_that_are_not_its_own() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     // Inside, this is process 1. Outside there is one of that number, too, and it started at another time.
     let Some(mut holder) = unshared(&OWN_PIDS, &["hold", "x", "60000", "0"], &place.file) else {
@@ -240,7 +240,7 @@ fn a_holder_in_another_container_is_not_judged_by_numbers_that_are_not_its_own()
 /// Start times are shown as the reader's time namespace has them: a living process seems to be another one.
 #[test]
 fn a_living_holder_is_not_dead_to_whoever_counts_time_from_another_moment() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(LONG);
     let holder = Holder::holding(&place);
     let shifted = ["--time", "--boottime", "1000", "--fork", "--kill-child"];
@@ -253,7 +253,7 @@ fn a_living_holder_is_not_dead_to_whoever_counts_time_from_another_moment() {
 /// With `hidepid=2`, other users' processes are not in /proc at all.
 #[test]
 fn a_holder_that_is_hidden_is_alive() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(LONG);
     for path in [place.folder.path(), &place.file] {
         Command::new("chmod").arg("a+rwx").arg(path).status().unwrap();
@@ -285,7 +285,7 @@ fn a_holder_that_is_hidden_is_alive() {
 
 #[test]
 fn of_twenty_that_wait_for_a_dead_holder_exactly_one_gets_the_name() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut holder = Holder::holding(&place);
     let hold = |_| Holder::start(&["hold", "x", "60000", "60000"], &place.file);
@@ -312,7 +312,7 @@ fn of_twenty_that_wait_for_a_dead_holder_exactly_one_gets_the_name() {
 #[test]
 fn a_holder_that_dies_in_the_middle_of_a_renewal_is_succeeded() {
     let mut dice = Dice::new("dead");
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     for round in 0..20 {
         let mut holder = Holder::start(&["hold-renewing", "x"], &place.file);
@@ -330,7 +330,7 @@ fn a_holder_that_dies_in_the_middle_of_a_renewal_is_succeeded() {
 
 #[test]
 fn a_child_that_a_dead_holder_has_forked_is_not_the_holder() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut holder = Holder::start(&["hold-forked", "x"], &place.file);
     let told = holder.line();

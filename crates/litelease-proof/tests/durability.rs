@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
 use litelease::{BootRecord, Error, Leases, Litelease, LiteleaseRef, RenewResult, SingleWriter};
-use litelease_proof::rig::{LONG, Place, acquired, sqlite_code};
+use litelease_proof::rig::{LONG, TestFolder, acquired, sqlite_code};
 use litelease_store::boot::{Boot, pretend};
 
 const TTL: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ const STRONG: [(&str, i64); 7] = [
 ];
 
 /// A handle in this boot of the machine, on a file that has its lease table already.
-fn in_boot(boot: i64, place: &Place, synchronous: i64) -> Litelease {
+fn in_boot(boot: i64, place: &TestFolder, synchronous: i64) -> Litelease {
     pretend(Some(Boot::Known(boot)));
     let conn = place.connect(Duration::ZERO);
     conn.pragma_update(None, "synchronous", synchronous).unwrap();
@@ -44,8 +44,8 @@ fn in_boot(boot: i64, place: &Place, synchronous: i64) -> Litelease {
 }
 
 /// A file with nothing but the lease table, as an older version or another program has left it.
-fn plain(journal: &'static str) -> Place {
-    let place = Place::new(journal);
+fn plain(journal: &'static str) -> TestFolder {
+    let place = TestFolder::new(journal);
     let memory = litelease_proof::rig::memory();
     let sql = "SELECT sql FROM sqlite_schema WHERE name = 'litelease_resources'";
     let sql: String = memory.conn().query_row(sql, [], |row| row.get(0)).unwrap();
@@ -99,7 +99,7 @@ fn a_weak_connection_leaves_a_mark_once_per_boot_and_goes_on_in_a_new_epoch() {
 #[test]
 fn bootstrap_records_each_boot_on_a_strong_connection_too() {
     for (journal, level) in STRONG {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         for boot in [7, 8, 9] {
             let case = format!("{journal}, synchronous {level}, boot {boot}");
             let db = in_boot(boot, &place, level);
@@ -134,7 +134,7 @@ fn a_strong_claim_outside_a_transaction_records_nothing_and_its_numbers_stay_den
 #[test]
 fn a_strong_connection_minds_what_a_weak_one_may_have_lost_in_another_boot() {
     for (journal, level) in STRONG {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let weak = in_boot(7, &place, 1);
         weak.bootstrap().unwrap();
         assert_eq!(claim_at(&weak, "x", 0), 1);
@@ -167,7 +167,7 @@ fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_
         ("release", |db| db.release_at("x", "a", 10).map(|_| Some(1))),
     ];
     for (verb, call) in verbs {
-        let place = Place::new("DELETE");
+        let place = TestFolder::new("DELETE");
         let before = in_boot(7, &place, 2);
         before.bootstrap().unwrap();
         claim_at(&before, "x", 0);
@@ -226,7 +226,7 @@ fn in_a_transaction_of_the_callers_the_mark_comes_and_goes_with_it_and_the_next_
 #[test]
 fn in_a_strong_transaction_of_the_callers_the_mark_stays_unsure_until_it_is_confirmed() {
     // A process that is killed between writing and syncing records an epoch that others see, and that can still get lost.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     in_boot(7, &place, 1).bootstrap().unwrap();
     let db = in_boot(8, &place, 2);
     begin(&db);
@@ -243,7 +243,7 @@ fn in_a_strong_transaction_of_the_callers_the_mark_stays_unsure_until_it_is_conf
 #[test]
 fn whoever_bootstraps_covers_every_weaker_connection_that_joins() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let strong = in_boot(7, &place, 3);
         strong.bootstrap().unwrap();
         strong.pools().register("p", 9).unwrap();
@@ -279,7 +279,7 @@ fn a_transaction_that_the_library_begins_is_recorded_before_it_begins() {
         next.rollback_batch().unwrap();
     }
     // Where there are no leases, there is nothing to record.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = in_boot(7, &place, 1);
     db.transaction().unwrap().commit().unwrap();
     let tables = "SELECT count(*) FROM sqlite_schema";
@@ -303,7 +303,7 @@ fn a_single_writer_records_the_boot_by_itself() {
     assert_eq!(token, EPOCH + 1);
 
     // Leases that are made inside a write are recorded before the next one.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = SingleWriter::open(&place.file).unwrap();
     let tx = writer.begin().unwrap();
     LiteleaseRef::new(&tx).bootstrap().unwrap();
@@ -314,7 +314,7 @@ fn a_single_writer_records_the_boot_by_itself() {
     assert_eq!(epoch(&reader), Some((0, 8)), "in a commit of its own");
     drop(tx);
     // Tables of that name which are not ours stop nobody else's writes.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.connect(Duration::ZERO).execute_batch("CREATE TABLE litelease_resources (id)").unwrap();
     let writer = SingleWriter::open(&place.file).unwrap();
     writer.write(|tx| tx.execute("INSERT INTO litelease_resources VALUES (1)", [])).unwrap();
@@ -385,7 +385,7 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
     for (journal, level) in [("WAL", 1), ("WAL", 2), ("DELETE", 2)] {
         for (verb, call) in &verbs {
             let case = format!("{verb}, {journal}, {level}");
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             let db = in_boot(7, &place, level);
             db.bootstrap().unwrap();
             acquired(db.claim_above_at("x", "a", TTL, 0, EPOCH - 2));
@@ -438,7 +438,7 @@ INSERT INTO litelease_resources VALUES ('x', NULL, {0} + 5, NULL, 0, 0)",
 
 #[test]
 fn where_boots_cannot_be_told_apart_a_fence_wants_the_largest_token() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     pretend(Some(Boot::Unknown(101)));
     let db = Litelease::from_connection(place.connect(Duration::ZERO));
     db.bootstrap().unwrap();
@@ -464,7 +464,7 @@ fn where_boots_cannot_be_told_apart_a_fence_wants_the_largest_token() {
 
 #[test]
 fn a_fence_is_above_the_token_that_was_seen_and_tokens_stay_below_two_to_the_53() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     assert_eq!(db.restore_fence().unwrap(), 1 << 46);
@@ -477,7 +477,7 @@ fn a_fence_is_above_the_token_that_was_seen_and_tokens_stay_below_two_to_the_53(
     assert_eq!(acquired(db.claim("x", "a", LONG)).token, floor + 1);
     assert!(db.restore_fence_above(0).unwrap() > floor + 1, "never lower");
     assert!(matches!(db.restore_fence_above(i64::MAX), Err(Error::TokenExhausted { .. })));
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     let (mut calls, mut newest) = (0, 0);
@@ -607,7 +607,7 @@ fn an_authorizer_that_forbids_pragmas_gets_an_error_and_no_unsafe_grant() {
 
 #[test]
 fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     let open = |process: i64| {
         pretend(Some(Boot::Unknown(process)));
         Litelease::from_connection(place.connect(Duration::ZERO))
@@ -617,7 +617,7 @@ fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
     assert_eq!(claim_at(&first, "x", 0), 1);
     assert_eq!(claim_at(&first, "x", 1_000), 2);
     // The memory of who has left an epoch is the process's, so one more process here is one more file.
-    let moved = Place::new("DELETE");
+    let moved = TestFolder::new("DELETE");
     drop(first);
     std::fs::copy(&place.file, &moved.file).unwrap();
     pretend(Some(Boot::Unknown(102)));
@@ -632,7 +632,7 @@ fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
 #[test]
 fn a_token_seen_elsewhere_raises_the_epoch_of_the_whole_file() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = in_boot(7, &place, 2);
         db.bootstrap().unwrap();
         let seen = 5 * EPOCH + 7;
@@ -648,7 +648,7 @@ fn a_token_seen_elsewhere_raises_the_epoch_of_the_whole_file() {
 
 #[test]
 fn the_last_epoch_is_the_end_and_says_so() {
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     acquired(db.claim_above_at("x", "a", TTL, 0, i64::MAX - 1));
@@ -667,7 +667,7 @@ fn the_last_epoch_is_the_end_and_says_so() {
 #[test]
 fn a_floor_is_raised_for_every_name_and_never_lowered() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let mut db = in_boot(7, &place, 2);
         db.bootstrap().unwrap();
         assert_eq!(claim_at(&db, "x", 0), 1);
@@ -718,12 +718,12 @@ fn raising_a_name_supersedes_its_holder_and_leaves_the_others_alone() {
 #[test]
 fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = in_boot(7, &place, 2);
         db.bootstrap().unwrap();
         let old = acquired(db.claim("x", "a", LONG));
         db.conn().execute_batch("VACUUM").unwrap();
-        let backup = Place::new(journal);
+        let backup = TestFolder::new(journal);
         db.conn().execute("VACUUM INTO ?1", [backup.file.to_str().unwrap()]).unwrap();
 
         // After the backup: a hundred boots, and a successor.
@@ -752,12 +752,12 @@ fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
 
 #[test]
 fn a_copy_without_its_log_is_an_older_file_and_is_fenced_like_one() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
     db.conn().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let newest = [0, 100, 200].map(|now_ms| claim_at(&db, "x", now_ms))[2];
-    let copy = Place::new("WAL");
+    let copy = TestFolder::new("WAL");
     std::fs::copy(&place.file, &copy.file).unwrap();
     let copied = in_boot(7, &copy, 2);
     assert_eq!(copied.token("x").unwrap(), None, "all of it was in the log");
@@ -794,7 +794,7 @@ fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
     assert_eq!(sqlite_code(db.raise(5)), ffi::SQLITE_READONLY);
     assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_READONLY);
 
-    let text = Place::new("DELETE");
+    let text = TestFolder::new("DELETE");
     std::fs::write(
         &text.file,
         "this is no database, and it is long enough to look like one".repeat(20),
@@ -817,7 +817,7 @@ fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
 }
 
 /// What `litelease doctor` says of one thing.
-fn doctor(place: &Place, what: &str) -> String {
+fn doctor(place: &TestFolder, what: &str) -> String {
     let mut doctor = std::process::Command::new(litelease_proof::rig::litelease());
     let output = doctor.arg("doctor").arg("--db").arg(&place.file).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{Error, Litelease, LiteleaseRef};
-use litelease_proof::rig::{LONG, Place, acquired, memory, sqlite_code};
+use litelease_proof::rig::{LONG, TestFolder, acquired, memory, sqlite_code};
 
 #[test]
 fn a_commit_hook_that_refuses_means_no_grant_and_a_known_outcome() {
@@ -21,7 +21,7 @@ fn a_commit_hook_that_refuses_means_no_grant_and_a_known_outcome() {
 #[test]
 fn a_commit_that_meets_readers_is_busy_and_leaves_no_transaction_open() {
     // With a rollback journal, COMMIT needs the readers to go.
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     let mut db = place.open(Duration::from_millis(20));
     acquired(db.claim("seen", "a", LONG));
     let reader = place.connect(Duration::ZERO);
@@ -85,7 +85,7 @@ fn an_interrupt_at_any_moment_leaves_no_transaction_open_and_grants_nothing_twic
     for (what, call) in calls {
         let mut stopped = 0;
         for budget in 0..400 {
-            let place = Place::new("WAL");
+            let place = TestFolder::new("WAL");
             let mut conn = place.connect(Duration::ZERO);
             let left = Arc::new(AtomicI64::new(i64::MAX));
             let counter = Arc::clone(&left);
@@ -128,7 +128,7 @@ fn an_error_from_a_hook_after_the_commit_is_not_taken_for_a_failed_commit() {
         let code = litelease::rusqlite::ffi::Error::new(ffi::SQLITE_BUSY);
         Err(litelease::rusqlite::Error::SqliteFailure(code, None))
     }
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     acquired(place.open(Duration::ZERO).claim("x", "a", LONG));
     let mut conn = place.connect(Duration::ZERO);
     conn.wal_hook(Some(fail)).unwrap();
@@ -184,7 +184,7 @@ fn a_statement_that_would_delay_the_commit_means_no_grant() {
     // to see it. Either nothing is granted, or others see the grant.
     let mut blocked = 0;
     for pragma in ["PRAGMA journal_mode", "PRAGMA journal_mode = WAL", "PRAGMA wal_checkpoint"] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let db = place.open(Duration::ZERO);
         acquired(db.claim("held", "a", LONG));
         let mut running = db.conn().prepare(pragma).unwrap();
@@ -279,7 +279,7 @@ fn a_debt_is_not_paid_with_a_later_transaction_of_the_callers() {
 
 #[test]
 fn a_lock_or_an_interrupt_is_never_taken_for_a_damaged_file() {
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     let db = place.open(Duration::ZERO);
     acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
     assert_eq!(db.purge_at(200, 200).unwrap(), 1);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi};
 use litelease::{Error, Litelease, LiteleaseRef, Reason, RenewResult};
-use litelease_proof::rig::{LONG, Place, acquired, memory, sqlite_code, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, memory, sqlite_code, tell};
 use litelease_proof::trouble::SmallDisk;
 
 #[test]
@@ -96,7 +96,7 @@ fn every_kind_of_database_works() {
         "PRAGMA cell_size_check = ON",
     ] {
         for journal in ["WAL", "DELETE"] {
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             let conn = Connection::open(&place.file).unwrap();
             conn.execute_batch(setup).unwrap();
             conn.execute_batch(&format!("PRAGMA journal_mode = {journal}")).unwrap();
@@ -154,7 +154,7 @@ fn durations_and_times_at_their_ends_are_refused_or_work() {
 #[test]
 fn a_grant_that_is_over_when_it_arrives_is_not_reported_as_acquired() {
     // The caller's own commit hook takes longer than the ttl.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut conn = place.connect(Duration::ZERO);
     LiteleaseRef::new(&conn).bootstrap().unwrap();
     conn.commit_hook(Some(|| (thread::sleep(Duration::from_millis(30)), false).1)).unwrap();
@@ -169,7 +169,7 @@ fn a_grant_that_is_over_when_it_arrives_is_not_reported_as_acquired() {
 #[test]
 fn a_read_only_database_answers_and_refuses_to_grant() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let writer = place.open(Duration::ZERO);
         acquired(writer.claim("live", "a", LONG));
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
@@ -197,7 +197,7 @@ fn a_read_only_database_answers_and_refuses_to_grant() {
 
 #[test]
 fn what_is_no_database_is_refused_and_not_touched() {
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     fs::write(&place.file, "these are not the pages you are looking for".repeat(50)).unwrap();
     let before = fs::read(&place.file).unwrap();
     let db = Litelease::open(&place.file).unwrap();
@@ -212,7 +212,7 @@ fn what_is_no_database_is_refused_and_not_touched() {
 #[test]
 fn a_file_that_is_full_means_no_grant_and_works_again_when_there_is_room() {
     // SQLite's own limit on pages: the write itself fails, so the outcome is known.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = place.open(Duration::ZERO);
     let pages: i64 = db.conn().query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
     let limit = |db: &Litelease, pages: i64| {
@@ -329,7 +329,7 @@ fn a_write_that_something_swallows_is_an_error_and_not_a_grant() {
 
 #[test]
 fn an_old_process_with_the_same_owner_text_cannot_touch_its_successor() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (old, new) = (place.open(Duration::ZERO), place.open(Duration::ZERO));
     let first = acquired(old.claim_at("x", "worker", Duration::from_millis(50), 100));
     let second = acquired(new.claim_at("x", "worker", Duration::from_millis(50), 150));
@@ -345,7 +345,7 @@ fn an_old_process_with_the_same_owner_text_cannot_touch_its_successor() {
 
 #[test]
 fn handles_can_move_between_threads() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     acquired(db.claim("x", "a", LONG));
     let db = thread::spawn(move || {

@@ -10,7 +10,7 @@ use litelease::{
     AdmitResult, CheckpointResult, Error, Gate, Guard, Litelease, functions, is_stale,
 };
 use litelease_proof::rig::{
-    LONG, Place, acquired, extension, load_extension, memory, sqlite_code, worker,
+    LONG, TestFolder, acquired, extension, load_extension, memory, sqlite_code, worker,
 };
 
 #[test]
@@ -115,7 +115,7 @@ fn tables_that_are_not_ours_are_refused_by_name() {
 
 #[test]
 fn a_gate_admits_no_token_after_a_larger_one() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let gate = Gate::open(&place.file).unwrap();
     for token in [0, -1, i64::MIN] {
         assert_eq!(gate.admit("a", token).unwrap(), AdmitResult::Stale { newest: 0 }, "{token}");
@@ -141,14 +141,14 @@ fn a_gate_admits_no_token_after_a_larger_one() {
 fn a_gate_wants_a_file_that_it_can_trust() {
     let refused = Gate::open(":memory:").unwrap_err().to_string();
     assert!(refused.contains("a gate needs a file"), "{refused}");
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     std::fs::write(&place.file, "this is no database, whatever it is called").unwrap();
     assert_eq!(sqlite_code(Gate::open(&place.file).map(drop)), 26);
 }
 
 #[test]
 fn threads_at_one_gate_never_pass_after_a_larger_token() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (next, passed) = (AtomicI64::new(1), AtomicI64::new(0));
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -175,7 +175,7 @@ fn threads_at_one_gate_never_pass_after_a_larger_token() {
 
 #[test]
 fn a_gate_remembers_what_it_answered_even_if_its_process_is_killed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut child = worker(env!("CARGO_BIN_EXE_worker"), &["admit", "x"], &place.file);
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = 0;
@@ -302,7 +302,7 @@ fn wrong_arguments_of_the_fences_are_named() {
 /// snapshot that it could never upgrade.
 #[test]
 fn a_gate_in_a_deferred_transaction_waits_for_another_writer() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let target = place.open(LONG);
     assert_eq!(target.admit("x", 1).unwrap(), AdmitResult::Admitted);
     let (locked, is_locked) = std::sync::mpsc::channel();

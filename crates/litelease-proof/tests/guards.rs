@@ -7,7 +7,7 @@ use std::fmt::Write;
 use litelease::rusqlite::config::DbConfig;
 use litelease::rusqlite::{Connection, ffi};
 use litelease::{Error, Guard, Litelease, functions, is_stale};
-use litelease_proof::rig::{LONG, Place, acquired};
+use litelease_proof::rig::{LONG, TestFolder, acquired};
 
 /// How a write stands to the newest token, which is 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -653,7 +653,7 @@ fn the_clock_may_go_where_it_likes_and_the_fence_holds() {
 
 #[test]
 fn a_zombie_is_refused_where_the_guarded_file_is_attached_to_another_one() {
-    let (ours, other) = (Place::new("WAL"), Place::new("DELETE"));
+    let (ours, other) = (TestFolder::new("WAL"), TestFolder::new("DELETE"));
     let db = ours.open(LONG);
     db.conn()
         .execute_batch("CREATE TABLE orders (id, tok); CREATE TABLE orders2 (id, tok)")
@@ -676,7 +676,7 @@ fn a_zombie_is_refused_where_the_guarded_file_is_attached_to_another_one() {
 
 #[test]
 fn a_connection_without_the_functions_is_refused_by_one_form_and_free_to_use_the_other() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     db.conn()
         .execute_batch("CREATE TABLE orders (id, tok); CREATE TABLE orders2 (id, tok)")
@@ -696,7 +696,7 @@ fn a_connection_without_the_functions_is_refused_by_one_form_and_free_to_use_the
 
 #[test]
 fn a_presentation_belongs_to_one_connection_and_can_be_withdrawn() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (db, other) = (place.open(LONG), place.open(LONG));
     db.conn().execute_batch("CREATE TABLE orders (id)").unwrap();
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();
@@ -720,7 +720,7 @@ fn a_presentation_belongs_to_one_connection_and_can_be_withdrawn() {
 
 #[test]
 fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (old, db) = (place.open(LONG), place.open(LONG));
     db.conn().execute_batch("CREATE TABLE orders (id, tok)").unwrap();
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();
@@ -802,7 +802,7 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
 fn guards_survive_renames_vacuum_and_dump() {
     for guard in [Guard::by_connection(), Guard::by_column("tok")] {
         let by_column = guard != Guard::by_connection();
-        let place = Place::new("DELETE");
+        let place = TestFolder::new("DELETE");
         let db = place.open(LONG);
         db.conn()
             .execute_batch(
@@ -920,7 +920,7 @@ fn known_ways_around_the_fence_are_as_the_docs_tell() {
 
 #[test]
 fn refusals_are_counted_for_guards_by_connection() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     db.conn().execute_batch("CREATE TABLE orders (id); CREATE TABLE other (id)").unwrap();
     db.guard("orders", "writer", &Guard::by_connection()).unwrap();

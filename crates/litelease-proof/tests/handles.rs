@@ -15,7 +15,7 @@ use litelease::{
     Checkpoint, ClaimResult, Error, Guard, HoldError, HoldOptions, LeaseInfo, Leases, Litelease,
     LiteleaseRef, RawLitelease, functions,
 };
-use litelease_proof::rig::{LONG, Place, acquired, extension, load_extension, memory};
+use litelease_proof::rig::{LONG, TestFolder, acquired, extension, load_extension, memory};
 
 /// A connection of the caller's to a database with the lease table in it.
 fn connection() -> Connection {
@@ -75,7 +75,7 @@ fn a_handle_that_is_made_for_each_call_compiles_nothing_after_the_first_one() {
 
 #[test]
 fn a_connection_closes_whatever_was_done_on_it() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let extension = extension();
     type Step<'a> = (&'a str, &'a dyn Fn(Connection) -> Connection);
     let steps: [Step<'_>; 6] = [
@@ -136,7 +136,7 @@ fn a_connection_closes_whatever_was_done_on_it() {
 
 #[test]
 fn connections_move_between_threads_with_what_is_kept_with_them() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut pool: Vec<Connection> =
         (0..3).map(|_| place.connect(Duration::from_secs(60))).collect();
     LiteleaseRef::new(&pool[0]).bootstrap().unwrap();
@@ -314,7 +314,7 @@ fn the_table_that_notices_a_close_cannot_be_used() {
 #[test]
 fn a_handle_waits_for_a_lock_no_longer_than_an_owner_does() {
     static WAITED: AtomicUsize = AtomicUsize::new(0);
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     place.open(Duration::ZERO);
     let other = place.connect(Duration::ZERO);
     other.execute_batch("BEGIN EXCLUSIVE").unwrap();

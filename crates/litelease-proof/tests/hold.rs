@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use litelease::{
     ClaimResult, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss, Tracker,
 };
-use litelease_proof::rig::{LONG, Place, acquired, eventually, memory, now_ms, worker};
+use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, memory, now_ms, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 /// Short enough to see the end of, long enough for a slow machine to renew in time.
@@ -27,7 +27,7 @@ fn loss_of(held: &Held) -> Loss {
 
 #[test]
 fn a_hold_outlives_its_ttl_and_is_released_when_it_is_dropped() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let first = held.lease();
@@ -45,7 +45,7 @@ fn a_hold_outlives_its_ttl_and_is_released_when_it_is_dropped() {
 
 #[test]
 fn a_hold_is_released_on_panic() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _held = hold(&db, "books", LONG);
@@ -57,7 +57,7 @@ fn a_hold_is_released_on_panic() {
 
 #[test]
 fn every_hold_is_somebody_else_and_says_which_process_it_is() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let (one, other) = (hold(&db, "books", LONG), hold(&db, "maps", LONG));
     assert_ne!(one.owner(), other.owner());
@@ -72,7 +72,7 @@ fn every_hold_is_somebody_else_and_says_which_process_it_is() {
 
 #[test]
 fn an_operators_break_is_told_with_its_reason_and_the_successor_left_alone() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let (sender, told) = mpsc::channel();
@@ -90,7 +90,7 @@ fn an_operators_break_is_told_with_its_reason_and_the_successor_left_alone() {
 
 #[test]
 fn a_loss_that_the_file_tells_of_is_noticed_long_before_the_next_renewal() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     // The next renewal is due in twenty minutes.
     let held = hold(&db, "books", LONG);
@@ -109,7 +109,7 @@ fn a_loss_that_the_file_tells_of_is_noticed_long_before_the_next_renewal() {
 
 #[test]
 fn a_hold_is_told_who_superseded_it_or_that_it_was_released_elsewhere() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let _ = db.transfer("books", held.owner(), "b", LONG).unwrap();
@@ -123,7 +123,7 @@ fn a_hold_is_told_who_superseded_it_or_that_it_was_released_elsewhere() {
 #[test]
 fn the_holders_own_long_transaction_is_named_and_told_in_time() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let mut db = place.open(LONG);
         let held = hold(&db, "books", SHORT);
         let tx = db.transaction().unwrap();
@@ -139,7 +139,7 @@ fn the_holders_own_long_transaction_is_named_and_told_in_time() {
 
 #[test]
 fn a_transaction_that_outlasts_the_ttl_keeps_the_hold_by_renewing_inside_it() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
     let tx = db.transaction().unwrap();
@@ -161,7 +161,7 @@ fn a_transaction_that_outlasts_the_ttl_keeps_the_hold_by_renewing_inside_it() {
 
 #[test]
 fn a_renewal_inside_a_transaction_that_does_not_commit_counts_for_nothing() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = place.open(LONG);
     let held = hold(&db, "books", LONG);
     let before = held.lease();
@@ -188,7 +188,7 @@ fn a_renewal_inside_a_transaction_that_does_not_commit_counts_for_nothing() {
 
 #[test]
 fn renewing_in_a_transaction_of_another_file_is_refused() {
-    let (place, elsewhere) = (Place::new("WAL"), Place::new("WAL"));
+    let (place, elsewhere) = (TestFolder::new("WAL"), TestFolder::new("WAL"));
     let db = place.open(LONG);
     let held = hold(&db, "books", LONG);
     let mut other = elsewhere.open(LONG);
@@ -204,7 +204,7 @@ fn what_cannot_be_held_is_refused_and_leaves_nothing_behind() {
     let waited = in_memory.claim_wait("books", "a", LONG, Duration::ZERO);
     assert!(matches!(waited, Err(HoldError::InMemory)));
 
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let conn = place.connect(LONG);
     let db = LiteleaseRef::new(&conn);
     db.bootstrap().unwrap();
@@ -226,7 +226,7 @@ fn what_cannot_be_held_is_refused_and_leaves_nothing_behind() {
 #[test]
 fn a_file_that_is_deleted_or_replaced_under_a_hold_is_noticed() {
     for replace in [false, true] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let db = place.open(LONG);
         let held = hold(&db, "books", SHORT);
         fs::rename(&place.file, place.folder.path().join("elsewhere")).unwrap();
@@ -241,7 +241,7 @@ fn a_file_that_is_deleted_or_replaced_under_a_hold_is_noticed() {
 
 #[test]
 fn a_forked_process_has_no_hold_and_harms_nobody() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", LONG);
     // SAFETY: the copy calls what a careless program would, and ends without unwinding into the test.
@@ -269,7 +269,7 @@ fn a_forked_process_has_no_hold_and_harms_nobody() {
 
 #[test]
 fn many_holds_of_many_files_are_kept_by_one_thread_and_let_go() {
-    let places = [Place::new("WAL"), Place::new("DELETE")];
+    let places = [TestFolder::new("WAL"), TestFolder::new("DELETE")];
     let dbs = places.each_ref().map(|place| place.open(LONG));
     let holds: Vec<Held> = (0..100)
         .map(|number| hold(&dbs[number % 2], &number.to_string(), Duration::from_secs(10)))
@@ -287,7 +287,7 @@ fn many_holds_of_many_files_are_kept_by_one_thread_and_let_go() {
 
 #[test]
 fn a_hold_dropped_while_the_file_is_locked_is_released_when_it_no_longer_is() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = place.open(LONG);
     let held = hold(&db, "books", LONG);
     let tx = db.transaction().unwrap();
@@ -351,7 +351,7 @@ fn a_tracker_owns_its_file_so_that_a_power_cut_loses_no_lock() {
     assert_eq!(pragma("synchronous"), "Integer(2)");
 
     // An app's own file keeps its journal mode, and is written even more carefully.
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     place.connect(LONG).execute_batch("CREATE TABLE theirs (id)").unwrap();
     let db = Litelease::open_own(&place.file).unwrap();
     let mode: String =
@@ -384,7 +384,7 @@ fn trackers_that_race_on_a_file_that_is_not_there_have_one_winner_and_know_it() 
 
 #[test]
 fn a_claim_result_of_waiting_is_an_answer_and_not_an_error() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("books", "a", LONG));
     let answer = db.claim_wait("books", "b", LONG, Duration::from_millis(30)).unwrap();
@@ -393,7 +393,7 @@ fn a_claim_result_of_waiting_is_an_answer_and_not_an_error() {
 
 #[test]
 fn a_callback_that_panics_does_not_keep_the_others_from_being_called() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = db.hold("x", HoldOptions::new(LONG)).unwrap();
     let (told, hears) = mpsc::channel();

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_proof::rig::Place;
+use litelease_proof::rig::TestFolder;
 use litelease_proof::server::{POOL, Server};
 use serde_json::{Value, json};
 
-fn served(flags: &[&str]) -> (Place, Server) {
-    let place = Place::new("WAL");
+fn served(flags: &[&str]) -> (TestFolder, Server) {
+    let place = TestFolder::new("WAL");
     let server = Server::start(&place.file, flags);
     (place, server)
 }

@@ -9,7 +9,7 @@ use litelease::rusqlite::{Connection, ffi};
 use litelease::{ClaimResult, LiteleaseRef, ReleaseResult};
 use litelease_proof::crate_player::{Lent, perform};
 use litelease_proof::play;
-use litelease_proof::rig::{LONG, Place, acquired, sqlite_code, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, sqlite_code, tell};
 use litelease_proof::scenario::Action;
 
 /// The transaction that the caller has open when it calls a verb.
@@ -96,7 +96,7 @@ fn every_boundary_meets_a_writer_as_documented() {
 }
 
 fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -> Vec<String> {
-    let place = Place::new(journal);
+    let place = TestFolder::new(journal);
     let writer = place.open(Duration::ZERO);
     writer.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
     acquired(writer.claim_at("live", "a", Duration::from_millis(900), 100));
@@ -132,7 +132,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
 }
 
 /// Frees the write lock after a while; meanwhile `work` waits for it.
-fn while_locked<T>(place: &Place, held_for: Duration, work: impl FnOnce() -> T) -> T {
+fn while_locked<T>(place: &TestFolder, held_for: Duration, work: impl FnOnce() -> T) -> T {
     let writer = place.connect(Duration::ZERO);
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     thread::scope(|scope| {
@@ -148,7 +148,7 @@ fn while_locked<T>(place: &Place, held_for: Duration, work: impl FnOnce() -> T) 
 fn the_callers_busy_timeout_applies_in_every_boundary_that_has_not_read() {
     for journal in ["WAL", "DELETE"] {
         for boundary in [Boundary::Autocommit, Boundary::Deferred, Boundary::Savepoint] {
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             place.open(Duration::ZERO);
             let conn = place.connect(Duration::from_secs(60));
             open_boundary(&conn, boundary).unwrap();
@@ -163,7 +163,7 @@ fn the_callers_busy_timeout_applies_in_every_boundary_that_has_not_read() {
 #[test]
 fn the_clock_is_read_after_the_write_lock_is_held() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = place.open(Duration::from_secs(60));
         let ttl = Duration::from_secs(2);
         let before_ms = litelease_proof::rig::now_ms();
@@ -175,7 +175,7 @@ fn the_clock_is_read_after_the_write_lock_is_held() {
 
 #[test]
 fn a_lock_that_is_held_for_longer_than_the_ttl_does_not_eat_the_lease() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::from_secs(60));
     let claimed = while_locked(&place, Duration::from_millis(1_200), || {
         db.claim("x", "a", Duration::from_secs(1))
@@ -186,7 +186,7 @@ fn a_lock_that_is_held_for_longer_than_the_ttl_does_not_eat_the_lease() {
 
 #[test]
 fn bootstrap_inside_a_deferred_transaction_waits_for_the_lock_and_keeps_it() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.connect(Duration::ZERO).execute_batch("CREATE TABLE mine (id)").unwrap();
     let conn = place.connect(Duration::from_secs(60));
     let leases = LiteleaseRef::new(&conn);
@@ -204,7 +204,7 @@ fn bootstrap_inside_a_deferred_transaction_waits_for_the_lock_and_keeps_it() {
 fn bootstrap_tells_a_lock_from_a_missing_table() {
     for journal in ["WAL", "DELETE"] {
         for boundary in [Boundary::Autocommit, Boundary::Deferred, Boundary::Savepoint] {
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             let writer = place.connect(Duration::ZERO);
             writer.execute_batch("CREATE TABLE mine (id); BEGIN IMMEDIATE").unwrap();
             let conn = place.connect(Duration::ZERO);
@@ -217,7 +217,7 @@ fn bootstrap_tells_a_lock_from_a_missing_table() {
 
 #[test]
 fn a_table_that_somebody_else_made_while_bootstrap_waited_is_fine() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.connect(Duration::ZERO).execute_batch("CREATE TABLE mine (id)").unwrap();
     let other = place.connect(Duration::ZERO);
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -235,7 +235,7 @@ fn a_table_that_somebody_else_made_while_bootstrap_waited_is_fine() {
 #[test]
 fn a_claim_joins_the_transaction_of_a_statement_that_is_still_writing() {
     // A RETURNING statement that was not read to its end keeps its transaction open in autocommit.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     db.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
     let mut insert = db.conn().prepare("INSERT INTO mine VALUES (1), (2) RETURNING id").unwrap();
@@ -255,7 +255,7 @@ fn released(answer: litelease::Result<ReleaseResult>) {
 fn a_name_that_was_released_last_is_busy_all_the_same_once_somebody_else_has_it() {
     // A claim on it does not look before it asks for the write lock. What it answers must not depend on that.
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let (mine, theirs) = (place.open(Duration::ZERO), place.open(Duration::ZERO));
         let writer = place.connect(Duration::ZERO);
         let hand_over = || {
@@ -277,7 +277,7 @@ fn a_name_that_was_released_last_is_busy_all_the_same_once_somebody_else_has_it(
 
 #[test]
 fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (db, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let lease = acquired(db.claim("x", "a", LONG));
     released(db.release_exact(&lease));
@@ -292,7 +292,7 @@ fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
 fn a_name_that_somebody_else_has_is_busy_without_asking_for_the_write_lock() {
     // SQLite asks this only where it wants a lock that it does not get.
     static ASKED: AtomicU32 = AtomicU32::new(0);
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (holder, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let mut conn = place.connect(Duration::ZERO);
     conn.busy_handler(Some(|_| ASKED.fetch_add(1, Ordering::Relaxed) == u32::MAX)).unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease::rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use litelease::rusqlite::{Connection, types::Value};
 use litelease::{Leases, Litelease};
-use litelease_proof::rig::{LONG, Place, acquired, tell};
+use litelease_proof::rig::{LONG, TestFolder, acquired, tell};
 
 /// Every verb, with every kind of answer: grants, noes, deletions, first rows and later ones.
 fn every_verb(leases: &Leases) {
@@ -56,7 +56,7 @@ fn pragmas_are_the_callers() {
             ("application_id", &["0", "9"]),
         ] {
             for value in values {
-                let place = Place::new(journal);
+                let place = TestFolder::new(journal);
                 let conn = place.connect(Duration::ZERO);
                 conn.execute_batch(&format!("PRAGMA {name} = {value}")).unwrap();
                 let watched = [
@@ -88,7 +88,7 @@ fn pragmas_are_the_callers() {
 
 #[test]
 fn last_insert_rowid_is_the_callers() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     db.conn().execute_batch("CREATE TABLE mine (id INTEGER PRIMARY KEY)").unwrap();
     for rowid in [41, -7, i64::MAX] {
@@ -124,7 +124,7 @@ impl Count {
 
 #[test]
 fn hooks_are_the_callers() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut conn = place.connect(Duration::ZERO);
     conn.execute_batch("CREATE TABLE mine (id)").unwrap();
     let [commit, rollback, update, authorizer, progress] = [(); 5].map(|()| Count::default());
@@ -165,7 +165,7 @@ static WAITED: AtomicUsize = AtomicUsize::new(0);
 #[test]
 fn the_trace_and_the_busy_handler_are_the_callers() {
     use litelease::rusqlite::trace::{TraceEvent, TraceEventCodes};
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut conn = place.connect(Duration::ZERO);
     conn.execute_batch("CREATE TABLE mine (id)").unwrap();
     conn.trace_v2(
@@ -198,7 +198,7 @@ fn the_trace_and_the_busy_handler_are_the_callers() {
 
 #[test]
 fn the_connection_comes_back_clean() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     every_verb(&db);
     let conn = db.into_connection();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use litelease_proof::rig::{Place, tell};
+use litelease_proof::rig::{TestFolder, tell};
 use litelease_proof::server::{POOL, Server};
 
 #[test]
@@ -17,7 +17,7 @@ fn the_page_shows_a_pool_as_it_lives() {
         );
         return;
     }
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = Server::start(&place.file, &[]);
     let pictures = root.join("target/browser");
     let mut node = Command::new("node");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{Borrow, Error, Litelease};
-use litelease_proof::rig::{Dice, LONG, Place, memory, sqlite_code, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, memory, sqlite_code, tell};
 use litelease_store::host_api::statement;
 
 /// A pool of which the lower half is lent out, and the upper half was.
@@ -86,7 +86,7 @@ fn a_whole_borrow_costs_the_same_in_a_pool_of_any_size_and_among_any_number_of_p
 
 #[test]
 fn a_full_pool_is_told_without_the_write_lock() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let (db, other) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let pools = db.pools();
     pools.register("p", 1).unwrap();
@@ -104,7 +104,7 @@ fn a_full_pool_is_told_without_the_write_lock() {
 #[test]
 fn tokens_of_pools_go_on_above_all_lost_ones_after_a_power_cut() {
     // WAL with synchronous=NORMAL may lose what it has acknowledged. Here it does: the copy is from before.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     db.conn().execute_batch("PRAGMA synchronous = NORMAL").unwrap();
     db.bootstrap().unwrap();
@@ -356,7 +356,7 @@ fn notes_and_keys_have_their_limits() {
 
 #[test]
 fn errors_do_not_tell_the_id_of_a_pool_or_a_lease() {
-    let place = Place::new("DELETE");
+    let place = TestFolder::new("DELETE");
     let (db, other) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let secret = "5ec7e700-0000-4000-8000-000000000000";
     db.pools().register(secret, 1).unwrap();
@@ -378,7 +378,7 @@ fn errors_do_not_tell_the_id_of_a_pool_or_a_lease() {
 
 #[test]
 fn threads_on_one_file_never_have_the_same_slot_and_no_token_comes_twice() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(LONG).pools().register("p", 3).unwrap();
     let taken = [const { AtomicI64::new(0) }; 3];
     let tokens: Vec<i64> = thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::{ClaimResult, Error};
-use litelease_proof::rig::{Dice, LONG, Place, acquired, tell, worker};
+use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, tell, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -31,7 +31,7 @@ fn each_once(tokens: Vec<i64>) -> BTreeSet<i64> {
 fn eight_processes_on_one_file_get_every_token_once() {
     const ROUNDS: usize = 100;
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = place.open(Duration::ZERO);
         // Two names, so that there is contention for the lease and for the file.
         let start = |number: usize| {
@@ -57,7 +57,7 @@ fn eight_processes_on_one_file_get_every_token_once() {
 fn processes_killed_at_random_moments_lose_nothing_that_was_told() {
     let mut dice = Dice::new("kill -9 at random moments");
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = place.open(Duration::from_secs(10));
         let mut told = Vec::new();
         let mut rounds = 0;
@@ -99,7 +99,7 @@ fn processes_killed_at_random_moments_lose_nothing_that_was_told() {
 #[test]
 fn a_process_that_sits_on_the_write_lock_blocks_writers_and_not_readers() {
     for journal in ["WAL", "DELETE"] {
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = place.open(Duration::from_millis(50));
         let lease = acquired(db.claim("live", "a", LONG));
         let mut sitter = worker(WORKER, &["hold-lock"], &place.file);
@@ -129,7 +129,7 @@ fn a_process_that_sits_on_the_write_lock_blocks_writers_and_not_readers() {
 #[test]
 fn processes_that_race_on_a_fresh_file_all_find_the_table_and_one_wins() {
     for round in 0..5 {
-        let place = Place::new("DELETE"); // the default: nobody has set anything up
+        let place = TestFolder::new("DELETE"); // the default: nobody has set anything up
         let start = |number: usize| {
             let owner = number.to_string();
             worker(WORKER, &["claim", "x", &owner, "60000"], &place.file)

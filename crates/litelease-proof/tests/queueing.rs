@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_proof::command::ended;
-use litelease_proof::rig::{Dice, LONG, Place, litelease, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, litelease, tell};
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
-fn served(count: i64) -> (Place, Server, Client) {
-    let place = Place::new("WAL");
+fn served(count: i64) -> (TestFolder, Server, Client) {
+    let place = TestFolder::new("WAL");
     // It hangs up on nobody, however slow this machine is.
     let server = Server::start(&place.file, &["--max-patience", "600"]);
     let mut client = server.client();
@@ -342,7 +342,7 @@ fn a_copy_without_its_wal_is_refused_until_it_is_fenced() {
 
 /// Why the server does not start.
 #[track_caller]
-fn refusal(place: &Place) -> String {
+fn refusal(place: &TestFolder) -> String {
     let mut refused = Command::new(litelease());
     refused.args(["serve", "--listen", "127.0.0.1:0", "--db"]).arg(&place.file);
     let refused = ended(&mut refused);
@@ -421,7 +421,7 @@ fn a_fifth_of_the_clients_hang_up_and_no_slot_is_lost_or_lent_twice() {
 #[test]
 fn after_a_kill_the_books_balance() {
     let mut dice = Dice::new("kills of the server");
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut all_tokens: HashSet<i64> = HashSet::new();
     let (mut kept, rounds) = (0, 6);
     for round in 0..rounds {

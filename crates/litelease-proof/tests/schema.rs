@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::Connection;
 use litelease::{AdmitResult, CheckpointResult, Error, Guard, Litelease, LiteleaseRef, is_stale};
-use litelease_proof::rig::{LONG, Place, acquired};
+use litelease_proof::rig::{LONG, TestFolder, acquired};
 
 const RIGHT: &str = "CREATE TABLE litelease_resources (
   name TEXT PRIMARY KEY,
@@ -308,7 +308,7 @@ fn a_missing_table_says_to_bootstrap() {
 
 #[test]
 fn temporary_and_attached_tables_of_our_name_are_never_taken_for_ours() {
-    let other = Place::new("DELETE");
+    let other = TestFolder::new("DELETE");
     other.open(Duration::ZERO);
     let attach = format!("ATTACH '{}' AS other", other.file.display());
     for disguise in [attach, RIGHT.replace("CREATE TABLE", "CREATE TEMP TABLE")] {
@@ -345,7 +345,7 @@ fn a_schema_that_drifts_under_an_open_handle_is_noticed_at_the_next_call() {
             if by_another && drift.contains("TEMP") {
                 continue; // a temporary trigger exists on its own connection only
             }
-            let place = Place::new("WAL");
+            let place = TestFolder::new("WAL");
             let db = place.open(Duration::ZERO);
             let lease = acquired(db.claim("x", "a", LONG));
             match by_another {
@@ -365,7 +365,7 @@ fn a_schema_that_drifts_under_an_open_handle_is_noticed_at_the_next_call() {
 
 #[test]
 fn a_table_dropped_under_an_open_handle_is_missing_and_can_be_made_again() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     acquired(db.claim("x", "a", LONG));
     place.connect(Duration::ZERO).execute_batch("DROP TABLE litelease_resources").unwrap();
@@ -376,7 +376,7 @@ fn a_table_dropped_under_an_open_handle_is_missing_and_can_be_made_again() {
 
 #[test]
 fn a_schema_change_that_is_none_of_our_business_changes_nothing() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(Duration::ZERO);
     let lease = acquired(db.claim("x", "a", LONG));
     let other = place.connect(Duration::ZERO);

@@ -6,13 +6,13 @@ use std::collections::HashSet;
 use std::io::Read;
 use std::time::Duration;
 
-use litelease_proof::rig::{Place, eventually, tell};
+use litelease_proof::rig::{TestFolder, eventually, tell};
 use litelease_proof::server::{Client, POOL, Response, Server};
 use litelease_proof::trouble::{Injected, SmallDisk};
 use serde_json::{Value, json};
 
 /// A server that hangs up on nobody, however slow this machine is.
-fn start(place: &Place) -> Server {
+fn start(place: &TestFolder) -> Server {
     Server::start(&place.file, &["--max-patience", "600"])
 }
 
@@ -140,7 +140,7 @@ fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
 
 #[test]
 fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = start(&place);
     let mut client = server.client();
     client.register(1);
@@ -172,7 +172,7 @@ fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
 
 #[test]
 fn asking_whether_it_is_ready_writes_at_most_once_a_second() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = start(&place);
     let mut client = server.client();
     client.register(1);
@@ -201,7 +201,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
         "fsync,fdatasync:error=EIO",
         "pwrite64:error=EIO:when=2+",
     ] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let server = start(&place);
         let mut books = Books::open(&server);
         let Some(injected) = Injected::into(server.pid(), calls) else {
@@ -221,7 +221,7 @@ fn a_disk_that_fails_grants_nothing_and_the_books_balance_when_it_works_again() 
 
 #[test]
 fn a_disk_that_fails_now_and_then_never_lends_a_slot_twice() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = start(&place);
     server.client().register(3);
     let Some(injected) = Injected::into(server.pid(), "fsync,fdatasync:error=EIO:when=3+4") else {
@@ -287,7 +287,7 @@ fn lowest_free(pid: u32) -> u64 {
 
 #[test]
 fn without_file_descriptors_who_is_connected_is_served_and_others_are_when_there_are_some() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = start(&place);
     let mut books = Books::open(&server);
     let before = limit_files(server.pid(), lowest_free(server.pid()));
@@ -328,7 +328,7 @@ fn after_a_kill_between_commit_and_answer_nothing_is_lost_or_lent_twice() {
             client.send("POST", &format!("/l/{POOL}{path}"), &body.to_string(), headers).unwrap();
         }
     };
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = start(&place);
     server.client().register(2);
     let (key, other) = ("Idempotency-Key: k\r\n", "Idempotency-Key: w\r\n");

@@ -15,7 +15,7 @@ use litelease::{
     LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriteLock, WriterOptions,
 };
 use litelease_proof::command::Desk;
-use litelease_proof::rig::{Dice, Place, eventually, tell, worker};
+use litelease_proof::rig::{Dice, TestFolder, eventually, tell, worker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
 
@@ -23,7 +23,7 @@ fn patient() -> WriterOptions {
     WriterOptions { timeout: Duration::from_secs(120), ..WriterOptions::default() }
 }
 
-fn with_notes(place: &Place) -> SingleWriter {
+fn with_notes(place: &TestFolder) -> SingleWriter {
     let writer = SingleWriter::open_with(&place.file, patient()).unwrap();
     writer.write(|tx| tx.execute_batch("CREATE TABLE notes (who, n)")).unwrap();
     writer
@@ -38,20 +38,20 @@ fn note(writer: &SingleWriter) -> Result<usize, WriteError> {
     writer.write(|tx| tx.execute("INSERT INTO notes VALUES ('test', 0)", []))
 }
 
-fn writers(place: &Place, processes: usize, writes: &str) -> Vec<Child> {
+fn writers(place: &TestFolder, processes: usize, writes: &str) -> Vec<Child> {
     let start = |n: usize| worker(PROGRAM, &["note", &n.to_string(), writes], &place.file);
     (0..processes).map(start).collect()
 }
 
 /// The lock of a handle that gives up at once.
-fn try_write(place: &Place) -> Result<usize, WriteError> {
+fn try_write(place: &TestFolder) -> Result<usize, WriteError> {
     let options = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
     note(&SingleWriter::open_with(&place.file, options)?)
 }
 
 #[test]
 fn five_processes_of_ten_writes_leave_fifty_rows() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     for mut child in writers(&place, 5, "10") {
         assert!(child.wait().unwrap().success());
@@ -61,7 +61,7 @@ fn five_processes_of_ten_writes_leave_fifty_rows() {
 
 #[test]
 fn sixteen_processes_of_a_thousand_writes_lose_nothing_though_holders_are_killed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let mut dice = Dice::new("single writer");
     let mut children = writers(&place, 16, "1000");
@@ -87,7 +87,7 @@ fn sixteen_processes_of_a_thousand_writes_lose_nothing_though_holders_are_killed
 
 #[test]
 fn a_holder_that_is_killed_frees_the_lock_at_once() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let mut holder = worker(PROGRAM, &["hold-write-lock"], &place.file);
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
@@ -107,7 +107,7 @@ fn a_holder_that_is_killed_frees_the_lock_at_once() {
 
 #[test]
 fn a_thousand_contenders_are_all_served() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let tx = writer.begin().unwrap();
     let waiting = AtomicU32::new(0);
@@ -130,7 +130,7 @@ fn a_thousand_contenders_are_all_served() {
     assert_eq!(count(&writer), 1_000);
 }
 
-fn lock_file(place: &Place) -> PathBuf {
+fn lock_file(place: &TestFolder) -> PathBuf {
     let mut name = place.file.canonicalize().unwrap().into_os_string();
     name.push(".lock");
     name.into()
@@ -139,7 +139,7 @@ fn lock_file(place: &Place) -> PathBuf {
 #[test]
 fn threads_of_one_handle_are_served_one_after_the_other() {
     for waiting in [Waiting::Fair, Waiting::Polled] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         with_notes(&place);
         let options = WriterOptions { waiting, ..patient() };
         let writer = SingleWriter::open_with(&place.file, options).unwrap();
@@ -163,7 +163,7 @@ fn threads_of_one_handle_are_served_one_after_the_other() {
 
 #[test]
 fn a_second_write_inside_the_first_is_an_error_and_no_deadlock() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     writer
         .write(|tx| {
@@ -177,7 +177,7 @@ fn a_second_write_inside_the_first_is_an_error_and_no_deadlock() {
 
 #[test]
 fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let failed: Result<(), WriteError> = writer.write(|tx| {
         tx.execute("INSERT INTO notes VALUES ('lost', 1)", [])?;
@@ -203,7 +203,7 @@ fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
 /// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor stand in the way.
 #[test]
 fn a_wait_that_timed_out_leaves_no_ghost_behind() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let holder = with_notes(&place);
     let options = WriterOptions { timeout: Duration::from_millis(1), ..WriterOptions::default() };
     let impatient = SingleWriter::open_with(&place.file, options).unwrap();
@@ -230,7 +230,7 @@ fn a_wait_that_timed_out_leaves_no_ghost_behind() {
 
 #[test]
 fn what_is_no_lock_file_is_refused_and_left_alone() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     with_notes(&place);
     let folder = place.folder.path();
     let victim = folder.join("victim");
@@ -264,7 +264,7 @@ fn what_is_no_lock_file_is_refused_and_left_alone() {
 
 #[test]
 fn garbage_in_the_lock_file_breaks_nothing_and_is_reported_as_unknown() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let path = writer.lock_path().to_owned();
     for garbage in [
@@ -294,7 +294,7 @@ fn garbage_in_the_lock_file_breaks_nothing_and_is_reported_as_unknown() {
 
 #[test]
 fn a_lock_file_that_was_removed_while_it_was_waited_for_is_noticed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     for (waiting, is_replaced) in [
         (Waiting::Fair, false),
@@ -331,7 +331,7 @@ fn a_lock_file_that_was_removed_while_it_was_waited_for_is_noticed() {
 
 #[test]
 fn a_child_process_does_not_inherit_the_lock() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let tx = writer.begin().unwrap();
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
@@ -372,7 +372,7 @@ fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
 
 #[test]
 fn the_same_file_has_one_lock_whatever_it_is_called() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let alias = place.folder.path().join("alias.db");
     symlink(&place.file, &alias).unwrap();
@@ -382,7 +382,7 @@ fn the_same_file_has_one_lock_whatever_it_is_called() {
 
 #[test]
 fn settings_are_verified_and_not_only_asked_for() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let pragma = |writer: &SingleWriter, what: &str| -> String {
         let tx = writer.begin().unwrap();
         tx.query_row(&format!("PRAGMA {what}"), [], |row| row.get::<_, rusqlite::types::Value>(0))
@@ -399,7 +399,7 @@ fn settings_are_verified_and_not_only_asked_for() {
     drop(writer);
 
     // A file whose journal mode cannot be changed: SQLite keeps the old one, and says nothing.
-    let stuck = Place::new("DELETE");
+    let stuck = TestFolder::new("DELETE");
     let reader = stuck.connect(Duration::ZERO);
     reader
         .execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1); BEGIN; SELECT * FROM t")
@@ -417,7 +417,7 @@ fn settings_are_verified_and_not_only_asked_for() {
 
 #[test]
 fn a_folder_that_cannot_be_written_to_is_told_by_name() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     with_notes(&place);
     let nowhere = Path::new("/proc/nowhere/data.lock");
     let options = WriterOptions { lock_path: Some(nowhere.into()), ..WriterOptions::default() };
@@ -437,7 +437,7 @@ fn a_folder_that_cannot_be_written_to_is_told_by_name() {
 
 #[test]
 fn a_program_that_writes_without_the_lock_is_waited_for_and_then_told() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let options = WriterOptions { busy_timeout: Duration::ZERO, ..WriterOptions::default() };
     with_notes(&place);
     let writer = SingleWriter::open_with(&place.file, options).unwrap();
@@ -454,7 +454,7 @@ fn a_program_that_writes_without_the_lock_is_waited_for_and_then_told() {
 /// A handle that has timed out once still waits for the file that was there then.
 #[test]
 fn a_lock_file_that_was_replaced_after_a_timeout_is_noticed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let options = WriterOptions { timeout: Duration::from_millis(20), ..WriterOptions::default() };
     let waited = SingleWriter::open_with(&place.file, options).unwrap();
@@ -470,7 +470,7 @@ fn a_lock_file_that_was_replaced_after_a_timeout_is_noticed() {
 /// Asking who holds the lock takes nothing from anybody.
 #[test]
 fn asking_who_holds_the_lock_is_in_nobodys_way() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     with_notes(&place);
     let asked = AtomicU32::new(0);
     let is_over = AtomicU32::new(0);
@@ -492,14 +492,14 @@ fn asking_who_holds_the_lock_is_in_nobodys_way() {
 }
 
 /// The file that those lock who wait, next to the lock file.
-fn queue_file(place: &Place) -> PathBuf {
+fn queue_file(place: &TestFolder) -> PathBuf {
     let mut name = lock_file(place).into_os_string();
     name.push(".queue");
     name.into()
 }
 
 /// Whether somebody is the head of the queue.
-fn has_head(place: &Place) -> bool {
+fn has_head(place: &TestFolder) -> bool {
     let Ok(file) = File::open(queue_file(place)) else { return false };
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
@@ -537,7 +537,7 @@ fn overtakings(lock: &Path) -> Vec<u32> {
 /// Whoever had just unlocked used to take the lock again before the one who had been woken for it ran, a dozen times in a row.
 #[test]
 fn nobody_who_waits_is_overtaken_again_and_again() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     with_notes(&place);
     let waits = overtakings(&lock_file(&place));
     let [median, p95, most] = [waits[400], waits[760], waits[799]];
@@ -547,7 +547,7 @@ fn nobody_who_waits_is_overtaken_again_and_again() {
 
 #[test]
 fn a_queue_that_cannot_be_used_or_goes_away_costs_manners_and_not_the_lock() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     with_notes(&place);
     let queue = queue_file(&place);
     assert!(!queue.exists(), "nobody has waited");
@@ -586,7 +586,7 @@ fn is_stopped_or_dead(pid: u32) -> bool {
 #[test]
 fn a_head_of_the_queue_that_is_stopped_or_killed_shuts_nobody_out() {
     for signal in ["STOP", "KILL"] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let writer = with_notes(&place);
         let tx = writer.begin().unwrap();
         let mut head = worker(PROGRAM, &["hold-write-lock"], &place.file);
@@ -624,7 +624,7 @@ fn a_head_of_the_queue_that_is_stopped_or_killed_shuts_nobody_out() {
 
 #[test]
 fn a_process_that_was_forked_while_its_parent_waited_stays_neither_in_the_queue_nor_in_the_lock() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let tx = writer.begin().unwrap();
     let impatient = WriterOptions { timeout: Duration::from_millis(100), ..patient() };

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, OpenFlags, ffi, types::Value};
-use litelease_proof::rig::{Place, extension, load_extension, tell};
+use litelease_proof::rig::{TestFolder, extension, load_extension, tell};
 
 /// A connection with the functions registered and the lease table there.
 fn memory() -> Connection {
@@ -375,7 +375,7 @@ fn calls_inside_other_statements_do_what_they_say() {
 
 #[test]
 fn sqlites_own_errors_keep_their_codes() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(Duration::ZERO);
     let extension = extension();
     for load in [false, true] {
@@ -417,7 +417,7 @@ fn sqlites_own_errors_keep_their_codes() {
 fn a_plain_close_succeeds_whatever_was_called() {
     let extension = extension();
     for load in [false, true] {
-        let place = Place::new("WAL");
+        let place = TestFolder::new("WAL");
         let conn = place.connect(Duration::ZERO);
         match load {
             true => load_extension(&conn, &extension),
@@ -458,7 +458,7 @@ fn registering_or_loading_again_changes_nothing() {
 
 #[test]
 fn a_schema_change_under_kept_statements_is_noticed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let conn = place.connect(Duration::ZERO);
     litelease::functions::register(&conn).unwrap();
     one(&conn, "SELECT litelease_bootstrap()");
@@ -473,7 +473,7 @@ fn a_schema_change_under_kept_statements_is_noticed() {
 
 #[test]
 fn connections_and_threads_do_not_disturb_each_other() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let extension = extension();
     place.open(Duration::ZERO);
     std::thread::scope(|scope| {
@@ -560,7 +560,7 @@ fn the_module_outlives_its_registration() {
 
 #[test]
 fn an_unknown_outcome_keeps_sqlites_code_and_says_so() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(Duration::ZERO);
     let conn = place.connect(Duration::ZERO);
     litelease::functions::register(&conn).unwrap();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, Litelease, Waiter};
 use litelease_keeper::Bell;
-use litelease_proof::rig::{LONG, Place, acquired, eventually, worker};
+use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 
 /// A waiter on a thread of its own, which tells when it has been granted the name.
-fn waiting(place: &Place, name: &'static str, owner: &'static str) -> mpsc::Receiver<i64> {
+fn waiting(place: &TestFolder, name: &'static str, owner: &'static str) -> mpsc::Receiver<i64> {
     let db = place.open(LONG);
     let (sender, granted) = mpsc::channel();
     thread::spawn(move || {
@@ -24,7 +24,7 @@ fn waiting(place: &Place, name: &'static str, owner: &'static str) -> mpsc::Rece
 }
 
 /// Waits until somebody waits at the file.
-fn is_waited_for(place: &Place) {
+fn is_waited_for(place: &TestFolder) {
     let bell = place.folder.path().join("test.sqlite3-bell");
     eventually("a bell", || bell.exists().then_some(()));
 }
@@ -49,7 +49,7 @@ fn a_waiter_is_granted_the_name_however_it_becomes_free() {
     ];
     for journal in ["WAL", "DELETE"] {
         for (way, free) in ways {
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             let mut db = place.open(LONG);
             let lease = acquired(db.claim("x", "a", LONG));
             let granted = waiting(&place, "x", "b");
@@ -63,7 +63,7 @@ fn a_waiter_is_granted_the_name_however_it_becomes_free() {
 
 #[test]
 fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let mut db = place.open(LONG);
     let waiter = Waiter::at(&place.file);
     let heard = waiter.heard();
@@ -89,7 +89,7 @@ fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
 
 #[test]
 fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("x", "a", LONG));
     db.release("x", "a").unwrap();
@@ -106,7 +106,7 @@ fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain()
 fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
     for journal in ["WAL", "DELETE"] {
         for way in ["ring", "write"] {
-            let place = Place::new(journal);
+            let place = TestFolder::new(journal);
             let db = place.open(LONG);
             let lease = acquired(db.claim("x", "a", LONG));
             let file = place.file.clone();
@@ -143,7 +143,7 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
 #[test]
 fn a_ring_between_looking_and_napping_is_not_lost() {
     // The bell alone: nothing is written, so nothing else could end the nap.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     place.open(LONG);
     let waiting = Bell::create(&place.file).unwrap();
     let ringing = Bell::find(&place.file).unwrap();
@@ -158,7 +158,7 @@ fn a_ring_between_looking_and_napping_is_not_lost() {
 
 #[test]
 fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let mut holder = worker(WORKER, &["claim", "x", "a", "700"], &place.file);
     let mut told = String::new();
@@ -174,7 +174,7 @@ fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
 #[test]
 fn waiters_without_a_bell_get_there_too() {
     // Something else is in the place of the bell, so nobody can hang one up.
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     std::fs::create_dir(place.folder.path().join("test.sqlite3-bell")).unwrap();
     let lease = acquired(db.claim("x", "a", LONG));
@@ -186,7 +186,7 @@ fn waiters_without_a_bell_get_there_too() {
 
 #[test]
 fn a_file_that_is_replaced_under_a_waiter_is_noticed() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("x", "a", LONG));
     let other = place.open(LONG);
@@ -199,7 +199,7 @@ fn a_file_that_is_replaced_under_a_waiter_is_noticed() {
 
 #[test]
 fn many_processes_that_wait_are_all_served_one_at_a_time() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let lease = acquired(db.claim("x", "first", LONG));
     let start = |number: usize| {

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use litelease_proof::rig::Place;
+use litelease_proof::rig::TestFolder;
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::json;
 
@@ -44,7 +44,7 @@ fn borrow(client: &mut Client, times: usize) {
 
 #[test]
 fn all_who_watch_a_pool_are_told_the_same_text() {
-    let place = Place::new("WAL");
+    let place = TestFolder::new("WAL");
     let server = Server::start(&place.file, &["--max-patience", "600"]);
     let mut client = server.client();
     client.register(500);

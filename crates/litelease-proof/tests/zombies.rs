@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{CheckpointResult, ClaimResult, Error, Guard, LeaseInfo, Litelease, ReleaseResult};
-use litelease_proof::rig::{Dice, LONG, Place, tell, worker};
+use litelease_proof::rig::{Dice, LONG, TestFolder, tell, worker};
 
 /// What happened in all rounds.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ fn a_writer_that_was_stopped_past_its_expiry_is_refused_by_guards_checkpoints_an
     let mut dice = Dice::new("zombies");
     for journal in ["WAL", "DELETE"] {
         let mut tally = Tally::default();
-        let place = Place::new(journal);
+        let place = TestFolder::new(journal);
         let db = place.open(Duration::from_millis(10));
         db.conn()
             .execute_batch(
@@ -51,7 +51,7 @@ fn a_writer_that_was_stopped_past_its_expiry_is_refused_by_guards_checkpoints_an
     }
 }
 
-fn round(place: &Place, db: &Litelease, dice: &mut Dice, tally: &mut Tally) {
+fn round(place: &TestFolder, db: &Litelease, dice: &mut Dice, tally: &mut Tally) {
     tally.rounds += 1;
     let program = env!("CARGO_BIN_EXE_worker");
     let zombie = worker(program, &["write", "writer", "zombie", "40"], &place.file);

@@ -2,7 +2,7 @@
 
 The lock is the same as that of the Rust ``SingleWriter`` and of ``litelease write``: an flock on a file next to the
 database, and a queue in front of it, which is an flock on a second file. How that works, and why, is told in
-``litelease-filelock``, in ``queue.rs`` and ``place.rs``.
+``litelease-filelock``, in ``queue.rs`` and ``lock_waiter.rs``.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ use crate::{Error, file};
 
 /// At most one thread that waits for the lock.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct LockWaiter {
     side: SideFile,
     state: Mutex<State>,
     changed: Condvar,
@@ -37,10 +37,10 @@ enum State {
 /// How long the queue is trusted at first. It moves on whenever somebody unlocks, unless its head is stopped.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-impl Place {
+impl LockWaiter {
     /// A place in the queue for the lock on this file.
     pub(crate) fn new(side: SideFile) -> Self {
-        Place { side, state: Mutex::new(State::Empty), changed: Condvar::new() }
+        LockWaiter { side, state: Mutex::new(State::Empty), changed: Condvar::new() }
     }
 
     /// Waits in the queue until the lock is had. `None` if the deadline came first.
@@ -55,9 +55,9 @@ impl Place {
         let mut patience = PATIENCE;
         let mut state = self.state();
         if let State::Empty = *state {
-            let place = Arc::clone(self);
+            let waiter = Arc::clone(self);
             let thread = thread::Builder::new().name("litelease-filelock".into());
-            let started = thread.spawn(move || place.queue());
+            let started = thread.spawn(move || waiter.queue());
             started.map_err(|error| file::failed(&self.side, error))?;
         }
         loop {
