@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use litelease::rusqlite::Connection;
-use litelease::{Borrow, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
+use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
@@ -200,8 +200,8 @@ fn perform_on_pools(
     Ok(match action {
         Action::Pool { pool, count } => play::pool(pools.register_at(pool, *count, now_ms)?),
         Action::Borrow { pool, lease, key, .. } => {
-            let wishes = key.iter().fold(Borrow::new(), |wishes, key| wishes.key(key));
-            let borrowed = pools.borrow_with_at(pool, ttl, wishes, now_ms)?;
+            let options = key.iter().fold(BorrowOptions::new(), |options, key| options.key(key));
+            let borrowed = pools.borrow_with_at(pool, ttl, options, now_ms)?;
             if let Some(borrowed) = &borrowed {
                 lent.insert(lease.clone(), borrowed.lease_id.clone());
             }

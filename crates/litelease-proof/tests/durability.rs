@@ -58,7 +58,7 @@ fn claim_at(db: &Leases, name: &str, now_ms: i64) -> i64 {
 }
 
 /// The floor and the boot that a file keeps.
-fn epoch(conn: &Connection) -> Option<(i64, i64)> {
+fn epoch_row(conn: &Connection) -> Option<(i64, i64)> {
     let sql = "SELECT token_floor, boot FROM litelease_meta";
     conn.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).ok()
 }
@@ -78,13 +78,13 @@ fn a_weak_connection_leaves_a_mark_once_per_boot_and_goes_on_in_a_new_epoch() {
                 let epoch = (boot - 7) * EPOCH;
                 if bootstraps {
                     db.bootstrap().unwrap();
-                    assert_eq!(epoch(db.conn()), Some((epoch, boot)), "{case}");
+                    assert_eq!(epoch_row(db.conn()), Some((epoch, boot)), "{case}");
                 }
                 for (number, now_ms) in [(1, 0), (2, 100), (3, 200)] {
                     let now_ms = boot * 1_000 + now_ms;
                     let expected = epoch + number;
                     assert_eq!(claim_at(&db, "x", now_ms), expected, "{case}, boot {boot}");
-                    assert_eq!(epoch(db.conn()), Some((epoch, boot)), "{case}");
+                    assert_eq!(epoch_row(db.conn()), Some((epoch, boot)), "{case}");
                 }
                 assert_eq!(synchronous(db.conn()), level, "{case}");
                 // Another process of the same boot finds everything in place.
@@ -105,10 +105,10 @@ fn bootstrap_records_each_boot_on_a_strong_connection_too() {
             let db = in_boot(boot, &place, level);
             db.bootstrap().unwrap();
             let epoch = (boot - 7) * EPOCH;
-            assert_eq!(epoch(db.conn()), Some((epoch, boot)), "{case}");
+            assert_eq!(epoch_row(db.conn()), Some((epoch, boot)), "{case}");
             assert_eq!(claim_at(&db, "x", boot * 1_000), epoch + 1, "{case}");
             in_boot(boot, &place, level).bootstrap().unwrap();
-            assert_eq!(epoch(db.conn()), Some((epoch, boot)), "{case}: once per boot");
+            assert_eq!(epoch_row(db.conn()), Some((epoch, boot)), "{case}: once per boot");
             assert_eq!(synchronous(db.conn()), level, "{case}");
         }
     }
@@ -121,13 +121,13 @@ fn a_strong_claim_outside_a_transaction_records_nothing_and_its_numbers_stay_den
         for boot in [7, 8, 9] {
             let db = in_boot(boot, &place, level);
             assert_eq!(claim_at(&db, "x", boot * 1_000), boot - 6, "{journal}, {level}");
-            assert_eq!(epoch(db.conn()), None, "{journal}, {level}");
+            assert_eq!(epoch_row(db.conn()), None, "{journal}, {level}");
         }
     }
     pretend(None);
     let memory = litelease_proof::rig::memory();
     acquired(memory.claim("x", "a", LONG));
-    assert_eq!(epoch(memory.conn()), None, "nothing in memory outlives a boot");
+    assert_eq!(epoch_row(memory.conn()), None, "nothing in memory outlives a boot");
     assert_eq!(memory.epoch().unwrap().boot, BootRecord::Durable);
 }
 
@@ -150,10 +150,10 @@ fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
     let place = plain("WAL");
     let db = in_boot(7, &place, 2);
     claim_at(&db, "x", 0);
-    assert_eq!(epoch(db.conn()), None);
+    assert_eq!(epoch_row(db.conn()), None);
     db.conn().pragma_update(None, "synchronous", 1).unwrap();
     claim_at(&db, "x", 1_000);
-    assert_eq!(epoch(db.conn()), Some((0, 7)));
+    assert_eq!(epoch_row(db.conn()), Some((0, 7)));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_
         let kept = call(&db).unwrap();
         assert_eq!(db.token("x").unwrap(), kept.or(Some(EPOCH + 1)), "{verb}");
         let expected = if kept.is_some() { (0, 7) } else { (EPOCH, 8) };
-        assert_eq!(epoch(db.conn()), Some(expected), "{verb}");
+        assert_eq!(epoch_row(db.conn()), Some(expected), "{verb}");
     }
 }
 
@@ -191,9 +191,9 @@ fn in_a_transaction_of_the_callers_the_mark_comes_and_goes_with_it_and_the_next_
         let db = in_boot(7, &place, 1);
         begin(&db);
         assert_eq!(claim_at(&db, "x", 0), 1);
-        assert_eq!(epoch(db.conn()), Some((0, -7)), "it may still get lost");
+        assert_eq!(epoch_row(db.conn()), Some((0, -7)), "it may still get lost");
         db.conn().execute_batch("ROLLBACK").unwrap();
-        assert_eq!(epoch(db.conn()), None, "{journal}");
+        assert_eq!(epoch_row(db.conn()), None, "{journal}");
         assert_eq!(db.epoch().unwrap().boot, BootRecord::Missing, "{journal}");
 
         db.conn().execute_batch("BEGIN IMMEDIATE; SAVEPOINT s").unwrap();
@@ -201,25 +201,25 @@ fn in_a_transaction_of_the_callers_the_mark_comes_and_goes_with_it_and_the_next_
         db.conn().execute_batch("RELEASE s").unwrap();
         assert_eq!(claim_at(&db, "x", 1_000), 2, "{journal}");
         db.conn().execute_batch("COMMIT").unwrap();
-        assert_eq!(epoch(db.conn()), Some((0, -7)), "{journal}");
+        assert_eq!(epoch_row(db.conn()), Some((0, -7)), "{journal}");
         assert_eq!(db.epoch().unwrap().boot, BootRecord::AtRisk, "{journal}");
 
         assert_eq!(claim_at(&db, "y", 0), 1);
-        assert_eq!(epoch(db.conn()), Some((0, 7)), "{journal}: sure now");
+        assert_eq!(epoch_row(db.conn()), Some((0, 7)), "{journal}: sure now");
         assert_eq!(db.epoch().unwrap().boot, BootRecord::Durable, "{journal}");
         // And then a transaction finds it so.
         begin(&db);
         claim_at(&db, "z", 0);
-        assert_eq!(epoch(db.conn()), Some((0, 7)), "{journal}");
+        assert_eq!(epoch_row(db.conn()), Some((0, 7)), "{journal}");
         db.conn().execute_batch("COMMIT").unwrap();
 
         let next = in_boot(8, &place, 1);
         begin(&next);
         assert_eq!(claim_at(&next, "x", 5_000), EPOCH + 1, "{journal}");
-        assert_eq!(epoch(next.conn()), Some((EPOCH, -8)), "{journal}");
+        assert_eq!(epoch_row(next.conn()), Some((EPOCH, -8)), "{journal}");
         next.conn().execute_batch("ROLLBACK").unwrap();
         next.bootstrap().unwrap();
-        assert_eq!(epoch(next.conn()), Some((EPOCH, 8)), "{journal}");
+        assert_eq!(epoch_row(next.conn()), Some((EPOCH, 8)), "{journal}");
     }
 }
 
@@ -232,12 +232,12 @@ fn in_a_strong_transaction_of_the_callers_the_mark_stays_unsure_until_it_is_conf
     begin(&db);
     assert_eq!(claim_at(&db, "x", 0), EPOCH + 1);
     db.conn().execute_batch("COMMIT").unwrap();
-    assert_eq!(epoch(db.conn()), Some((EPOCH, -8)));
+    assert_eq!(epoch_row(db.conn()), Some((EPOCH, -8)));
     begin(&db);
     assert_eq!(claim_at(&db, "x", 1_000), EPOCH + 2, "which is no new epoch");
     db.conn().execute_batch("COMMIT").unwrap();
     db.bootstrap().unwrap();
-    assert_eq!(epoch(db.conn()), Some((EPOCH, 8)));
+    assert_eq!(epoch_row(db.conn()), Some((EPOCH, 8)));
 }
 
 #[test]
@@ -251,13 +251,13 @@ fn whoever_bootstraps_covers_every_weaker_connection_that_joins() {
         begin(&weak);
         assert_eq!(claim_at(&weak, "x", 0), 1);
         assert_eq!(weak.pools().borrow_at("p", TTL, 0).unwrap().unwrap().slot.token, 1);
-        assert_eq!(epoch(weak.conn()), Some((0, 7)), "{journal}: recorded before, and durably");
+        assert_eq!(epoch_row(weak.conn()), Some((0, 7)), "{journal}: recorded before, and durably");
         weak.conn().execute_batch("COMMIT").unwrap();
         // The same connection, after its pragma was changed.
         strong.conn().pragma_update(None, "synchronous", 1).unwrap();
         begin(&strong);
         assert_eq!(claim_at(&strong, "y", 0), 1);
-        assert_eq!(epoch(strong.conn()), Some((0, 7)), "{journal}");
+        assert_eq!(epoch_row(strong.conn()), Some((0, 7)), "{journal}");
         strong.conn().execute_batch("COMMIT").unwrap();
     }
 }
@@ -268,14 +268,14 @@ fn a_transaction_that_the_library_begins_is_recorded_before_it_begins() {
         let place = plain(journal);
         let mut db = in_boot(7, &place, level);
         let tx = db.transaction().unwrap();
-        assert_eq!(epoch(tx.conn()), Some((0, 7)), "{journal}, {level}");
+        assert_eq!(epoch_row(tx.conn()), Some((0, 7)), "{journal}, {level}");
         assert_eq!(claim_at(&tx, "x", 0), 1);
         tx.rollback().unwrap();
-        assert_eq!(epoch(db.conn()), Some((0, 7)), "{journal}, {level}: it is not part of it");
+        assert_eq!(epoch_row(db.conn()), Some((0, 7)), "{journal}, {level}: it is not part of it");
         assert_eq!(synchronous(db.conn()), level);
         let next = in_boot(8, &place, level);
         next.begin_batch().unwrap();
-        assert_eq!(epoch(next.conn()), Some((EPOCH, 8)), "{journal}, {level}");
+        assert_eq!(epoch_row(next.conn()), Some((EPOCH, 8)), "{journal}, {level}");
         next.rollback_batch().unwrap();
     }
     // Where there are no leases, there is nothing to record.
@@ -292,13 +292,13 @@ fn a_single_writer_records_the_boot_by_itself() {
     let place = plain("WAL");
     let writer = SingleWriter::open(&place.file).unwrap();
     let reader = writer.reader().unwrap();
-    assert_eq!(epoch(&reader), Some((0, 7)), "when it is opened");
+    assert_eq!(epoch_row(&reader), Some((0, 7)), "when it is opened");
     let token = writer.write(|tx| Ok(claim_at(&LiteleaseRef::new(tx), "x", 0))).unwrap();
-    assert_eq!((token, epoch(&reader)), (1, Some((0, 7))));
+    assert_eq!((token, epoch_row(&reader)), (1, Some((0, 7))));
     // In the next boot it need not be the one who bootstraps.
     pretend(Some(Boot::Known(8)));
     let next = SingleWriter::open(&place.file).unwrap();
-    assert_eq!(epoch(&reader), Some((EPOCH, 8)));
+    assert_eq!(epoch_row(&reader), Some((EPOCH, 8)));
     let token = next.write(|tx| Ok(claim_at(&LiteleaseRef::new(tx), "x", 100))).unwrap();
     assert_eq!(token, EPOCH + 1);
 
@@ -309,9 +309,9 @@ fn a_single_writer_records_the_boot_by_itself() {
     LiteleaseRef::new(&tx).bootstrap().unwrap();
     tx.commit().unwrap();
     let reader = writer.reader().unwrap();
-    assert_eq!(epoch(&reader), None, "inside a transaction nothing can be recorded");
+    assert_eq!(epoch_row(&reader), None, "inside a transaction nothing can be recorded");
     let tx = writer.begin().unwrap();
-    assert_eq!(epoch(&reader), Some((0, 8)), "in a commit of its own");
+    assert_eq!(epoch_row(&reader), Some((0, 8)), "in a commit of its own");
     drop(tx);
     // Tables of that name which are not ours stop nobody else's writes.
     let place = TestFolder::new("WAL");
@@ -393,10 +393,10 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
             db.pools().borrow_at("p", TTL, 0).unwrap().unwrap();
             let last = format!("UPDATE litelease_pools SET newest = {}", EPOCH - 1);
             db.conn().execute_batch(&last).unwrap();
-            assert_eq!(epoch(db.conn()).unwrap(), (0, 7), "{case}");
+            assert_eq!(epoch_row(db.conn()).unwrap(), (0, 7), "{case}");
             let token = call(&db);
             assert!(token > EPOCH, "{case}: {token}");
-            let (floor, boot) = epoch(db.conn()).unwrap();
+            let (floor, boot) = epoch_row(db.conn()).unwrap();
             assert_eq!(floor >> 32, 1, "{case}");
             // In a batch, which is a transaction, it cannot be durable before: the next call makes sure.
             assert_eq!(boot, if *verb == "a batch" { -7 } else { 7 }, "{case}");
@@ -432,7 +432,7 @@ INSERT INTO litelease_resources VALUES ('x', NULL, {0} + 5, NULL, 0, 0)",
     let next = in_boot(8, &place, 1);
     next.bootstrap().unwrap();
     assert_eq!(claim_at(&next, "x", 1_000), (3 << 40) + EPOCH + 1);
-    assert_eq!(epoch(next.conn()), Some(((3 << 40) + EPOCH, 8)));
+    assert_eq!(epoch_row(next.conn()), Some(((3 << 40) + EPOCH, 8)));
     assert!(next.restore_fence().unwrap() > (3 << 40) + EPOCH + 1);
 }
 
@@ -470,7 +470,7 @@ fn a_fence_is_above_the_token_that_was_seen_and_tokens_stay_below_two_to_the_53(
     assert_eq!(db.restore_fence().unwrap(), 1 << 46);
     let unrecorded = plain("WAL");
     in_boot(7, &unrecorded, 2).restore_fence().unwrap();
-    assert_eq!(epoch(&unrecorded.connect(Duration::ZERO)), Some((1 << 46, 7)), "recorded, too");
+    assert_eq!(epoch_row(&unrecorded.connect(Duration::ZERO)), Some((1 << 46, 7)), "recorded, too");
     let seen = (1 << 50) + 17;
     let floor = db.restore_fence_above(seen).unwrap();
     assert_eq!(floor, (1 << 50) + (1 << 46));
@@ -500,7 +500,7 @@ fn a_grant_from_inside_a_statement_of_the_callers_leaves_its_mark_too() {
     let tokens: Vec<i64> =
         statement.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect();
     assert_eq!(tokens, [1, 1]);
-    assert_eq!(epoch(conn), Some((0, 7)));
+    assert_eq!(epoch_row(conn), Some((0, 7)));
     assert_eq!(synchronous(conn), 2);
 
     // A statement that writes is a transaction of the caller's.
@@ -512,7 +512,7 @@ fn a_grant_from_inside_a_statement_of_the_callers_leaves_its_mark_too() {
         "CREATE TABLE mine (token); INSERT INTO mine SELECT litelease_claim('x', 'a', 50, 0)",
     )
     .unwrap();
-    assert_eq!(epoch(conn), Some((0, -7)));
+    assert_eq!(epoch_row(conn), Some((0, -7)));
 }
 
 #[test]
@@ -536,11 +536,11 @@ fn synchronous_is_put_back_when_the_mark_cannot_be_left() {
     conn.commit_hook(Some(move || told.load(Ordering::Relaxed))).unwrap();
     let db = Litelease::from_connection(conn);
     assert_eq!(sqlite_code(db.claim("x", "a", LONG)), ffi::SQLITE_CONSTRAINT_COMMITHOOK);
-    assert_eq!((synchronous(db.conn()), epoch(db.conn())), (2, None));
+    assert_eq!((synchronous(db.conn()), epoch_row(db.conn())), (2, None));
     assert!(db.conn().is_autocommit());
     refuses.store(false, Ordering::Relaxed);
     assert_eq!(acquired(db.claim("x", "a", LONG)).token, 1);
-    assert_eq!((synchronous(db.conn()), epoch(db.conn())), (2, Some((0, 7))));
+    assert_eq!((synchronous(db.conn()), epoch_row(db.conn())), (2, Some((0, 7))));
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn synchronous_is_put_back_after_an_interrupt_at_any_step() {
         );
         assert_eq!(synchronous(&conn), 2, "interrupted at step {step}");
         assert!(conn.is_autocommit(), "interrupted at step {step}");
-        assert_eq!(epoch(&conn), Some((0, 7)), "interrupted at step {step}");
+        assert_eq!(epoch_row(&conn), Some((0, 7)), "interrupted at step {step}");
     }
     assert!(0 < owed && owed < interrupted / 2, "{owed} of {interrupted} had to be made up for");
     assert!(interrupted > 50, "only {interrupted} steps");
@@ -679,7 +679,7 @@ fn a_floor_is_raised_for_every_name_and_never_lowered() {
             assert!(matches!(refused, Err(Error::FloorTooLow { present: 41, .. })), "{refused:?}");
         }
         assert!(matches!(db.raise(i64::MAX), Err(Error::TokenExhausted { .. })));
-        assert_eq!(epoch(db.conn()).unwrap().0, 41, "{journal}: nothing changed");
+        assert_eq!(epoch_row(db.conn()).unwrap().0, 41, "{journal}: nothing changed");
         let tx = db.transaction().unwrap();
         tx.raise(99).unwrap();
         assert_eq!(claim_at(&tx, "z", 0), 100);
@@ -812,7 +812,7 @@ fn what_cannot_be_fenced_says_why_and_stays_as_it_is() {
         )
         .unwrap();
     assert!(matches!(db.restore_fence(), Err(Error::InvalidLeaseRow(_))));
-    assert_eq!(epoch(db.conn()), None, "nothing changed");
+    assert_eq!(epoch_row(db.conn()), None, "nothing changed");
     assert!(db.conn().is_autocommit());
 }
 

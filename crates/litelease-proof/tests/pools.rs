@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
-use litelease::{Borrow, Error, Litelease};
+use litelease::{BorrowOptions, Error, Litelease};
 use litelease_proof::rig::{Dice, LONG, TestFolder, memory, sqlite_code, tell};
 use litelease_store::host_api::statement;
 
@@ -198,8 +198,9 @@ fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String;
             4..=6 => told(pools.return_slot_at(id, lease, now_ms)),
             7 => told(pools.renew_at(id, lease, ttl, now_ms)),
             _ => {
-                let wishes = if verb < 11 { Borrow::new().key(&key) } else { Borrow::new() };
-                let borrowed = pools.borrow_with_at(id, ttl, wishes, now_ms);
+                let options =
+                    if verb < 11 { BorrowOptions::new().key(&key) } else { BorrowOptions::new() };
+                let borrowed = pools.borrow_with_at(id, ttl, options, now_ms);
                 told(borrowed.map(|borrowed| {
                     borrowed.map(|borrowed| {
                         lent.push(borrowed.lease_id);
@@ -344,13 +345,17 @@ fn notes_and_keys_have_their_limits() {
     let pools = db.pools();
     pools.register("p", 2).unwrap();
     let long = "x".repeat(201);
-    for wishes in [Borrow::new().note(&long), Borrow::new().key(&long), Borrow::new().key("")] {
-        let refused = pools.borrow_with("p", LONG, wishes);
+    for options in [
+        BorrowOptions::new().note(&long),
+        BorrowOptions::new().key(&long),
+        BorrowOptions::new().key(""),
+    ] {
+        let refused = pools.borrow_with("p", LONG, options);
         assert!(matches!(refused, Err(Error::InvalidText { .. })), "{refused:?}");
     }
     assert_eq!(pools.slots("p").unwrap(), []);
     let most = "é".repeat(100);
-    pools.borrow_with("p", LONG, Borrow::new().note(&most).key(&most)).unwrap().unwrap();
+    pools.borrow_with("p", LONG, BorrowOptions::new().note(&most).key(&most)).unwrap().unwrap();
     assert_eq!(pools.slots("p").unwrap()[0].note.as_deref(), Some(most.as_str()));
 }
 

@@ -6,15 +6,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Borrow as Wishes, Borrowed, Error, Litelease, Pools};
+use litelease::{BorrowOptions, Borrowed, Error, Litelease, Pools};
 use tokio::sync::broadcast;
 
 use crate::expiry_schedule::ExpirySchedule;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, Borrow, Id, Job, JobError, Lent, Receiver, RecvTimeoutError, Reply,
-    State, receive,
+    Answer, Answered, Answers, BorrowJob, Id, Job, JobError, Lent, Receiver, RecvTimeoutError,
+    Reply, State, receive,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -460,7 +460,7 @@ impl Committer {
     }
 
     /// A borrow gets its slot, or its place in the queue, or a no.
-    fn borrow(&mut self, borrow: Borrow, batch: &mut Batch) -> Result<(), Error> {
+    fn borrow(&mut self, borrow: BorrowJob, batch: &mut Batch) -> Result<(), Error> {
         // Whoever is gone has left already, so nobody would take it out of the queue.
         if borrow.reply.is_closed() {
             return Ok(());
@@ -504,8 +504,9 @@ impl Committer {
             let (gone, head) = queue.head();
             self.waiters = self.waiters.saturating_sub(gone);
             let Some(head) = head else { break };
-            let wishes = wishes(head.note.as_deref(), head.key.as_deref());
-            let lent = self.db.pools().borrow_with_at(id, in_ms(head.ttl_ms), wishes, batch.now_ms);
+            let options = BorrowOptions { note: head.note.as_deref(), key: head.key.as_deref() };
+            let lent =
+                self.db.pools().borrow_with_at(id, in_ms(head.ttl_ms), options, batch.now_ms);
             let (ttl_ms, has_key) = (head.ttl_ms, head.key.is_some());
             let lent = lent.map(|lent| as_lent(lent, ttl_ms, has_key, batch.now_ms));
             let (answer, error) = match as_answer(lent) {
@@ -665,9 +666,9 @@ impl Job {
     }
 }
 
-fn lend(pools: &Pools<'_>, borrow: &Borrow, now_ms: i64) -> Result<Answer, Error> {
-    let wishes = wishes(borrow.note.as_deref(), borrow.key.as_deref());
-    let lent = pools.borrow_with_at(&borrow.id, in_ms(borrow.ttl_ms), wishes, now_ms)?;
+fn lend(pools: &Pools<'_>, borrow: &BorrowJob, now_ms: i64) -> Result<Answer, Error> {
+    let options = BorrowOptions { note: borrow.note.as_deref(), key: borrow.key.as_deref() };
+    let lent = pools.borrow_with_at(&borrow.id, in_ms(borrow.ttl_ms), options, now_ms)?;
     Ok(as_lent(lent, borrow.ttl_ms, borrow.key.is_some(), now_ms))
 }
 
@@ -691,11 +692,6 @@ fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, JobError>, Er
         Err(Error::TokenExhausted { .. }) => Ok(Err(JobError::Exhausted)),
         Err(error) => Err(error),
     }
-}
-
-fn wishes<'a>(note: Option<&'a str>, key: Option<&'a str>) -> Wishes<'a> {
-    let wishes = note.iter().fold(Wishes::new(), |wishes, note| wishes.note(note));
-    key.iter().fold(wishes, |wishes, key| wishes.key(key))
 }
 
 fn in_ms(ttl_ms: i64) -> Duration {

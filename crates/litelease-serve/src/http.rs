@@ -13,7 +13,7 @@ use crate::calls::{CALLS, Call, POOLS, openapi};
 use crate::committer::Changed;
 use crate::events;
 use crate::hosts;
-use crate::job::{Answer, Borrow, Id, Job, JobError, Jobs, Reply};
+use crate::job::{Answer, BorrowJob, Id, Job, JobError, Jobs, Reply};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
@@ -195,7 +195,7 @@ impl App {
         let (reply, answer) = oneshot::channel();
         let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
         let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
-        let job = Borrow { id: id.clone(), ttl_ms, note, key, waits, place, reply };
+        let job = BorrowJob { id: id.clone(), ttl_ms, note, key, waits, place, reply };
         self.jobs.send(Job::Borrow(job)).map_err(|_| JobError::Stopping)?;
         pending_borrow.wait(wait.map(|wait| (wait, timer))).await
     }

@@ -45,7 +45,7 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
-    Borrow(Borrow),
+    Borrow(BorrowJob),
     Return {
         id: Id,
         lease: String,
@@ -80,7 +80,7 @@ pub(crate) enum Job {
 }
 
 /// A borrow, and where it stands in the queue if it has to wait.
-pub(crate) struct Borrow {
+pub(crate) struct BorrowJob {
     pub(crate) id: Id,
     pub(crate) ttl_ms: i64,
     pub(crate) note: Option<String>,

@@ -123,7 +123,7 @@ mod tests {
     use crate::answer::respond;
     use crate::committer::Committer;
     use crate::high_water::HighWater;
-    use crate::job::{Borrow, Lent, Receiver, channel};
+    use crate::job::{BorrowJob, Lent, Receiver, channel};
     use crate::metrics::Metrics;
 
     const SLOTS: i64 = 2;
@@ -171,7 +171,7 @@ mod tests {
             let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
             let waits = thread_rng().gen_range(0..4) > 0;
             let borrow =
-                Borrow { id, ttl_ms: 3_600_000, note: None, key: None, waits, place, reply };
+                BorrowJob { id, ttl_ms: 3_600_000, note: None, key: None, waits, place, reply };
             assert!(self.jobs.send(Job::Borrow(borrow)).is_ok());
             self.waiting.push(match thread_rng().gen_range(0..2) {
                 0 => Waiting::Asking(Box::pin(pending_borrow.wait(None))),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::job::{Borrow, Reply};
+use crate::job::{BorrowJob, Reply};
 
 /// The queue of one pool. Places are numbers that grow.
 #[derive(Default)]
@@ -30,8 +30,8 @@ impl Queue {
     }
 
     /// Puts a request at its place, or to the one that waits with the same key.
-    pub(crate) fn join(&mut self, borrow: Borrow) {
-        let Borrow { ttl_ms, note, key, place, reply, .. } = borrow;
+    pub(crate) fn join(&mut self, borrow: BorrowJob) {
+        let BorrowJob { ttl_ms, note, key, place, reply, .. } = borrow;
         let same = |waiter: &&mut Waiter| key.is_some() && waiter.key == key;
         match self.waiters.values_mut().find(same) {
             Some(waiter) => waiter.replies.push((place, reply)),
@@ -92,7 +92,7 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let key = key.map(str::to_owned);
         let (id, note) = ("p".into(), None);
-        queue.join(Borrow { id, ttl_ms: 50, note, key, waits: true, place, reply });
+        queue.join(BorrowJob { id, ttl_ms: 50, note, key, waits: true, place, reply });
         answer
     }
 

@@ -4,7 +4,7 @@ use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, ReleaseResult, RenewResult,
     TransferResult,
 };
-use litelease_store::{Error, Guard, Store, Value, When, Wishes};
+use litelease_store::{BorrowOptions, Error, Guard, Store, Value, When};
 
 use crate::arguments::{Argument, Arguments, Kind};
 
@@ -277,9 +277,10 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         required: 2,
         kind: Writes::Yes,
         run: |store, given| {
-            let wishes = Wishes { note: given.optional_text(3), key: given.optional_text(4) };
+            let options =
+                BorrowOptions { note: given.optional_text(3), key: given.optional_text(4) };
             let (id, ttl_ms) = (given.text(0), given.integer(1));
-            let lent = store.borrow_slot(id, ttl_ms, given.when(2), wishes)?;
+            let lent = store.borrow_slot(id, ttl_ms, given.when(2), options)?;
             Ok(lent.map_or(Answer::Null, |lent| Answer::Text(lent.lease_id)))
         },
     },

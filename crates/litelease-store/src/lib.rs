@@ -41,7 +41,7 @@ pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::LeaseRow;
-pub use pool_rows::{Borrowed, SlotRow, Wishes};
+pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,

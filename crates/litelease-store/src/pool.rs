@@ -4,7 +4,7 @@ use litelease_core::{
     MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
 };
 
-use crate::pool_rows::{Borrowed, POOLS, PoolRow, SLOTS, SlotRow, Wishes};
+use crate::pool_rows::{BorrowOptions, Borrowed, POOLS, PoolRow, SLOTS, SlotRow};
 use crate::schema::{create, damaged_meta};
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
@@ -72,21 +72,21 @@ impl Store {
         id: &str,
         ttl_ms: i64,
         when: When,
-        wishes: Wishes<'_>,
+        options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>, Error> {
         self.with_context("borrow a slot", None, || {
-            check_text("key", wishes.key, 1)?;
-            check_text("note", wishes.note, 0)?;
+            check_text("key", options.key, 1)?;
+            check_text("note", options.note, 0)?;
             let boundary = self.boundary()?;
             if boundary.may_look_first()
-                && let Some(answer) = self.without_lending(id, ttl_ms, when, wishes)?
+                && let Some(answer) = self.without_lending(id, ttl_ms, when, options)?
             {
                 return Ok(answer);
             }
             let mut records = 0;
             let lent = loop {
                 match self.changing_pools(boundary, || {
-                    self.lend_or_not(boundary, id, ttl_ms, when, wishes)
+                    self.lend_or_not(boundary, id, ttl_ms, when, options)
                 })? {
                     Lent::Decided(lent) => break lent,
                     // Others may have raised the floor meanwhile, but not again and again.
@@ -219,11 +219,11 @@ impl Store {
         id: &str,
         ttl_ms: i64,
         when: When,
-        wishes: Wishes<'_>,
+        options: BorrowOptions<'_>,
     ) -> Result<Option<Option<Borrowed>>, Error> {
         let now_ms = term(ttl_ms, when)?.now_ms();
         let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
-        if let Some(kept) = self.kept(&pool, wishes.key, now_ms)? {
+        if let Some(kept) = self.kept(&pool, options.key, now_ms)? {
             return Ok(Some(Some(kept)));
         }
         // What is over is freed by whoever borrows next, and that is a write.
@@ -238,12 +238,12 @@ impl Store {
         id: &str,
         ttl_ms: i64,
         when: When,
-        wishes: Wishes<'_>,
+        options: BorrowOptions<'_>,
     ) -> Result<Lent, Error> {
         // Read the clock here, under the write lock: waiting for the lock takes time too.
         let term = term(ttl_ms, when)?;
         let mut pool = self.find_pool(id, term.now_ms())?.ok_or(Error::NoSuchPool)?;
-        if let Some(kept) = self.kept(&pool, wishes.key, term.now_ms())? {
+        if let Some(kept) = self.kept(&pool, options.key, term.now_ms())? {
             return Ok(Lent::Decided(Some(kept)));
         }
         self.sweep(&mut pool, term.now_ms())?;
@@ -256,7 +256,7 @@ impl Store {
         {
             return Ok(Lent::EpochNeeded { token: slot.token });
         }
-        self.lend(&mut pool, slot, wishes).map(|lent| Lent::Decided(Some(lent)))
+        self.lend(&mut pool, slot, options).map(|lent| Lent::Decided(Some(lent)))
     }
 
     /// The live lease that was borrowed with this key.

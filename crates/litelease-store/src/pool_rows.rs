@@ -239,19 +239,54 @@ pub struct SlotRow {
     pub note: Option<String>,
 }
 
-/// What else a borrower says.
+/// Options of a borrow.
 ///
 /// ```
-/// # use litelease_store::Wishes;
-/// let wishes = Wishes { note: Some("nightly import"), ..Wishes::default() };
-/// # assert_eq!(wishes.key, None);
+/// # use litelease_store::BorrowOptions;
+/// let options = BorrowOptions::new().note("nightly import").key("attempt-17");
+/// # assert_eq!(options.key, Some("attempt-17"));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wishes<'a> {
-    /// While the lease of an earlier borrow with the same key lives, that one is the answer.
+pub struct BorrowOptions<'a> {
+    /// An idempotency key; see [`key`](BorrowOptions::key).
     pub key: Option<&'a str>,
-    /// A text for operators.
+    /// A text for operators; see [`note`](BorrowOptions::note).
     pub note: Option<&'a str>,
+}
+
+impl<'a> BorrowOptions<'a> {
+    /// Returns options that ask for nothing special.
+    ///
+    /// ```
+    /// # use litelease_store::BorrowOptions;
+    /// assert_eq!(BorrowOptions::new(), BorrowOptions::default());
+    /// ```
+    pub fn new() -> Self {
+        BorrowOptions::default()
+    }
+
+    /// Adds a text for operators, who and why, of at most 200 bytes.
+    ///
+    /// ```
+    /// # use litelease_store::BorrowOptions;
+    /// let options = BorrowOptions::new().note("nightly import");
+    /// ```
+    pub fn note(mut self, note: &'a str) -> Self {
+        self.note = Some(note);
+        self
+    }
+
+    /// Sets an idempotency key of 1 to 200 bytes: while the lease of an earlier borrow with this key lives, a borrow
+    /// returns that lease again.
+    ///
+    /// ```
+    /// # use litelease_store::BorrowOptions;
+    /// let options = BorrowOptions::new().key("attempt-17");
+    /// ```
+    pub fn key(mut self, key: &'a str) -> Self {
+        self.key = Some(key);
+        self
+    }
 }
 
 /// The tables, read and written.
@@ -358,7 +393,7 @@ impl Store {
         &self,
         pool: &mut PoolRow,
         slot: SlotInfo,
-        wishes: Wishes<'_>,
+        options: BorrowOptions<'_>,
     ) -> Result<Borrowed, Error> {
         let lease = self.new_lease(slot.position)?;
         let text = |text: Option<_>| text.map_or(Value::Null, Value::Text);
@@ -367,11 +402,11 @@ impl Store {
             Value::Integer(slot.token),
             Value::Text(&lease),
             Value::Integer(slot.expires_at_ms),
-            text(wishes.note),
-            text(wishes.key),
+            text(options.note),
+            text(options.key),
         ];
         let statements = &self.statements.pools;
-        match (wishes.key, &values) {
+        match (options.key, &values) {
             (Some(_), values) => statements.lend_by_key.execute_with(self.connection, values)?,
             (None, [values @ .., _]) => statements.lend.execute_with(self.connection, values)?,
         }

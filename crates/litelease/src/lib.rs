@@ -65,8 +65,10 @@ pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
-pub use litelease_store::{BootRecord, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow};
-pub use pools::{Borrow, Pools};
+pub use litelease_store::{
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
+};
+pub use pools::Pools;
 pub use raw::RawLitelease;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use litelease_store::{When, Wishes};
+use litelease_store::When;
 
 use crate::error::lift;
 use crate::leases::in_ms;
-use crate::{Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
+use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 
 /// The verbs on pools, on whichever handle they were asked for.
 ///
@@ -30,52 +30,6 @@ use crate::{Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
     leases: &'l Leases,
-}
-
-/// What else a borrower can say.
-///
-/// ```
-/// # use litelease::Borrow;
-/// let wishes = Borrow::new().note("nightly import").key("attempt-17");
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Borrow<'a> {
-    wishes: Wishes<'a>,
-}
-
-impl<'a> Borrow<'a> {
-    /// Nothing else.
-    ///
-    /// ```
-    /// # use litelease::Borrow;
-    /// assert_eq!(Borrow::new(), Borrow::default());
-    /// ```
-    pub fn new() -> Self {
-        Borrow::default()
-    }
-
-    /// A text for operators, who and why, of at most 200 bytes.
-    ///
-    /// ```
-    /// # use litelease::Borrow;
-    /// let wishes = Borrow::new().note("nightly import");
-    /// ```
-    pub fn note(mut self, note: &'a str) -> Self {
-        self.wishes.note = Some(note);
-        self
-    }
-
-    /// An idempotency key of 1 to 200 bytes: while the lease of an earlier borrow with this key lives, that one
-    /// is the answer again.
-    ///
-    /// ```
-    /// # use litelease::Borrow;
-    /// let wishes = Borrow::new().key("attempt-17");
-    /// ```
-    pub fn key(mut self, key: &'a str) -> Self {
-        self.wishes.key = Some(key);
-        self
-    }
 }
 
 /// For a server that makes many changes in one commit.
@@ -196,7 +150,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn borrow(&self, id: &str, ttl: Duration) -> Result<Option<Borrowed>> {
-        self.borrow_with(id, ttl, Borrow::new())
+        self.borrow_with(id, ttl, BorrowOptions::new())
     }
 
     /// [`borrow`](Pools::borrow) at a given Unix time in milliseconds.
@@ -215,7 +169,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn borrow_at(&self, id: &str, ttl: Duration, now_ms: i64) -> Result<Option<Borrowed>> {
-        self.borrow_with_at(id, ttl, Borrow::new(), now_ms)
+        self.borrow_with_at(id, ttl, BorrowOptions::new(), now_ms)
     }
 
     /// [`borrow`](Pools::borrow) with a note for operators or an idempotency key.
@@ -228,8 +182,8 @@ impl Pools<'_> {
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
     /// let ttl = Duration::from_secs(30);
-    /// let first = pools.borrow_with("importers", ttl, Borrow::new().key("attempt-17"))?;
-    /// let again = pools.borrow_with("importers", ttl, Borrow::new().key("attempt-17"))?;
+    /// let first = pools.borrow_with("importers", ttl, BorrowOptions::new().key("attempt-17"))?;
+    /// let again = pools.borrow_with("importers", ttl, BorrowOptions::new().key("attempt-17"))?;
     /// assert_eq!(first, again);
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -237,9 +191,9 @@ impl Pools<'_> {
         &self,
         id: &str,
         ttl: Duration,
-        wishes: Borrow<'_>,
+        options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::Now, wishes.wishes))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::Now, options))
     }
 
     /// [`borrow_with`](Pools::borrow_with) at a given Unix time in milliseconds.
@@ -251,8 +205,8 @@ impl Pools<'_> {
     /// # db.bootstrap()?;
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
-    /// let wishes = Borrow::new().note("nightly import");
-    /// pools.borrow_with_at("importers", Duration::from_millis(50), wishes, 100)?;
+    /// let options = BorrowOptions::new().note("nightly import");
+    /// pools.borrow_with_at("importers", Duration::from_millis(50), options, 100)?;
     /// assert_eq!(pools.slots_at("importers", 100)?[0].note.as_deref(), Some("nightly import"));
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -260,10 +214,10 @@ impl Pools<'_> {
         &self,
         id: &str,
         ttl: Duration,
-        wishes: Borrow<'_>,
+        options: BorrowOptions<'_>,
         now_ms: i64,
     ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::At(now_ms), wishes.wishes))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::At(now_ms), options))
     }
 
     /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.

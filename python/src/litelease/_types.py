@@ -108,7 +108,7 @@ class Slot:
 class Borrowed:
     """A slot that was borrowed, and the UUID by which it is returned and renewed."""
 
-    lease: str
+    lease_id: str
     slot: Slot
 
 

@@ -59,7 +59,9 @@ impl Desk {
     fn borrow(&mut self, ttl_ms: i64, waits: bool, key: Option<&str>) -> Told {
         self.places += 1;
         let (id, note, place, key) = ("p".into(), None, self.places, key.map(str::to_owned));
-        self.leave_job(|reply| Job::Borrow(Borrow { id, ttl_ms, note, key, waits, place, reply }))
+        self.leave_job(|reply| {
+            Job::Borrow(BorrowJob { id, ttl_ms, note, key, waits, place, reply })
+        })
     }
 
     /// A job that fails the commit it is in: no request comes with an empty key, and the store takes none.
