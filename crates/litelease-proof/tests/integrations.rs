@@ -43,6 +43,7 @@ fn run(command: &mut Command) -> Output {
 fn every_project_resolves_as_it_is_locked_with_one_sqlite() {
     let mut versions = vec![];
     for project in projects() {
+        // If a crate of this workspace was added, `cargo fetch` in each project puts it into the lock file.
         let mut cargo = Command::new(env!("CARGO"));
         run(cargo.args(["fetch", "-q", "--locked"]).current_dir(&project));
         let lock = read(project.join("Cargo.lock"));

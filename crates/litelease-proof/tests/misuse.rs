@@ -12,7 +12,7 @@ fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "-q", "-p", "litelease", "--message-format=json"]);
+        cargo.args(["build", "-q", "--locked", "-p", "litelease", "--message-format=json"]);
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let lines = String::from_utf8(built.stdout).unwrap();
