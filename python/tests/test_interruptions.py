@@ -27,6 +27,7 @@ import pytest
 
 import litelease
 from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, SingleWriter, Tracker
+from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
@@ -511,7 +512,13 @@ def test_a_gate_is_open_after_an_exception_at_any_moment() -> None:
         assert number > 50
 
 
-def test_a_hold_is_over_after_an_exception_at_any_moment() -> None:
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> None:
+    if (child := os.fork()) == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    gone = identity().replace(f" pid {os.getpid()} ", f" pid {child} ")
+
     def holds(db: Litelease) -> None:
         with db.hold("books", ttl=3600) as held:
             held.check()
@@ -521,6 +528,8 @@ def test_a_hold_is_over_after_an_exception_at_any_moment() -> None:
         db.conn.execute("PRAGMA journal_mode = WAL")
         db.bootstrap()
         for number in range(1, 100_000):
+            if takes_over:
+                assert isinstance(db.claim("books", gone, 3600), Acquired)
             tracer = Tracer(number)
             told = attempt(lambda: holds(db), tracer)
             del told
