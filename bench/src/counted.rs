@@ -37,7 +37,7 @@ pub(crate) const ROWS: [(&str, Row); 10] = [
     ("B6", |counts, _| calls(counts)),
     ("B7", |_, folder| wal(folder)),
     ("B13", |_, _| lowest_free()),
-    ("B16", |counts, _| handles(counts)),
+    ("B19", |counts, _| handles(counts)),
     ("G", |counts, _| guards(counts)),
 ];
 
@@ -121,7 +121,7 @@ fn handles(counts: &Counts) -> Result<Vec<Counted>> {
     let row = |(form, what)| {
         let kept = counts.instructions(&format!("{form}-cycle@memory"))? / 3.0;
         let made = counts.instructions(&format!("new-{form}-cycle@memory"))? / 3.0;
-        Ok(ratio("B16", what, 1.1, made, kept, format!("{made:.0} / {kept:.0} per call")))
+        Ok(ratio("B19", what, 1.1, made, kept, format!("{made:.0} / {kept:.0} per call")))
     };
     forms.into_iter().map(row).collect()
 }
