@@ -369,7 +369,7 @@ def test_a_restored_backup_is_fenced(tmp_path: Path) -> None:
     floor = restored.restore_fence()
     assert seen.lease.token < floor < 2**53
     assert restored.owner("x") is None and restored.token("x") == floor
-    assert isinstance(restored.renew("x", "a", ttl=30, token=old.lease_id.token), Rejected)
+    assert isinstance(restored.renew("x", "a", ttl=30, token=old.lease.token), Rejected)
     assert token(restored, "x") == floor + 1 and token(restored, "y") == floor + 1
 
 

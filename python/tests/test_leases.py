@@ -45,7 +45,7 @@ def life_cycle(db: Litelease) -> None:
     assert db.owner("x") == "a" and db.token("x") == 1
     assert db.release("x", "a", token=1) == Released("x", 1)
     again = db.claim("x", "b", LONG)
-    assert isinstance(again, Acquired) and again.lease_id.token == 2
+    assert isinstance(again, Acquired) and again.lease.token == 2
 
 
 @pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
