@@ -277,7 +277,7 @@ fn wrong_arguments_of_the_fences_are_named() {
         ("SELECT litelease_guard('t', 'n', NULL, 2)", "strict must be 0 or 1, not another INTEGER"),
         ("SELECT litelease_guard('t', 'n', NULL, NULL)", "strict must be 0 or 1, not NULL"),
         (
-            "SELECT litelease_present('n', 1.0)",
+            "SELECT litelease_present('n', 1.5)",
             "token must be an INTEGER, or NULL to withdraw it, not a REAL",
         ),
         ("SELECT litelease_present('n')", "wrong number of arguments"),
