@@ -1,6 +1,6 @@
 //! Only one of many may do the work: claim, work, renew, release.
 //!
-//! `cargo run --example basic_claim [FILE]`: start it twice at once, and one of the two is told who works.
+//! `cargo run --example basic_claim [FILE]`: start it twice at once. One works, the other says who does.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn main() -> litelease::Result<()> {
         println!("page {page}");
         std::thread::sleep(Duration::from_millis(100));
 
-        // Stay the owner while there is work, and stop as soon as somebody else is.
+        // Renew while there is work, and stop as soon as another owner has the name.
         lease = match db.renew_exact(&lease, TTL)? {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { reason, .. } => {
