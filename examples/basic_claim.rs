@@ -27,7 +27,7 @@ fn main() -> litelease::Result<()> {
         println!("page {page}");
         std::thread::sleep(Duration::from_millis(100));
 
-        // Renew while there is work, and stop as soon as another owner has the name.
+        // Stay the owner while there is work, and stop as soon as somebody else is.
         lease = match db.renew_exact(&lease, TTL)? {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { reason, .. } => {
