@@ -11,7 +11,7 @@ const db = new Database(process.argv[2] ?? "app.sqlite3");
 db.loadExtension("./target/release/liblitelease_ext");
 
 const owner = `process-${process.pid}`;
-// Integers are read as BigInt: a token may be larger than a number of JavaScript can tell exactly.
+// Integers are read as BigInt: a token may be too large for a JavaScript number.
 const ask = (sql, ...values) => db.prepare(sql).pluck().safeIntegers().get(...values);
 
 ask("SELECT litelease_bootstrap()");
@@ -24,7 +24,7 @@ console.log(`works under token ${token}`);
 
 for (const page of [1, 2, 3]) {
   console.log("page", page);
-  // Stay the owner while there is work, and stop as soon as somebody else is.
+  // Renew while there is work, and stop as soon as another owner has the name.
   const renew = "SELECT litelease_renew('nightly-report', ?, 30000, NULL, ?)";
   if (ask(renew, owner, token) === null) {
     console.log("lost the lease");

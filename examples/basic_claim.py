@@ -31,7 +31,7 @@ print("works under token", token)
 
 for page in 1, 2, 3:
     print("page", page)
-    # Stay the owner while there is work, and stop as soon as somebody else is.
+    # Renew while there is work, and stop as soon as another owner has the name.
     if ask("SELECT litelease_renew('nightly-report', ?, 30000, NULL, ?)", owner, token) is None:
         print("lost the lease")
         sys.exit()

@@ -1,6 +1,6 @@
 //! Only one of many may do the work: claim, work, renew, release.
 //!
-//! `cargo run --example basic_claim [FILE]`: start it twice at once, and one of the two is told who works.
+//! `cargo run --example basic_claim [FILE]`: start it twice at once. One works, the other says who does.
 
 use std::time::Duration;
 

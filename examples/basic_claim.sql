@@ -8,14 +8,14 @@
 
 SELECT 'table ready', litelease_bootstrap();
 
--- A token, or NULL if somebody else has it.
+-- Returns a token, or NULL if another owner has the name.
 SELECT 'claim by a', litelease_claim('nightly-report', 'a', 30000);
 SELECT 'claim by b', ifnull(litelease_claim('nightly-report', 'b', 30000), 'busy: ' || litelease_owner('nightly-report'));
 
 -- Who has what, right now.
 SELECT name, owner, token, state FROM litelease_leases;
 
--- The exact form, with the token, means this grant and no other under the same owner text.
+-- With the token, renew and release act on exactly this grant, whoever else uses the owner text.
 SELECT 'renew by a', litelease_renew('nightly-report', 'a', 30000, NULL, litelease_token('nightly-report'));
 SELECT 'release by a', litelease_release('nightly-report', 'a', NULL, litelease_token('nightly-report'));
 SELECT 'owner now', ifnull(litelease_owner('nightly-report'), 'nobody');

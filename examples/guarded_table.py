@@ -1,6 +1,7 @@
-"""A table that refuses an old owner, from Python: python3 examples/guarded_table.py app.sqlite3
+"""A guarded table that refuses a stale writer: python3 examples/guarded_table.py app.sqlite3
 
-By connection, so it needs a Python whose sqlite3 can load extensions; `pip install ./python` first.
+It is guarded by connection, so it needs a Python whose sqlite3 can load extensions.
+Run `pip install ./python` first.
 """
 
 import sqlite3

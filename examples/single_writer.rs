@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! cargo run --example single_writer -- write TEXT [FILE]    adds a note
-//! cargo run --example single_writer -- count [FILE]         tells how many there are
-//! cargo run --example single_writer -- hold SECONDS [FILE]  sits on the lock, to see what others are told
+//! cargo run --example single_writer -- count [FILE]         prints how many there are
+//! cargo run --example single_writer -- hold SECONDS [FILE]  holds the lock while others time out
 //! ```
 
 use std::process::ExitCode;

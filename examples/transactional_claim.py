@@ -27,7 +27,7 @@ batch = db.execute("INSERT INTO batches (token) VALUES (?)", (token,)).lastrowid
 db.execute("COMMIT")  # only now is the token ours
 print("batch", batch, "is ours, under token", token)
 
-# The last write checks, in its own transaction, that nobody was granted the name since.
+# The last write checks, in its own transaction, that there is no newer grant.
 db.execute("BEGIN IMMEDIATE")
 (newest,) = db.execute("SELECT litelease_token('import')").fetchone()
 if newest == token:

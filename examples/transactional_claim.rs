@@ -22,7 +22,7 @@ fn main() -> litelease::Result<()> {
     };
     println!("batch {batch} is ours, under token {}", lease.token);
 
-    // The last write checks, in its own transaction, that nobody was granted the name since.
+    // The last write checks, in its own transaction, that there is no newer grant.
     let tx = db.transaction()?;
     if tx.token(&lease.name)? != Some(lease.token) {
         println!("superseded: another process has taken over, and nothing was written");
@@ -36,7 +36,7 @@ fn main() -> litelease::Result<()> {
     Ok(())
 }
 
-/// Claims the import and records its batch. Either both are there or neither is.
+/// Claims the import and records its batch. Both are stored, or neither is.
 fn start_batch(db: &mut Litelease, owner: &str) -> litelease::Result<Option<(LeaseInfo, i64)>> {
     let tx = db.transaction()?;
     let ClaimResult::Acquired(lease) = tx.claim("import", owner, TTL)? else {

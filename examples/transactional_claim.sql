@@ -12,12 +12,12 @@ CREATE TABLE IF NOT EXISTS batches (id INTEGER PRIMARY KEY, token INTEGER NOT NU
 
 -- BEGIN IMMEDIATE, so that the busy timeout applies and the transaction can write to its end.
 BEGIN IMMEDIATE;
--- NOT NULL stops the batch if somebody else has the lease.
+-- NOT NULL stops the batch if another owner has the lease.
 INSERT INTO batches (token) VALUES (litelease_claim('import', 'importer-1', 30000));
 COMMIT;
 SELECT 'batch', max(id), 'under token', litelease_token('import') FROM batches;
 
--- What is rolled back was never granted.
+-- A claim that is rolled back was never a grant.
 BEGIN IMMEDIATE;
 SELECT 'released in a transaction', litelease_release('import', 'importer-1');
 ROLLBACK;
