@@ -156,11 +156,11 @@ fn dependencies_point_inward() {
             "litelease",
             &[
                 "litelease-core",
+                "litelease-filelock",
                 "litelease-files",
                 "litelease-keeper",
                 "litelease-sql",
                 "litelease-store",
-                "litelease-filelock",
                 "rusqlite",
             ],
         ),
