@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::answer::HttpError;
-use crate::calls::{Field, Kind};
+use crate::calls::{Field, FieldKind};
 
 /// The longest body.
 pub(crate) const LONGEST: usize = 16 * 1024;
@@ -95,23 +95,23 @@ impl Fields {
         let seconds =
             |least: fn(f64) -> bool| value.as_f64().filter(|n| n.is_finite() && least(*n));
         match field.kind {
-            Kind::Count => match value.as_i64() {
+            FieldKind::Count => match value.as_i64() {
                 Some(count @ 0..) => self.count = count,
                 _ => return refuse("a whole number, 0 or more"),
             },
-            Kind::Ttl => match seconds(|seconds| seconds > 0.0) {
+            FieldKind::Ttl => match seconds(|seconds| seconds > 0.0) {
                 Some(ttl) => self.ttl = ttl,
                 None => return refuse("a number of seconds above 0"),
             },
-            Kind::Wait => match seconds(|seconds| seconds >= 0.0) {
+            FieldKind::Wait => match seconds(|seconds| seconds >= 0.0) {
                 Some(wait) => self.wait = wait,
                 None => return refuse("a number of seconds, 0 or more"),
             },
-            Kind::Note => match value {
+            FieldKind::Note => match value {
                 Value::String(note) if note.len() <= 200 => self.note = Some(note),
                 _ => return refuse("a text of at most 200 bytes"),
             },
-            Kind::Text => match value {
+            FieldKind::Text => match value {
                 Value::String(text) => self.lease = text,
                 _ => return refuse("a text"),
             },

@@ -2,10 +2,36 @@
 
 use serde_json::{Value, json};
 
-/// One call.
+/// The calls on a pool. Every `match` on it is exhaustive: a new call fails to compile until it is handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Register,
+    Look,
+    Delete,
+    Borrow,
+    Return,
+    Renew,
+    Events,
+}
+
+impl CallKind {
+    /// Returns the name of the call in logs, metrics and the OpenAPI document.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            CallKind::Register => "register",
+            CallKind::Look => "look",
+            CallKind::Delete => "delete",
+            CallKind::Borrow => "borrow",
+            CallKind::Return => "return",
+            CallKind::Renew => "renew",
+            CallKind::Events => "events",
+        }
+    }
+}
+
+/// How a call is made and answered.
 pub(crate) struct Call {
-    /// What it is called in logs and metrics.
-    pub(crate) name: &'static str,
+    pub(crate) kind: CallKind,
     pub(crate) method: &'static str,
     /// What follows the id of the pool in its path.
     pub(crate) under: &'static str,
@@ -21,14 +47,14 @@ pub(crate) struct Call {
 /// A field of a body.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FieldKind,
     pub(crate) required: bool,
     pub(crate) means: &'static str,
 }
 
 /// What a field must be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FieldKind {
     /// A whole number from 0 on.
     Count,
     /// A number of seconds above 0.
@@ -53,13 +79,13 @@ pub(crate) enum Shape {
 
 const TTL: Field = Field {
     name: "ttl",
-    kind: Kind::Ttl,
+    kind: FieldKind::Ttl,
     required: true,
     means: "seconds, may be fractional; a longer one than the server allows is cut",
 };
 const LEASE: Field = Field {
     name: "lease",
-    kind: Kind::Text,
+    kind: FieldKind::Text,
     required: true,
     means: "the UUID that the borrow answered",
 };
@@ -70,13 +96,13 @@ pub(crate) const POOLS: &str = "/l/";
 /// Every call on pools.
 pub(crate) const CALLS: &[Call] = &[
     Call {
-        name: "register",
+        kind: CallKind::Register,
         method: "put",
         under: "",
         does: "Creates a pool, or changes how many slots it has",
         fields: &[Field {
             name: "count",
-            kind: Kind::Count,
+            kind: FieldKind::Count,
             required: true,
             means: "how many slots",
         }],
@@ -84,7 +110,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[413, 415],
     },
     Call {
-        name: "look",
+        kind: CallKind::Look,
         method: "get",
         under: "",
         does: "How many slots a pool has, and how many are in use",
@@ -93,7 +119,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404],
     },
     Call {
-        name: "delete",
+        kind: CallKind::Delete,
         method: "delete",
         under: "",
         does: "Deletes a pool: its leases stop being valid, and who waits gets 404",
@@ -102,7 +128,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[],
     },
     Call {
-        name: "borrow",
+        kind: CallKind::Borrow,
         method: "post",
         under: "/borrow",
         does: "Borrows the lowest free slot, and waits for one if asked to",
@@ -110,13 +136,13 @@ pub(crate) const CALLS: &[Call] = &[
             TTL,
             Field {
                 name: "wait",
-                kind: Kind::Wait,
+                kind: FieldKind::Wait,
                 required: false,
                 means: "seconds to wait if none is free, 0 if left out",
             },
             Field {
                 name: "note",
-                kind: Kind::Note,
+                kind: FieldKind::Note,
                 required: false,
                 means: "who and why, for operators; at most 200 bytes",
             },
@@ -125,7 +151,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 409, 413, 415, 429],
     },
     Call {
-        name: "return",
+        kind: CallKind::Return,
         method: "post",
         under: "/return",
         does: "Gives a slot back; may be repeated",
@@ -134,7 +160,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 413, 415],
     },
     Call {
-        name: "renew",
+        kind: CallKind::Renew,
         method: "post",
         under: "/renew",
         does: "Prolongs a live lease under the same token; never shortens it",
@@ -143,7 +169,7 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 409, 413, 415],
     },
     Call {
-        name: "events",
+        kind: CallKind::Events,
         method: "get",
         under: "/events",
         does: "The state of a pool as server-sent events, without UUIDs",
@@ -211,7 +237,7 @@ fn operation(call: &Call, max_count: i64) -> Value {
         responses[status.to_string()] = content(meaning(*status), "Error");
     }
     let mut operation = json!({
-        "operationId": call.name, "summary": call.does, "responses": responses,
+        "operationId": call.kind.name(), "summary": call.does, "responses": responses,
     });
     if !call.fields.is_empty() {
         let properties =
@@ -222,7 +248,7 @@ fn operation(call: &Call, max_count: i64) -> Value {
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
-    if call.name == "borrow" {
+    if call.kind == CallKind::Borrow {
         operation["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false,
             "description": "while its lease lives, the same key answers the same lease",
@@ -235,11 +261,11 @@ fn operation(call: &Call, max_count: i64) -> Value {
 impl Field {
     fn schema(&self, max_count: i64) -> Value {
         let mut schema = match self.kind {
-            Kind::Count => json!({ "type": "integer", "minimum": 0, "maximum": max_count }),
-            Kind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
-            Kind::Wait => json!({ "type": "number", "minimum": 0 }),
-            Kind::Note => json!({ "type": "string", "maxLength": 200 }),
-            Kind::Text => json!({ "type": "string" }),
+            FieldKind::Count => json!({ "type": "integer", "minimum": 0, "maximum": max_count }),
+            FieldKind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
+            FieldKind::Wait => json!({ "type": "number", "minimum": 0 }),
+            FieldKind::Note => json!({ "type": "string", "maxLength": 200 }),
+            FieldKind::Text => json!({ "type": "string" }),
         };
         schema["description"] = self.means.into();
         schema

@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
-use crate::calls::{CALLS, Call, POOLS, openapi};
+use crate::calls::{CALLS, Call, CallKind, POOLS, openapi};
 use crate::committer::Changed;
 use crate::events;
 use crate::hosts;
@@ -39,24 +39,68 @@ pub(crate) struct App {
 /// What is to be done for a request, as its head tells.
 pub(crate) struct Plan {
     started: Instant,
-    /// What it is called in logs and metrics.
-    about: &'static str,
+    route: Route,
     what: Result<What, HttpError>,
+}
+
+/// The place that a request is sent to, whether or not it is refused there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Call(CallKind),
+    Page,
+    Healthz,
+    Readyz,
+    Metrics,
+    OpenApi,
+    /// No such path or method, or the request was refused before it was routed.
+    Other,
 }
 
 enum What {
     Page(&'static page::File),
-    Healthy,
-    Ready,
+    Healthz,
+    Readyz,
     Metrics,
-    Description,
+    OpenApi,
     Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
+}
+
+impl Route {
+    /// Returns the name of the route in logs and metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Route::Call(kind) => kind.name(),
+            Route::Page => "page",
+            Route::Healthz => "healthz",
+            Route::Readyz => "readyz",
+            Route::Metrics => "metrics",
+            Route::OpenApi => "openapi",
+            Route::Other => "other",
+        }
+    }
+
+    /// Checks whether successes are logged at debug level only. These calls come by the thousand
+    /// and are counted: a line for each would cost a third of what its answer does.
+    const fn is_frequent(self) -> bool {
+        match self {
+            Route::Call(CallKind::Borrow | CallKind::Return | CallKind::Renew) => true,
+            Route::Call(
+                CallKind::Register | CallKind::Look | CallKind::Delete | CallKind::Events,
+            ) => false,
+            Route::Page
+            | Route::Healthz
+            | Route::Readyz
+            | Route::Metrics
+            | Route::OpenApi
+            | Route::Other => false,
+        }
+    }
 }
 
 impl Plan {
     /// That of a request which is not done.
     pub(crate) fn refuse(refused: HttpError) -> Self {
-        Plan { started: Instant::now(), about: "other", what: Err(refused) }
+        Plan { started: Instant::now(), route: Route::Other, what: Err(refused) }
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -112,17 +156,17 @@ impl App {
             Err(refused) => Err(refused),
         };
         let mut response = done.unwrap_or_else(Response::from);
-        let (call, status) = (plan.about, response.status);
+        let (call, status) = (plan.route.name(), response.status);
         self.metrics.answered(call, status);
         response.number = self.places.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
         let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match (call, status) {
-            // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
-            // a shutdown there may be as many of the last.
-            ("borrow" | "return" | "renew", 200) | (_, 503) => {
+        match status {
+            200 if plan.route.is_frequent() => {
                 tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
+            // A shutdown answers every waiter with 503.
+            503 => tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request"),
             _ => tracing::info!(request_id = request_id(), call, status, ms = ms(), "request"),
         }
         response
@@ -140,12 +184,12 @@ impl App {
     ) -> Result<Response, HttpError> {
         match what {
             What::Page(file) => Ok(file.response()),
-            What::Healthy => Ok(Response::new(200, TEXT, "ok\n")),
-            What::Ready => self.ready().await,
+            What::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
+            What::Readyz => self.ready().await,
             What::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
-            What::Description => Ok(Response::new(200, JSON, self.description.clone())),
+            What::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             What::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
         }
     }
@@ -158,26 +202,26 @@ impl App {
         fields: Fields,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
-        let answer = match call.name {
-            "register" => {
+        let answer = match call.kind {
+            CallKind::Register => {
                 let (count, most) = (fields.count, self.options.max_count);
                 if count > most {
                     return Err(HttpError::new(400, format!("count must be at most {most}")));
                 }
                 self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
             }
-            "delete" => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
-            "borrow" => self.borrow(&id, fields, key, timer).await,
-            "return" => {
+            CallKind::Delete => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
+            CallKind::Borrow => self.borrow(&id, fields, key, timer).await,
+            CallKind::Return => {
                 let lease = fields.lease;
                 self.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
             }
-            "renew" => {
+            CallKind::Renew => {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
-            "events" => return events::stream(self, id).await,
-            _ => self.look(&id).await,
+            CallKind::Events => return events::stream(self, id).await,
+            CallKind::Look => self.look(&id).await,
         };
         Ok(respond(answer?, &id, &self.jobs))
     }
@@ -248,18 +292,18 @@ fn route(head: &Head<'_>) -> Plan {
         Some(pool) => on_pool(pool, method, head),
         None => beside_pools(head.path, method),
     };
-    let (about, what) = found.unwrap_or_else(|refused| ("other", Err(refused)));
-    Plan { started, about, what }
+    let (route, what) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
+    Plan { started, route, what }
 }
 
-/// A request by its name, which is refused where something in it is wrong. `Err` if there is none.
-type Found = Result<(&'static str, Result<What, HttpError>), HttpError>;
+/// The route of a request, and what to do or why it is refused. `Err` if there is no such route.
+type Found = Result<(Route, Result<What, HttpError>), HttpError>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
     let there = || CALLS.iter().filter(|call| call.under == under);
     if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
-        return Ok((call.name, called(call, id, head)));
+        return Ok((Route::Call(call.kind), called(call, id, head)));
     }
     let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
     Err(match methods.is_empty() {
@@ -270,15 +314,15 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
 
 fn beside_pools(path: &str, method: &str) -> Found {
     let page = || page::FILES.iter().find(|file| file.path == path);
-    let (about, what) = match path {
-        "/healthz" => ("healthz", What::Healthy),
-        "/readyz" => ("readyz", What::Ready),
-        "/metrics" => ("metrics", What::Metrics),
-        "/openapi.json" => ("openapi", What::Description),
-        _ => ("page", What::Page(page().ok_or_else(HttpError::nothing_there)?)),
+    let (route, what) = match path {
+        "/healthz" => (Route::Healthz, What::Healthz),
+        "/readyz" => (Route::Readyz, What::Readyz),
+        "/metrics" => (Route::Metrics, What::Metrics),
+        "/openapi.json" => (Route::OpenApi, What::OpenApi),
+        _ => (Route::Page, What::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {
-        "GET" => Ok((about, Ok(what))),
+        "GET" => Ok((route, Ok(what))),
         _ => Err(HttpError::method("GET")),
     }
 }
@@ -291,9 +335,14 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpEr
             "the body must be JSON: send Content-Type: application/json",
         ));
     }
-    let key = match call.name {
-        "borrow" => key(head)?,
-        _ => None,
+    let key = match call.kind {
+        CallKind::Borrow => key(head)?,
+        CallKind::Register
+        | CallKind::Look
+        | CallKind::Delete
+        | CallKind::Return
+        | CallKind::Renew
+        | CallKind::Events => None,
     };
     Ok(What::Call { call, id, key, fields: Fields::default() })
 }
@@ -347,7 +396,7 @@ pub(crate) mod tests {
             let mut places = Vec::new();
             for _ in 0..2 {
                 let described = app
-                    .perform(What::Description, &mut Timer::default())
+                    .perform(What::OpenApi, &mut Timer::default())
                     .await
                     .map(|response| response.body);
                 let Ok(Body::Whole { text, .. }) = described else { continue };
