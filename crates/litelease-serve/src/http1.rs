@@ -31,7 +31,7 @@ const ROOM: usize = 1024;
 /// its answer otherwise.
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
-/// Serves a connection, of which something has been read, until it ends.
+/// Serves a connection until it ends. `received` is what was read from it already.
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bytes::BufMut;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::committer::{Changed, Committer};
 use crate::error::OpenError;
@@ -167,7 +170,7 @@ pub(crate) async fn run_before(
     let _ = jobs.send(Job::Stop);
     let _ = stopping.send(true);
     let all = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_CALL, all).await.is_err() {
+    if timeout(LAST_CALL, all).await.is_err() {
         tracing::warn!(connections = connections.len(), "cut off");
         connections.shutdown().await;
     }
@@ -182,17 +185,42 @@ pub(crate) async fn run_before(
 
 /// Serves one connection in the version of HTTP that its client speaks.
 async fn serve(mut stream: TcpStream, app: Arc<App>) {
-    let first = tokio::select! {
-        first = http2::first(&mut stream, app.options.patience) => first,
-        // Who has not said anything yet is owed nothing.
+    let sniffed = tokio::select! {
+        sniffed = timeout(app.options.patience, sniff(&mut stream)) => sniffed,
+        // A client that has not sent a request yet gets no answer.
         () = app.stopped() => return,
     };
-    match first {
-        Ok(first) if http2::is_spoken(&first) => http2::serve(stream, app).await,
-        Ok(first) => http1::serve(stream, first, app).await,
-        // A client that hangs up is no news.
-        Err(_) => {}
+    match sniffed {
+        Ok(Ok((Version::Http2, received))) => http2::serve(stream, received, app).await,
+        Ok(Ok((Version::Http1, received))) => http1::serve(stream, received, app).await,
+        // The client was too slow, or has hung up: nothing to report.
+        Err(_) | Ok(Err(_)) => {}
     }
+}
+
+/// The version of HTTP that a client speaks.
+enum Version {
+    Http1,
+    Http2,
+}
+
+/// The first bytes of every HTTP/2 connection. No HTTP/1 request can begin with them.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Reads until the bytes differ from the HTTP/2 preface or the preface is complete, and returns what
+/// was read. The caller limits the time: hyper would wait for the rest of a preface forever.
+async fn sniff(stream: &mut TcpStream) -> io::Result<(Version, Vec<u8>)> {
+    let mut received = Vec::new();
+    while HTTP2_PREFACE.starts_with(&received) {
+        if received.len() == HTTP2_PREFACE.len() {
+            return Ok((Version::Http2, received));
+        }
+        let missing = HTTP2_PREFACE.len() - received.len();
+        if stream.read_buf(&mut (&mut received).limit(missing)).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok((Version::Http1, received))
 }
 
 async fn accept(
