@@ -117,7 +117,8 @@ pub async fn run(
     .await
 }
 
-/// Serves before whatever works on the jobs, in a thread of its own, until nobody can leave one any more.
+/// Serves in front of `work`, which gets a thread of its own and does the jobs until every sender of
+/// jobs is gone.
 pub(crate) async fn run_before(
     listener: TcpListener,
     options: Options,
