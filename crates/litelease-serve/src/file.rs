@@ -13,9 +13,9 @@ use crate::error::OpenError;
 use crate::high_water::HighWater;
 use crate::server_lock::ServerLock;
 
-/// How long to wait for the locks of others.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for the locks of other processes.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A file that is served.
 pub(crate) struct Opened {
@@ -55,12 +55,12 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     let db = Litelease::open_own(path)?;
     // SQLite keeps the mode that it can have, and does not complain.
     check_mode(db.conn(), path)?;
-    db.conn().busy_timeout(PATIENCE).map_err(Error::from)?;
+    db.conn().busy_timeout(TIMEOUT).map_err(Error::from)?;
     Ok(Opened { path: path.into(), db, mark, lock })
 }
 
 fn switch(connection: &Connection) -> Result<(), Error> {
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(TIMEOUT)?;
     Ok(connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?)
 }
 
@@ -90,17 +90,17 @@ impl Opened {
     }
 }
 
-/// Writes and syncs something that changes nothing: whether that works is not known before it is tried.
-pub(crate) fn probe(db: &Litelease) -> Result<(), Error> {
-    // Whoever asks for a state meanwhile waits, too.
-    db.conn().busy_timeout(PROBE_PATIENCE)?;
-    let begun = db.begin_batch();
-    db.conn().busy_timeout(PATIENCE)?;
-    begun?;
-    // Page 1 is written even if the number is the same; a row that stays as it is would not be.
+/// Sets how long SQLite waits for the locks of other processes.
+pub(crate) fn set_timeout(db: &Litelease, timeout: Duration) -> Result<(), Error> {
+    Ok(db.conn().busy_timeout(timeout)?)
+}
+
+/// Writes a page without changing it, in the transaction that is open: whether that works is not
+/// known before it is tried.
+pub(crate) fn touch(db: &Litelease) -> Result<(), Error> {
+    // SQLite writes page 1 even if the number stays the same. It would not write an unchanged row.
     let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?;
-    db.commit_batch()
+    Ok(db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?)
 }
 
 /// Says why a write failed, without the path of the file or anything in it.

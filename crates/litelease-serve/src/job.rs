@@ -79,6 +79,22 @@ pub(crate) enum Job {
     Stop,
 }
 
+impl Job {
+    /// Returns the pool and the sender to answer, or `None` if the job has no answer.
+    pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
+        match self {
+            Job::Register { id, reply, .. }
+            | Job::Delete { id, reply }
+            | Job::Return { id, reply, .. }
+            | Job::Renew { id, reply, .. }
+            | Job::Look { id, reply } => Some((id, reply)),
+            Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
+            Job::Ready { reply } => Some(("".into(), reply)),
+            Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
+        }
+    }
+}
+
 /// A borrow, and where it stands in the queue if it has to wait.
 pub(crate) struct BorrowJob {
     pub(crate) id: Id,

@@ -8,7 +8,7 @@ use litelease::rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::job::{Jobs, channel};
+use crate::job::{BorrowJob, Jobs, Reply, channel};
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
@@ -84,7 +84,7 @@ impl Desk {
 
     /// Lets every write fail, or not any more.
     fn fails(&self, fails: bool) {
-        self.committer.db.conn().pragma_update(None, "query_only", fails).unwrap();
+        self.committer.file.db.conn().pragma_update(None, "query_only", fails).unwrap();
     }
 
     fn failures(&self) -> u64 {
@@ -103,7 +103,7 @@ impl Desk {
     }
 
     fn in_use(&self) -> i64 {
-        self.committer.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
+        self.committer.file.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
     }
 }
 
@@ -167,12 +167,12 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         // This one is in the queue when it leaves.
         let behind = desk.borrow(600, true, None);
         desk.turn();
-        assert_eq!(desk.committer.waiters, 2);
+        assert_eq!(desk.committer.waiting.len(), 2);
         drop(behind);
         desk.leave(desk.places);
         desk.turn();
-        assert_eq!(desk.committer.waiters, 1);
-        assert_eq!(desk.committer.queues.values().map(Queue::len).sum::<usize>(), 1);
+        assert_eq!(desk.committer.waiting.len(), 1);
+        assert_eq!(desk.committer.waiting.len_of(&"p".into()), 1);
     });
 }
 
@@ -186,7 +186,7 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         desk.fails(true);
         desk.turn();
         // However slow this machine is, the rest is not over.
-        let rests = &mut desk.committer.retry_at;
+        let rests = &mut desk.committer.undelivered.retry_at;
         *rests = rests.map(|until| until + Duration::from_secs(3_600));
         desk.give_back(lent(&mut two));
         (0..5).for_each(|_| desk.turn());
@@ -230,11 +230,11 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         desk.turn();
         lent(&mut long);
         lent(&mut short);
-        assert_eq!(desk.committer.until_due(), Duration::from_millis(50));
+        assert_eq!(desk.committer.waiting.due_in(NOW_MS.get()), Duration::from_millis(50));
         NOW_MS.set(1_050);
         desk.turn();
         assert_eq!(
-            desk.committer.until_due(),
+            desk.committer.waiting.due_in(NOW_MS.get()),
             Duration::from_millis(550),
             "it would spin until then"
         );
@@ -242,7 +242,7 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         NOW_MS.set(1_600);
         desk.turn();
         lent(&mut waiter);
-        assert_eq!(desk.committer.expiries.first(), None);
+        assert_eq!(desk.committer.waiting.first_expiry(), None);
     });
 }
 

@@ -6,31 +6,31 @@ use crate::job::{BorrowJob, Reply};
 
 /// The queue of one pool. Places are numbers that grow.
 #[derive(Default)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     waiters: BTreeMap<u64, Waiter>,
 }
 
 /// A place in the queue. Requests with the same key share one.
-pub(crate) struct Waiter {
-    pub(crate) ttl_ms: i64,
-    pub(crate) note: Option<String>,
-    pub(crate) key: Option<String>,
+pub(super) struct Waiter {
+    pub(super) ttl_ms: i64,
+    pub(super) note: Option<String>,
+    pub(super) key: Option<String>,
     /// The requests, by the places they were given.
-    pub(crate) replies: Vec<(u64, Reply)>,
+    pub(super) replies: Vec<(u64, Reply)>,
 }
 
 impl Queue {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty()
     }
 
     /// How many requests wait.
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.waiters.values().map(|waiter| waiter.replies.len()).sum()
     }
 
     /// Puts a request at its place, or to the one that waits with the same key.
-    pub(crate) fn join(&mut self, borrow: BorrowJob) {
+    pub(super) fn join(&mut self, borrow: BorrowJob) {
         let BorrowJob { ttl_ms, note, key, place, reply, .. } = borrow;
         let same = |waiter: &&mut Waiter| key.is_some() && waiter.key == key;
         match self.waiters.values_mut().find(same) {
@@ -43,7 +43,7 @@ impl Queue {
     }
 
     /// Takes a request out, wherever it is. Answers whether it was there.
-    pub(crate) fn leave(&mut self, place: u64) -> bool {
+    pub(super) fn leave(&mut self, place: u64) -> bool {
         let has_it = |waiter: &Waiter| waiter.replies.iter().any(|(at, _)| *at == place);
         let found = match self.waiters.get(&place) {
             Some(waiter) if has_it(waiter) => Some(place),
@@ -61,7 +61,7 @@ impl Queue {
     }
 
     /// The first one whose client is still there. Those that are gone are dropped, and counted.
-    pub(crate) fn head(&mut self) -> (usize, Option<&Waiter>) {
+    pub(super) fn head(&mut self) -> (usize, Option<&Waiter>) {
         let mut gone = 0;
         while let Some(mut first) = self.waiters.first_entry() {
             let replies = &mut first.get_mut().replies;
@@ -77,7 +77,7 @@ impl Queue {
     }
 
     /// Takes the first one out.
-    pub(crate) fn pop(&mut self) -> Option<Waiter> {
+    pub(super) fn pop(&mut self) -> Option<Waiter> {
         self.waiters.pop_first().map(|(_, waiter)| waiter)
     }
 }
