@@ -139,10 +139,9 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
         Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
-        Answer::Lent(grant) => {
-            let borrowed = grant.borrowed;
-            let text = lent(&borrowed.lease_id, borrowed.slot, grant.ttl_ms).into();
-            let unsent = (!grant.has_key).then(|| Unsent {
+        Answer::Lent { borrowed, ttl_ms, has_key } => {
+            let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms).into();
+            let unsent = (!has_key).then(|| Unsent {
                 jobs: jobs.clone(),
                 id: id.clone(),
                 lease: Some(borrowed.lease_id),

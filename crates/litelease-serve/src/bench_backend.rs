@@ -8,7 +8,7 @@ use litelease::{Borrowed, PoolInfo, SlotInfo};
 use tokio::net::TcpListener;
 
 use crate::Options;
-use crate::job::{Answer, Answered, Answers, Job, JobError, Lent, Receiver};
+use crate::job::{Answer, Answered, Answers, Job, JobError, Receiver};
 use crate::server::run_before;
 
 /// A store of slots.
@@ -95,7 +95,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
 fn as_answer(reply: Reply, ttl_ms: i64) -> Result<Answer, JobError> {
     Ok(match reply {
         Reply::Registered => Answer::Pool(PoolInfo { count: 0, in_use: 0 }),
-        Reply::Lent(borrowed) => Answer::Lent(Lent { borrowed, ttl_ms, has_key: false }),
+        Reply::Lent(borrowed) => Answer::Lent { borrowed, ttl_ms, has_key: false },
         Reply::Nothing => Answer::Nothing,
         Reply::Returned(returned) => Answer::Returned(returned),
     })

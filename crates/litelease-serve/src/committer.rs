@@ -219,9 +219,9 @@ impl Committer {
     fn send(&mut self, mut batch: Batch) {
         let (mut newest, now_ms) = (0, (self.clock)());
         for Answered { answer, .. } in &mut batch.answers {
-            if let Ok(Answer::Lent(lent)) = answer {
-                newest = newest.max(lent.borrowed.slot.token);
-                match lent.borrowed.slot.is_live(now_ms) {
+            if let Ok(Answer::Lent { borrowed, .. }) = answer {
+                newest = newest.max(borrowed.slot.token);
+                match borrowed.slot.is_live(now_ms) {
                     true => self.metrics.lent(),
                     // The commit took longer than the ttl.
                     false => *answer = Err(JobError::TooShort),
@@ -252,10 +252,8 @@ impl Committer {
         self.waiting.retry_all((self.clock)());
         for Answered { id, answer, .. } in &mut batch.answers {
             // A key keeps its grant: the client may have had it before, and will ask for it again.
-            if let Ok(Answer::Lent(lent)) = answer
-                && !lent.has_key
-            {
-                let lease = std::mem::take(&mut lent.borrowed.lease_id);
+            if let Ok(Answer::Lent { borrowed, has_key: false, .. }) = answer {
+                let lease = std::mem::take(&mut borrowed.lease_id);
                 self.undelivered.push(Arc::clone(id), lease);
             }
             *answer = Err(JobError::Database);

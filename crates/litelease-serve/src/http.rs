@@ -1,4 +1,4 @@
-//! Requests: checked here, done by the writer.
+//! Requests: routed and checked here, done by the committer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::pending_borrow::PendingBorrow;
 use crate::request::{Head, text};
 use crate::timer::Timer;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) options: Options,
@@ -30,17 +30,17 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
-    /// What the ids of requests begin with: the number of this process. Their own follows.
+    /// The first half of every request id: the number of this process. The request's own follows.
     pub(crate) process: String,
     /// The OpenAPI document.
     description: Bytes,
 }
 
-/// What is to be done for a request, as its head tells.
-pub(crate) struct Plan {
+/// A request that was routed: what to do for it, or why it is refused.
+pub(crate) struct Request {
     started: Instant,
     route: Route,
-    what: Result<What, HttpError>,
+    action: Result<Action, HttpError>,
 }
 
 /// The place that a request is sent to, whether or not it is refused there.
@@ -56,7 +56,8 @@ enum Route {
     Other,
 }
 
-enum What {
+/// What to do for a request, with everything that the client has sent.
+enum Action {
     Page(&'static page::File),
     Healthz,
     Readyz,
@@ -97,33 +98,33 @@ impl Route {
     }
 }
 
-impl Plan {
-    /// That of a request which is not done.
+impl Request {
+    /// Returns a request that is refused before it is routed.
     pub(crate) fn refuse(refused: HttpError) -> Self {
-        Plan { started: Instant::now(), route: Route::Other, what: Err(refused) }
+        Request { started: Instant::now(), route: Route::Other, action: Err(refused) }
     }
 
     pub(crate) fn is_refused(&self) -> bool {
-        self.what.is_err()
+        self.action.is_err()
     }
 
-    /// Adds its body, which a head that is refused does not need.
-    pub(crate) fn add(&mut self, body: Result<Vec<u8>, HttpError>) {
-        let added = match &mut self.what {
-            Ok(What::Call { call, fields, .. }) if !call.fields.is_empty() => body
+    /// Checks the body and adds it. A request that is refused already stays refused.
+    pub(crate) fn add_body(&mut self, body: Result<Vec<u8>, HttpError>) {
+        let added = match &mut self.action {
+            Ok(Action::Call { call, fields, .. }) if !call.fields.is_empty() => body
                 .and_then(|body| body::check(&body, call.fields))
                 .map(|checked| *fields = checked),
             Ok(_) => body.map(|_| ()),
             Err(_) => Ok(()),
         };
         if let Err(refused) = added {
-            self.what = Err(refused);
+            self.action = Err(refused);
         }
     }
 
-    /// Whether it is a borrow that waits until a slot is free.
+    /// Checks whether this is a borrow that waits until a slot is free.
     pub(crate) fn waits(&self) -> bool {
-        matches!(&self.what, Ok(What::Call { fields, .. }) if fields.wait > 0.0)
+        matches!(&self.action, Ok(Action::Call { fields, .. }) if fields.wait > 0.0)
     }
 }
 
@@ -141,28 +142,28 @@ impl App {
         App { jobs, options, metrics, changes, watched, stop, places, process, description }
     }
 
-    /// Decides by its head what to do for a request.
-    pub(crate) fn plan(&self, head: &Head<'_>) -> Plan {
+    /// Decides what to do for a request, by its head.
+    pub(crate) fn route(&self, head: &Head<'_>) -> Request {
         match hosts::check(head, &self.options.hosts) {
             Ok(()) => route(head),
-            Err(refused) => Plan::refuse(refused),
+            Err(refused) => Request::refuse(refused),
         }
     }
 
-    /// Does it, and leaves a line in the log.
-    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan, timer: &mut Timer) -> Response {
-        let done = match plan.what {
-            Ok(what) => self.perform(what, timer).await,
+    /// Does what a request asks for, and logs and counts it.
+    pub(crate) async fn answer(self: &Arc<Self>, request: Request, timer: &mut Timer) -> Response {
+        let done = match request.action {
+            Ok(action) => self.perform(action, timer).await,
             Err(refused) => Err(refused),
         };
         let mut response = done.unwrap_or_else(Response::from);
-        let (call, status) = (plan.route.name(), response.status);
+        let (call, status) = (request.route.name(), response.status);
         self.metrics.answered(call, status);
         response.number = self.places.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
-        let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let ms = || u64::try_from(request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         match status {
-            200 if plan.route.is_frequent() => {
+            200 if request.route.is_frequent() => {
                 tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
             // A shutdown answers every waiter with 503.
@@ -172,25 +173,25 @@ impl App {
         response
     }
 
-    /// What a request is called in the log and in its answer.
+    /// Returns the id of a request, which is in the log and in its answer.
     pub(crate) fn request_id(&self, response: &Response) -> String {
         format!("{}{}", self.process, response.number)
     }
 
     async fn perform(
         self: &Arc<Self>,
-        what: What,
+        action: Action,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
-        match what {
-            What::Page(file) => Ok(file.response()),
-            What::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
-            What::Readyz => self.ready().await,
-            What::Metrics => {
+        match action {
+            Action::Page(file) => Ok(file.response()),
+            Action::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
+            Action::Readyz => self.ready().await,
+            Action::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
-            What::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
-            What::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
+            Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
+            Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
         }
     }
 
@@ -257,14 +258,14 @@ impl App {
         *self.stop.borrow()
     }
 
-    /// Waits until the server is to stop.
+    /// Waits until the server stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.clone();
-        // Nobody who could say so any more is a stop as well.
+        // A sender that is gone means a stop as well.
         let _ = stop.wait_for(|stops| *stops).await;
     }
 
-    /// Leaves a job and waits for its answer.
+    /// Sends a job to the committer and waits for its answer.
     async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, JobError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(job(reply)).map_err(|_| JobError::Stopping)?;
@@ -275,7 +276,7 @@ impl App {
         self.ask(|reply| Job::Look { id: id.clone(), reply }).await
     }
 
-    /// Seconds as milliseconds, within the limit, and never less than was asked for.
+    /// Converts a ttl to milliseconds, rounded up and cut to the limit.
     fn ttl_ms(&self, seconds: f64) -> i64 {
         let most = i64::try_from(self.options.max_ttl.as_millis()).unwrap_or(i64::MAX);
         // A cast of a float saturates.
@@ -283,21 +284,21 @@ impl App {
     }
 }
 
-/// What is at a path.
-fn route(head: &Head<'_>) -> Plan {
+/// Finds the route of a request.
+fn route(head: &Head<'_>) -> Request {
     let started = Instant::now();
-    // What can be got can be looked at.
+    // HEAD is GET without a body.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
     let found = match head.path.strip_prefix(POOLS) {
         Some(pool) => on_pool(pool, method, head),
         None => beside_pools(head.path, method),
     };
-    let (route, what) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
-    Plan { started, route, what }
+    let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
+    Request { started, route, action }
 }
 
 /// The route of a request, and what to do or why it is refused. `Err` if there is no such route.
-type Found = Result<(Route, Result<What, HttpError>), HttpError>;
+type Found = Result<(Route, Result<Action, HttpError>), HttpError>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
@@ -314,20 +315,20 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
 
 fn beside_pools(path: &str, method: &str) -> Found {
     let page = || page::FILES.iter().find(|file| file.path == path);
-    let (route, what) = match path {
-        "/healthz" => (Route::Healthz, What::Healthz),
-        "/readyz" => (Route::Readyz, What::Readyz),
-        "/metrics" => (Route::Metrics, What::Metrics),
-        "/openapi.json" => (Route::OpenApi, What::OpenApi),
-        _ => (Route::Page, What::Page(page().ok_or_else(HttpError::nothing_there)?)),
+    let (route, action) = match path {
+        "/healthz" => (Route::Healthz, Action::Healthz),
+        "/readyz" => (Route::Readyz, Action::Readyz),
+        "/metrics" => (Route::Metrics, Action::Metrics),
+        "/openapi.json" => (Route::OpenApi, Action::OpenApi),
+        _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {
-        "GET" => Ok((route, Ok(what))),
+        "GET" => Ok((route, Ok(action))),
         _ => Err(HttpError::method("GET")),
     }
 }
 
-fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpError> {
+fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, HttpError> {
     let id = pool_id(id)?;
     if !call.fields.is_empty() && !is_json(head) {
         return Err(HttpError::new(
@@ -344,10 +345,10 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpEr
         | CallKind::Renew
         | CallKind::Events => None,
     };
-    Ok(What::Call { call, id, key, fields: Fields::default() })
+    Ok(Action::Call { call, id, key, fields: Fields::default() })
 }
 
-/// A UUID with its hyphens, in either case.
+/// Parses the id of a pool: a UUID with hyphens, in either case.
 fn pool_id(text: &str) -> Result<Id, HttpError> {
     match uuid::Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 => {
@@ -382,7 +383,7 @@ pub(crate) mod tests {
     use crate::answer::Body;
     use crate::job::{Receiver, channel};
 
-    /// What requests share, before nobody: what is left for the writer stays there.
+    /// Returns the shared state without a committer, and the jobs that are sent to it.
     pub(crate) fn app(options: Options) -> (Arc<App>, Receiver<Job>) {
         let (jobs, todo) = channel();
         let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
@@ -396,7 +397,7 @@ pub(crate) mod tests {
             let mut places = Vec::new();
             for _ in 0..2 {
                 let described = app
-                    .perform(What::OpenApi, &mut Timer::default())
+                    .perform(Action::OpenApi, &mut Timer::default())
                     .await
                     .map(|response| response.body);
                 let Ok(Body::Whole { text, .. }) = described else { continue };
@@ -407,7 +408,7 @@ pub(crate) mod tests {
         });
     }
 
-    /// Runs it where jobs can be left.
+    /// Runs `work` where jobs can be sent.
     pub(crate) fn play<F: Future<Output = ()>>(work: impl Fn() -> F + Send + Sync + 'static) {
         let mut config = shuttle::Config::new();
         config.stack_size = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Connections that speak HTTP/2, by prior knowledge: hyper does the protocol.
+//! HTTP/2 connections, by prior knowledge. hyper speaks the protocol.
 
 use std::convert::Infallible;
 use std::io::Cursor;
@@ -42,7 +42,7 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let stream = tokio::io::join(AsyncReadExt::chain(Cursor::new(received), reader), writer);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // A client that hangs up or talks nonsense is no news.
+    // Errors of a client end its connection and are not logged.
     let _ = tokio::select! {
         done = &mut connection => done,
         () = stopped => {
@@ -54,33 +54,33 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
 
 async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
     let (parts, body) = request.into_parts();
-    let mut plan = {
+    let mut request = {
         let headers = parts.headers.iter();
         let headers: Vec<_> = headers
             .map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() })
             .collect();
         let authority = parts.uri.authority().map(|authority| authority.as_str());
         let (method, path) = (parts.method.as_str(), parts.uri.path());
-        app.plan(&Head { method, path, authority, headers: &headers })
+        app.route(&Head { method, path, authority, headers: &headers })
     };
-    let body = match plan.is_refused() {
+    let body = match request.is_refused() {
         true => Ok(Vec::new()),
         false => tokio::select! {
             biased;
             body = read(body, app.options.patience) => body,
-            // Who has not sent all of it by then is owed nothing.
+            // A request that is still incomplete at a stop is refused.
             () = app.stopped() => Err(JobError::Stopping.into()),
         },
     };
-    plan.add(body);
-    let response = app.answer(plan, &mut Timer::default()).await;
+    request.add_body(body);
+    let response = app.answer(request, &mut Timer::default()).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
         head = head.header(name, value);
     }
     head = head.header("x-request-id", app.request_id(&response));
-    // Names and values are ours, so there is nothing that could be wrong with them.
+    // All names and values are the server's own and valid.
     head.body(response.body).unwrap_or_default()
 }
 
@@ -102,8 +102,8 @@ impl Default for Body {
     }
 }
 
-/// A text on its way. A grant in it is sent when its last byte has gone out, for which the client must have made room;
-/// until then it is given back with the text.
+/// A text that is being sent. Its grant counts as sent when the last byte has gone out, for which the
+/// client must have made room. If the text is dropped before that, the slot is returned.
 pub(crate) struct Outgoing {
     text: Bytes,
     unsent: Option<Unsent>,

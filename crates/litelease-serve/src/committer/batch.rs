@@ -7,7 +7,7 @@ use litelease::{BorrowOptions, Error, Pools};
 
 use super::undelivered::Grant;
 use super::wait_lists::WaitLists;
-use crate::job::{Answer, Answered, BorrowJob, Id, Job, JobError, Lent, Reply};
+use crate::job::{Answer, Answered, BorrowJob, Id, Job, JobError, Reply};
 
 #[derive(Default)]
 pub(super) struct Batch {
@@ -93,8 +93,7 @@ impl Batch {
         }
         // Waiters come first. If the pool has nothing left for them, it has nothing for this one.
         waiting.serve(&borrow.id, pools, self)?;
-        let (note, key) = (borrow.note.as_deref(), borrow.key.as_deref());
-        match lend(pools, &borrow.id, borrow.ttl_ms, note, key, self.now_ms) {
+        match lend(pools, &borrow, self.now_ms) {
             Ok(Ok(Answer::Nothing)) if borrow.waits && waiting.is_full() => {
                 self.answer(borrow.id, borrow.reply, Err(JobError::TooManyWaiters));
             }
@@ -103,7 +102,7 @@ impl Batch {
                 waiting.join(borrow);
             }
             Ok(answer) => {
-                if matches!(answer, Ok(Answer::Lent(_))) {
+                if matches!(answer, Ok(Answer::Lent { .. })) {
                     self.changed.push(Arc::clone(&borrow.id));
                 }
                 self.answer(borrow.id, borrow.reply, answer);
@@ -148,20 +147,18 @@ impl Batch {
 /// Borrows a slot. The inner result is the client's answer; the outer error fails the whole batch.
 pub(super) fn lend(
     pools: &Pools<'_>,
-    id: &Id,
-    ttl_ms: i64,
-    note: Option<&str>,
-    key: Option<&str>,
+    borrow: &BorrowJob,
     now_ms: i64,
 ) -> Result<Result<Answer, JobError>, Error> {
-    let options = BorrowOptions { note, key };
-    let lent = pools.borrow_with_at(id, duration(ttl_ms), options, now_ms);
+    let (ttl_ms, has_key) = (borrow.ttl_ms, borrow.key.is_some());
+    let options = BorrowOptions { note: borrow.note.as_deref(), key: borrow.key.as_deref() };
+    let lent = pools.borrow_with_at(&borrow.id, duration(ttl_ms), options, now_ms);
     as_answer(lent.map(|lent| match lent {
         Some(borrowed) => {
             // A key may have found a lease from before, with another time left than was asked for.
             let left_ms = borrowed.slot.expires_at_ms.saturating_sub(now_ms);
-            let ttl_ms = if key.is_some() { left_ms } else { ttl_ms };
-            Answer::Lent(Lent { borrowed, ttl_ms, has_key: key.is_some() })
+            let ttl_ms = if has_key { left_ms } else { ttl_ms };
+            Answer::Lent { borrowed, ttl_ms, has_key }
         }
         None => Answer::Nothing,
     }))

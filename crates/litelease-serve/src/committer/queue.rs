@@ -1,84 +1,77 @@
-//! Who waits for a slot of one pool: first come, first served.
+//! The borrows that wait for a slot of one pool: first come, first served.
 
 use std::collections::BTreeMap;
 
-use crate::job::{BorrowJob, Reply};
+use crate::job::BorrowJob;
 
-/// The queue of one pool. Places are numbers that grow.
+/// The queue of one pool. Places are numbers that grow with every request.
+///
+/// Borrows with the same key share the place of the first of them, and get the same slot.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiters: BTreeMap<u64, Waiter>,
-}
-
-/// A place in the queue. Requests with the same key share one.
-pub(super) struct Waiter {
-    pub(super) ttl_ms: i64,
-    pub(super) note: Option<String>,
-    pub(super) key: Option<String>,
-    /// The requests, by the places they were given.
-    pub(super) replies: Vec<(u64, Reply)>,
+    borrows: BTreeMap<u64, Vec<BorrowJob>>,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.borrows.is_empty()
     }
 
-    /// How many requests wait.
+    /// Returns how many requests wait.
     pub(super) fn len(&self) -> usize {
-        self.waiters.values().map(|waiter| waiter.replies.len()).sum()
+        self.borrows.values().map(Vec::len).sum()
     }
 
-    /// Puts a request at its place, or to the one that waits with the same key.
+    /// Adds a borrow at its place, or at the place of a borrow with the same key.
     pub(super) fn join(&mut self, borrow: BorrowJob) {
-        let BorrowJob { ttl_ms, note, key, place, reply, .. } = borrow;
-        let same = |waiter: &&mut Waiter| key.is_some() && waiter.key == key;
-        match self.waiters.values_mut().find(same) {
-            Some(waiter) => waiter.replies.push((place, reply)),
-            None => {
-                let waiter = Waiter { ttl_ms, note, key, replies: vec![(place, reply)] };
-                self.waiters.insert(place, waiter);
-            }
+        let has_same_key = |other: &BorrowJob| other.key == borrow.key;
+        let shared = match borrow.key {
+            Some(_) => self.borrows.values_mut().find(|sharing| sharing.iter().any(has_same_key)),
+            None => None,
+        };
+        match shared {
+            Some(sharing) => sharing.push(borrow),
+            None => _ = self.borrows.insert(borrow.place, vec![borrow]),
         }
     }
 
-    /// Takes a request out, wherever it is. Answers whether it was there.
+    /// Takes a borrow out, wherever it is. Returns whether it was there.
     pub(super) fn leave(&mut self, place: u64) -> bool {
-        let has_it = |waiter: &Waiter| waiter.replies.iter().any(|(at, _)| *at == place);
-        let found = match self.waiters.get(&place) {
-            Some(waiter) if has_it(waiter) => Some(place),
-            // It has joined another one, or another one has stayed at its place.
-            _ => self.waiters.iter().find(|(_, waiter)| has_it(waiter)).map(|(at, _)| *at),
+        let has_it = |sharing: &Vec<BorrowJob>| sharing.iter().any(|one| one.place == place);
+        let found = match self.borrows.get(&place) {
+            Some(sharing) if has_it(sharing) => Some(place),
+            // It shares the place of another one, or has left its own to another one.
+            _ => self.borrows.iter().find(|(_, sharing)| has_it(sharing)).map(|(at, _)| *at),
         };
         let Some(at) = found else { return false };
-        if let Some(waiter) = self.waiters.get_mut(&at) {
-            waiter.replies.retain(|(of, _)| *of != place);
-            if waiter.replies.is_empty() {
-                self.waiters.remove(&at);
+        if let Some(sharing) = self.borrows.get_mut(&at) {
+            sharing.retain(|one| one.place != place);
+            if sharing.is_empty() {
+                self.borrows.remove(&at);
             }
         }
         true
     }
 
-    /// The first one whose client is still there. Those that are gone are dropped, and counted.
-    pub(super) fn head(&mut self) -> (usize, Option<&Waiter>) {
+    /// Returns the first borrow whose client is still there. Drops and counts those before it.
+    pub(super) fn head(&mut self) -> (usize, Option<&BorrowJob>) {
         let mut gone = 0;
-        while let Some(mut first) = self.waiters.first_entry() {
-            let replies = &mut first.get_mut().replies;
-            let before = replies.len();
-            replies.retain(|(_, reply)| !reply.is_closed());
-            gone += before - replies.len();
-            match replies.is_empty() {
+        while let Some(mut first) = self.borrows.first_entry() {
+            let sharing = first.get_mut();
+            let before = sharing.len();
+            sharing.retain(|one| !one.reply.is_closed());
+            gone += before - sharing.len();
+            match sharing.is_empty() {
                 true => _ = first.remove(),
                 false => break,
             }
         }
-        (gone, self.waiters.values().next())
+        (gone, self.borrows.values().next().and_then(|sharing| sharing.first()))
     }
 
-    /// Takes the first one out.
-    pub(super) fn pop(&mut self) -> Option<Waiter> {
-        self.waiters.pop_first().map(|(_, waiter)| waiter)
+    /// Takes out all borrows at the first place.
+    pub(super) fn pop(&mut self) -> Option<Vec<BorrowJob>> {
+        self.borrows.pop_first().map(|(_, sharing)| sharing)
     }
 }
 
@@ -87,6 +80,9 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
+    use crate::job::{Answer, JobError};
+
+    type Answered = Result<Answer, JobError>;
 
     fn join(queue: &mut Queue, place: u64, key: Option<&str>) -> oneshot::Receiver<Answered> {
         let (reply, answer) = oneshot::channel();
@@ -96,10 +92,8 @@ mod tests {
         answer
     }
 
-    type Answered = Result<crate::job::Answer, crate::job::JobError>;
-
-    fn places(waiter: Option<Waiter>) -> Vec<u64> {
-        waiter.map(|waiter| waiter.replies.iter().map(|(at, _)| *at).collect()).unwrap_or_default()
+    fn places(sharing: Option<Vec<BorrowJob>>) -> Vec<u64> {
+        sharing.unwrap_or_default().iter().map(|one| one.place).collect()
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Desk {
 #[track_caller]
 fn lent(told: &mut Told) -> String {
     match told.try_recv().unwrap() {
-        Ok(Answer::Lent(lent)) => lent.borrowed.lease_id,
+        Ok(Answer::Lent { borrowed, .. }) => borrowed.lease_id,
         answer => panic!("{answer:?}"),
     }
 }

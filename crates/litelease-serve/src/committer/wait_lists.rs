@@ -68,10 +68,10 @@ impl WaitLists {
         self.count = 0;
         self.expiries.clear();
         for (_, mut queue) in self.queues.drain() {
-            while let Some(waiter) = queue.pop() {
-                for (_, reply) in waiter.replies {
+            while let Some(waiting) = queue.pop() {
+                for borrow in waiting {
                     // The client may be gone.
-                    let _ = reply.send(Err(JobError::Stopping));
+                    let _ = borrow.reply.send(Err(JobError::Stopping));
                 }
             }
         }
@@ -89,16 +89,14 @@ impl WaitLists {
             let (gone, head) = queue.head();
             self.count = self.count.saturating_sub(gone);
             let Some(head) = head else { break };
-            let (note, key) = (head.note.as_deref(), head.key.as_deref());
-            let (answer, error) = match lend(pools, id, head.ttl_ms, note, key, batch.now_ms) {
+            let (answer, error) = match lend(pools, head, batch.now_ms) {
                 Ok(Ok(Answer::Nothing)) => break,
                 Ok(answer) => (answer, None),
                 Err(error) => (Err(JobError::Database), Some(error)),
             };
-            let waiter = queue.pop();
-            for (_, reply) in waiter.into_iter().flat_map(|waiter| waiter.replies) {
+            for borrow in queue.pop().into_iter().flatten() {
                 self.count = self.count.saturating_sub(1);
-                batch.answer(Arc::clone(id), reply, answer.clone());
+                batch.answer(borrow.id, borrow.reply, answer.clone());
             }
             batch.changed.push(Arc::clone(id));
             if let Some(error) = error {
