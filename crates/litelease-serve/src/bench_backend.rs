@@ -13,7 +13,8 @@ use crate::server::run_before;
 
 /// A store of slots.
 pub trait Keeper: Send + 'static {
-    /// Does the requests of one batch, and returns a reply to each, in order, once all are durable.
+    /// Does the requests of one batch, and returns a reply to each, in order, once all are
+    /// durable.
     fn commit(&mut self, requests: &[Request]) -> io::Result<Vec<Reply>>;
 }
 

@@ -1,8 +1,10 @@
-//! The list of calls: path, method, fields and answers. Requests are checked by it and the OpenAPI document is made of it.
+//! The table of calls: path, method, fields and answers. Requests are checked against it, and the
+//! OpenAPI document is generated from it.
 
 use serde_json::{Value, json};
 
-/// The calls on a pool. Every `match` on it is exhaustive: a new call fails to compile until it is handled.
+/// The calls on a pool. Every `match` on it is exhaustive, so a new call does not compile until
+/// all places handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Register,
@@ -33,18 +35,18 @@ impl CallKind {
 pub(crate) struct Call {
     pub(crate) kind: CallKind,
     pub(crate) method: &'static str,
-    /// What follows the id of the pool in its path.
+    /// The end of the path, after the id of the pool.
     pub(crate) under: &'static str,
     pub(crate) does: &'static str,
-    /// The fields of its body; none if it has no body.
+    /// The fields of the body; empty if the call has no body.
     pub(crate) fields: &'static [Field],
-    /// What a 200 has in it.
+    /// The body of a 200 response.
     pub(crate) answer: Shape,
-    /// The errors that it can be answered with, besides those that every call can.
+    /// The status codes of its errors, besides those that every call has.
     pub(crate) errors: &'static [u16],
 }
 
-/// A field of a body.
+/// A field of the body of a request.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) kind: FieldKind,
@@ -52,22 +54,22 @@ pub(crate) struct Field {
     pub(crate) means: &'static str,
 }
 
-/// What a field must be.
+/// The type of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldKind {
-    /// A whole number from 0 on.
+    /// A whole number, 0 or more.
     Count,
     /// A number of seconds above 0.
     Ttl,
-    /// A number of seconds from 0 on.
+    /// A number of seconds, 0 or more.
     Wait,
-    /// At most 200 bytes.
+    /// A text of at most 200 bytes.
     Note,
     /// A text.
     Text,
 }
 
-/// What an answer looks like.
+/// The body of a successful response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Pool,
@@ -81,19 +83,19 @@ const TTL: Field = Field {
     name: "ttl",
     kind: FieldKind::Ttl,
     required: true,
-    means: "seconds, may be fractional; a longer one than the server allows is cut",
+    means: "seconds, may be fractional; cut to the longest that the server allows",
 };
 const LEASE: Field = Field {
     name: "lease",
     kind: FieldKind::Text,
     required: true,
-    means: "the UUID that the borrow answered",
+    means: "the UUID from the answer to the borrow",
 };
 
-/// What the path of every call begins with; the id of the pool follows.
+/// The start of the path of every call; the id of the pool follows.
 pub(crate) const POOLS: &str = "/l/";
 
-/// Every call on pools.
+/// All calls on pools.
 pub(crate) const CALLS: &[Call] = &[
     Call {
         kind: CallKind::Register,
@@ -113,7 +115,7 @@ pub(crate) const CALLS: &[Call] = &[
         kind: CallKind::Look,
         method: "get",
         under: "",
-        does: "How many slots a pool has, and how many are in use",
+        does: "Returns how many slots a pool has, and how many are in use",
         fields: &[],
         answer: Shape::Pool,
         errors: &[404],
@@ -122,7 +124,7 @@ pub(crate) const CALLS: &[Call] = &[
         kind: CallKind::Delete,
         method: "delete",
         under: "",
-        does: "Deletes a pool: its leases stop being valid, and who waits gets 404",
+        does: "Deletes a pool: its leases stop being valid, and waiting borrows get 404",
         fields: &[],
         answer: Shape::Deleted,
         errors: &[],
@@ -154,7 +156,7 @@ pub(crate) const CALLS: &[Call] = &[
         kind: CallKind::Return,
         method: "post",
         under: "/return",
-        does: "Gives a slot back; may be repeated",
+        does: "Returns a slot; may be repeated",
         fields: &[LEASE],
         answer: Shape::Returned,
         errors: &[404, 413, 415],
@@ -172,17 +174,17 @@ pub(crate) const CALLS: &[Call] = &[
         kind: CallKind::Events,
         method: "get",
         under: "/events",
-        does: "The state of a pool as server-sent events, without UUIDs",
+        does: "Streams the state of a pool as server-sent events, without UUIDs",
         fields: &[],
         answer: Shape::Events,
         errors: &[404],
     },
 ];
 
-/// Errors that any call can be answered with.
+/// The status codes of errors that every call has.
 const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub(crate) fn openapi(max_count: i64) -> Value {
     let mut paths = json!({});
     for call in CALLS {
@@ -190,7 +192,7 @@ pub(crate) fn openapi(max_count: i64) -> Value {
         if place.is_null() {
             *place = json!({ "parameters": [{
                 "name": "id", "in": "path", "required": true,
-                "description": "the pool; whoever knows its UUID may use it",
+                "description": "the id of the pool; every client that knows it may use the pool",
                 "schema": { "type": "string", "format": "uuid" },
             }] });
         }
@@ -300,15 +302,15 @@ fn object(required: &[&str], properties: Value) -> Value {
 
 fn meaning(status: u16) -> &'static str {
     match status {
-        400 => "something in the request is not as it must be; the text names it",
-        403 => "a page of another origin asks",
+        400 => "the request is malformed; the text says where",
+        403 => "the request comes from a page of another origin",
         404 => "there is no such pool",
         408 => "the body took too long",
         409 => "nothing is free, or the lease is no longer live",
         413 => "the body is longer than 16 KiB",
         415 => "the body is not application/json",
         421 => "the server is not known by this host name",
-        429 => "too many wait already",
+        429 => "too many borrows wait already",
         502 => "the database failed; safe to try again",
         503 => "the server is shutting down",
         _ => "an error",

@@ -138,7 +138,8 @@ impl Committer {
         }
     }
 
-    /// Does all jobs in one commit and answers them. If the commit fails, it fails for all of them.
+    /// Does all jobs in one commit and answers them. If the commit fails, it fails for all of
+    /// them.
     fn commit(&mut self, jobs: &Receiver<Job>) {
         let due = self.take_due();
         let returns = self.undelivered.due_in().is_some_and(|due| due.is_zero());
@@ -238,8 +239,8 @@ impl Committer {
         }
     }
 
-    /// Answers the jobs of a commit that failed. If it may have been stored all the same, its grants
-    /// are returned once the database works again.
+    /// Answers the jobs of a commit that failed. If it may have been stored all the same, its
+    /// grants are returned once the database works again.
     fn fail(&mut self, mut batch: Batch, grants: Vec<Grant>, error: &Error) {
         // Jobs behind the one that failed are answered too.
         for job in self.inbox.todo.drain(..) {

@@ -1,8 +1,8 @@
 //! HTTP/1 connections: one request after the other, each within its limits.
 //!
-//! A request that waits keeps no buffer. A client that hangs up meanwhile is noticed; one that has only
-//! closed its sending side looks the same. So such a client is answered, except with a grant: the slot
-//! would be lost if the client were gone.
+//! A request that waits keeps no buffer. A client that hangs up meanwhile is noticed; one that has
+//! only closed its sending side looks the same. So such a client is answered, except with a grant:
+//! the slot would be lost if the client were gone.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -28,8 +28,8 @@ use crate::timer::Timer;
 /// How many bytes are read at a time.
 const ROOM: usize = 1024;
 
-/// For how long, and for how many bytes, a refused client may go on sending before the connection is
-/// cut. Without this it would not see its answer.
+/// For how long, and for how many bytes, a refused client may go on sending before the connection
+/// is cut. Without this it would not see its answer.
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
 /// Serves a connection until it ends. `received` is what was read from it already.
@@ -116,8 +116,8 @@ impl Connection {
         }
     }
 
-    /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused and
-    /// waits for `100 Continue` does not have to send it.
+    /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused
+    /// and waits for `100 Continue` does not have to send it.
     async fn body(
         &mut self,
         framing: Framing,
@@ -157,8 +157,8 @@ impl Connection {
         read.unwrap_or(Ok(Err(HttpError::too_slow())))
     }
 
-    /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same if the
-    /// borrow waits and the client sends so much that hanging up would go unnoticed.
+    /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
+    /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
     async fn answer(&mut self, request: Request) -> Option<Response> {
         let Connection { client, timer, app } = self;
         if client.received.is_empty() {
@@ -227,8 +227,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends texts until there are no more or the client hangs up. A client that has closed its sending
-    /// side gets the first one.
+    /// Sends texts until there are no more or the client hangs up. A client that has closed its
+    /// sending side gets the first one.
     async fn stream_out(
         &mut self,
         mut texts: mpsc::Receiver<Bytes>,
@@ -321,8 +321,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads into a buffer that all connections share, and appends to `received`: so each connection needs
-    /// no more memory than what it has received.
+    /// Reads into a buffer that all connections share, and appends to `received`: so each
+    /// connection needs no more memory than what it has received.
     async fn read(&mut self) -> io::Result<usize> {
         thread_local! {
             static PLACE: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
@@ -364,7 +364,8 @@ fn put(out: &mut Vec<u8>, texts: &[&str]) {
     texts.iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
-/// Writes the headers that every answer has, the date among them. They are formatted once a second.
+/// Writes the headers that every answer has, the date among them. They are formatted once a
+/// second.
 fn put_always(out: &mut Vec<u8>) {
     thread_local! {
         static MADE: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
@@ -395,8 +396,8 @@ mod tests {
     use crate::job::{Job, Receiver};
     use crate::options::Options;
 
-    /// Returns a connection whose send buffer is full, its client, which reads nothing, and the jobs that
-    /// are sent to the committer.
+    /// Returns a connection whose send buffer is full, its client, which reads nothing, and the
+    /// jobs that are sent to the committer.
     async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

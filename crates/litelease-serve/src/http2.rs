@@ -102,8 +102,8 @@ impl Default for Body {
     }
 }
 
-/// A text that is being sent. Its grant counts as sent when the last byte has gone out, for which the
-/// client must have made room. If the text is dropped before that, the slot is returned.
+/// A text that is being sent. Its grant counts as sent when the last byte has gone out, for which
+/// the client must have made room. If the text is dropped before that, the slot is returned.
 pub(crate) struct Outgoing {
     text: Bytes,
     unsent: Option<Unsent>,

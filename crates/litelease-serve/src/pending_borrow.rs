@@ -1,7 +1,8 @@
-//! The request's side of a borrow: waits for the answer, and loses no slot whatever happens meanwhile.
+//! The request's side of a borrow: waits for the answer, and loses no slot whatever happens
+//! meanwhile.
 //!
-//! The committer hands over the answers of a commit together: with one message, and one wake-up of the
-//! thread that serves the connections.
+//! The committer hands over the answers of a commit together: with one message, and one wake-up of
+//! the thread that serves the connections.
 
 use std::time::Duration;
 
@@ -13,8 +14,8 @@ use crate::timer::Timer;
 
 /// A borrow that waits for its answer.
 ///
-/// If it is dropped, either the committer fails to deliver the answer, or the answer is here already. So
-/// a grant that no client takes is returned exactly once.
+/// If it is dropped, either the committer fails to deliver the answer, or the answer is here
+/// already. So a grant that no client takes is returned exactly once.
 pub(crate) struct PendingBorrow {
     answer: oneshot::Receiver<Result<Answer, JobError>>,
     jobs: Jobs,
@@ -87,8 +88,8 @@ pub(crate) async fn deliver_all(mut answers: mpsc::UnboundedReceiver<Vec<Answere
     }
 }
 
-/// Hands answers to their requests. Calls `give_back` for a grant whose client is gone, unless a key
-/// keeps it.
+/// Hands answers to their requests. Calls `give_back` for a grant whose client is gone, unless a
+/// key keeps it.
 pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, String)) {
     for Answered { id, reply, answer } in answers {
         if let Err(Ok(Answer::Lent { borrowed, has_key: false, .. })) = reply.send(answer) {
@@ -99,8 +100,8 @@ pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, Stri
 
 #[cfg(test)]
 mod tests {
-    //! The real committer and real requests under random schedules: clients come, hang up, run out of
-    //! time and return slots, at any moment of the committer's work.
+    //! The real committer and real requests under random schedules: clients come, hang up, run out
+    //! of time and return slots, at any moment of the committer's work.
 
     #![allow(clippy::unwrap_used, clippy::panic)]
 

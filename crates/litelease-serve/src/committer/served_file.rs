@@ -9,7 +9,8 @@ use crate::file;
 use crate::high_water::HighWater;
 use crate::server_lock::ServerLock;
 
-/// How often to check whether another process has changed the file, while a client waits or watches.
+/// How often to check whether another process has changed the file, while a client waits or
+/// watches.
 pub(super) const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long the outcome of the last write answers the question whether the file can be written.
@@ -63,7 +64,8 @@ impl ServedFile {
             // If this fails, the next transaction rolls back before it begins.
             let _ = self.db.rollback_batch();
         }
-        // An empty commit succeeds on any disk, so it says nothing about whether the file is writable.
+        // An empty commit succeeds on any disk, so it says nothing about whether the file is
+        // writable.
         if ended.is_err() || self.db.conn().total_changes() > self.changes_at_begin {
             self.remember(&ended);
         }
