@@ -1,7 +1,8 @@
-//! The service next to one transaction per request, to Redis and to PostgreSQL: all durable on a disk whose every sync
-//! takes a millisecond, with clients that borrow and return as fast as they are answered.
+//! Compares the service with one transaction per request, with Redis and with PostgreSQL. All are
+//! durable, on a disk where every sync takes a millisecond, and clients borrow and return as fast
+//! as they are answered.
 //!
-//! Each peer gets a turn in every round, so that the machine's mood is everybody's.
+//! Every peer is measured in every round, so that the state of the machine affects all alike.
 
 mod drive;
 mod front;
@@ -25,7 +26,7 @@ use crate::writers::build_shim;
 const CLIENTS: usize = 64;
 const SLOTS: usize = 64;
 const WAKE_UP: &str = "how soon a blocked borrower is answered ÷ Redis BLPOP";
-/// So many wait when their memory is looked at.
+/// The numbers of waiters at which memory is measured.
 const WAITERS: [u32; 7] = [1, 10, 100, 1_000, 5_000, 10_000, 15_000];
 
 /// A server that is ended when this is dropped.
@@ -36,25 +37,26 @@ pub(crate) struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // At once, and with its children: this is how PostgreSQL is told so.
+        // PostgreSQL ends at once, with its children, on SIGQUIT.
         let _ = Command::new("kill").args(["-QUIT", &self.child.id().to_string()]).status();
         let _ = self.child.wait();
     }
 }
 
-/// Its clients alone, on a service that is there already: for a look at it with a profiler.
+/// Runs only the clients, against a service that is already running: for use with a profiler.
 pub(crate) fn drive(address: &str, seconds: &str) -> Result<()> {
     let rate = http_rate(address.parse()?, seconds.parse()?)?;
     println!("{rate:.0} calls/s");
     Ok(())
 }
 
-/// The HTTP of the service before a Redis that is there already.
+/// Runs the HTTP of the service in front of a Redis that is already running.
 pub(crate) fn front(redis: &str) -> Result<()> {
     front::run(redis.parse()?, SLOTS)
 }
 
-/// One who is measured: what it is called, what ours are to be of it, and its calls per second in each round.
+/// A server to compare with: its name, the ratio that the service must reach, and how to measure
+/// its calls per second.
 struct Peer {
     id: &'static str,
     what: &'static str,
@@ -103,14 +105,14 @@ const PEERS: &[Peer] = &[
     },
 ];
 
-/// What cannot be measured here, because it is not installed.
+/// Returns the rows that cannot be measured, because the other server is not installed.
 pub(crate) fn absent() -> Vec<(&'static str, &'static str)> {
     let absent = PEERS.iter().filter(|peer| !(peer.is_there)());
     let wake_up = (!redis::is_there()).then_some(("B12", WAKE_UP));
     absent.map(|peer| (peer.id, peer.what)).chain(wake_up).collect()
 }
 
-/// Measures all, each peer once per round.
+/// Measures all peers, each once per round.
 pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<Figure>> {
     let place = ServerFolder::new(folder)?;
     let peers: Vec<&Peer> =
@@ -153,7 +155,7 @@ pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<
     Ok(figures)
 }
 
-/// B14: what waiting takes, over both versions of HTTP, and how that grows.
+/// Measures B14: the memory of waiting borrowers, over both versions of HTTP, and how it grows.
 pub(crate) fn waiters(folder: &Path) -> Result<(Figure, Vec<Series>)> {
     let place = ServerFolder::new(folder)?;
     let server = || place.litelease(&["--max-waiters", "20000"]);
@@ -197,7 +199,7 @@ fn redis_rate(server: &Server, seconds: f64) -> Result<f64> {
     drive::rate(server.address, clients.collect(), seconds)
 }
 
-/// Where the servers have their files: on tmpfs, so that only the shim's syncs take time.
+/// The folder for the files of the servers: on tmpfs, so that only the shim's syncs take time.
 struct ServerFolder {
     folder: tempfile::TempDir,
     shim: PathBuf,
@@ -208,14 +210,14 @@ impl ServerFolder {
         Ok(ServerFolder { folder: tempfile::tempdir_in(folder)?, shim: build_shim()? })
     }
 
-    /// The service on a new file.
+    /// Starts the service on a new file.
     fn litelease(&self, flags: &[&str]) -> Result<Server> {
         let home = tempfile::tempdir_in(self.folder.path())?.keep();
         let program = std::env::current_exe()?.with_file_name("litelease");
         let mut command = Command::new(program);
         command.env("LD_PRELOAD", &self.shim).args(["serve", "--listen", "127.0.0.1:0", "--db"]);
         command.arg(home.join("pools.sqlite3")).args(flags);
-        // As an operator would: the log goes to a file.
+        // The log goes to a file, as in production.
         command.stderr(File::create(home.join("log"))?);
         listening(command)
     }
@@ -225,7 +227,7 @@ impl ServerFolder {
     }
 }
 
-/// Starts a program that says where it listens.
+/// Starts a program that prints its address.
 fn listening(mut command: Command) -> Result<Server> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -249,7 +251,7 @@ fn median(values: &[f64]) -> f64 {
     sorted(values).get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The smallest and the largest ratio of two that had their turn in the same round.
+/// Returns the smallest and the largest ratio of two measurements in the same round.
 fn range(ours: &[f64], theirs: &[f64]) -> [f64; 2] {
     let ratios: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect();
     let sorted = sorted(&ratios);

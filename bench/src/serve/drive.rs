@@ -1,7 +1,8 @@
-//! Many clients on one thread: each asks as soon as it is answered.
+//! Runs many clients on one thread. Each sends its next request as soon as it is answered.
 //!
-//! A thread per client would cost more than the servers that are measured, on a machine with few cores. So every peer is
-//! driven by the same loop, which waits for readiness and knows nothing of protocols.
+//! On a machine with few cores, a thread per client would cost more than the servers that are
+//! measured. So the same loop drives every peer. It waits for readiness and knows nothing of
+//! protocols.
 
 use std::cell::Cell;
 use std::io;
@@ -17,14 +18,14 @@ use crate::Result;
 
 /// One client's side of a protocol.
 pub(crate) trait Talk: 'static {
-    /// Writes the next request, knowing what the last one was answered; the first time that is nothing.
+    /// Writes the next request. `answer` is the answer to the last one, and empty at first.
     fn ask(&mut self, answer: &[u8], request: &mut Vec<u8>) -> io::Result<()>;
 
-    /// How long the answer is at the start of what was received, once it is whole.
+    /// Returns the length of the answer at the start of `received`, once it is complete.
     fn whole(&self, received: &[u8]) -> Option<usize>;
 }
 
-/// How many calls per second all clients get answered together.
+/// Returns how many calls per second all clients together get answered.
 pub(crate) fn rate<T: Talk>(address: SocketAddr, clients: Vec<T>, seconds: f64) -> Result<f64> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
@@ -37,7 +38,7 @@ pub(crate) fn rate<T: Talk>(address: SocketAddr, clients: Vec<T>, seconds: f64) 
             talking.spawn_local(talk(stream, client, Rc::clone(&answered)));
         }
         let count = async {
-            // The first moments do not count.
+            // The warm-up does not count.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let (before, started) = (answered.get(), Instant::now());
             tokio::time::sleep(Duration::from_secs_f64(seconds)).await;

@@ -1,4 +1,5 @@
-//! Redis behind the same HTTP as the service: one connection, on which all that was requests meanwhile is sent together.
+//! Redis behind the same HTTP as the service: one connection, on which the requests of a batch are
+//! sent together.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -9,7 +10,7 @@ use litelease_serve::bench_backend::{self, Keeper, Reply, Request};
 use super::redis::{Redis, Scripts};
 use crate::Result;
 
-/// Serves until it is killed, and says where.
+/// Prints its address and serves until it is killed.
 pub(crate) fn run(redis: SocketAddr, slots: usize) -> Result<()> {
     let scripts = Scripts::load(redis, slots)?;
     let keeper = Pipeline { redis: Redis::open(redis)?, scripts, leases: 0 };
@@ -33,7 +34,7 @@ impl Keeper for Pipeline {
         let mut commands = Vec::new();
         let mut leases = Vec::with_capacity(requests.len());
         for request in requests {
-            // As long as a UUID, and never the same twice.
+            // As long as a UUID, and unique.
             let lease = format!("{:036x}", self.leases);
             match request {
                 Request::Register(_) => {}
@@ -61,7 +62,7 @@ impl Keeper for Pipeline {
     }
 }
 
-/// The numbers in an answer, without what frames them.
+/// Returns the numbers in an answer, without its framing.
 fn numbers(answer: &[u8]) -> Vec<i64> {
     let text = String::from_utf8_lossy(answer);
     let lines = text.lines().filter(|line| !line.starts_with(['*', '$']));

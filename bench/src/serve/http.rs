@@ -1,4 +1,4 @@
-//! A client that knows just enough of HTTP.
+//! A minimal HTTP client.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,7 +36,7 @@ impl Talk for Borrower {
     }
 }
 
-/// How long the answer at the start of this is, once it is whole.
+/// Returns the length of the answer at the start of `received`, once it is complete.
 fn whole(received: &[u8]) -> Option<usize> {
     let mut lines = 0;
     let mut length = 0;
@@ -64,7 +64,7 @@ fn write_call(request: &mut Vec<u8>, path: &str, body: &str) {
     );
 }
 
-/// The text of a field of a flat JSON object.
+/// Returns the text of a field of a flat JSON object.
 pub(crate) fn field<'a>(answer: &'a [u8], name: &str) -> Option<&'a str> {
     let text = std::str::from_utf8(answer).ok()?;
     let at = text.find(&format!("\"{name}\":\""))? + name.len() + 4;
@@ -84,7 +84,7 @@ impl Http {
         Ok(Http { stream, received: Vec::new() })
     }
 
-    /// Makes the pool, or gives it another size.
+    /// Creates the pool, or changes its size.
     pub(crate) fn register(address: SocketAddr, count: usize) -> io::Result<()> {
         let body = format!("{{\"count\":{count}}}");
         let request = format!(

@@ -1,4 +1,4 @@
-//! How much memory the server takes for borrowers that wait, as ever more of them do.
+//! Measures the memory of the server per waiting borrower, for growing numbers of them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,15 +12,15 @@ use crate::results::Point;
 
 const WAIT: &str = r#"{"ttl":60,"wait":300}"#;
 
-/// How many wait on one connection of HTTP/2.
+/// How many borrowers wait on one HTTP/2 connection.
 const SHARED: usize = 100;
 
-/// Whoever lets some more borrowers wait at a server, and keeps those of before.
+/// Adds waiting borrowers to a server, and keeps the earlier ones.
 pub(crate) trait Waiters {
     fn add(&mut self, address: SocketAddr, more: u32) -> Result<()>;
 }
 
-/// KiB for each, when so many wait.
+/// Returns the KiB per waiting borrower, for each number of them.
 pub(crate) fn each(
     server: &Server,
     mut waiters: impl Waiters,
@@ -61,7 +61,7 @@ fn resident(server: &Server) -> Result<f64> {
     Ok(line.split_whitespace().nth(1).unwrap_or("0").parse()?)
 }
 
-/// Each has a connection of its own.
+/// Borrowers with a connection each.
 #[derive(Default)]
 pub(crate) struct Http1(Vec<Http>);
 
@@ -76,7 +76,7 @@ impl Waiters for Http1 {
     }
 }
 
-/// They share connections, a hundred each.
+/// Borrowers that share connections.
 pub(crate) struct Http2 {
     runtime: tokio::runtime::Runtime,
     waiting: Vec<h2::client::ResponseFuture>,
@@ -106,7 +106,7 @@ impl Waiters for Http2 {
                     self.waiting.push(response);
                 }
             }
-            // Connections talk only while this waits.
+            // The connections make progress only while this waits.
             tokio::time::sleep(Duration::from_millis(500)).await;
             Ok(())
         })

@@ -1,9 +1,10 @@
-//! PostgreSQL with the same promises: the lowest free slot, a lease that ends by itself, a token that only grows, and every
-//! answer on the disk (`fsync` and `synchronous_commit` are on).
+//! PostgreSQL with the same promises: the lowest free slot, a lease that expires, a token that
+//! only grows, and every answer on the disk (`fsync` and `synchronous_commit` are on).
 //!
-//! One prepared statement per call, as somebody who knows PostgreSQL well would write it: slots that others are taking are
-//! skipped and not waited for, no indexed column changes, and there is room on the page for the new row. It is spared
-//! what it could leave to its clients: they return a slot by its position as well, so leases need no index.
+//! One prepared statement per call, as an expert in PostgreSQL would write it: slots that others
+//! are taking are skipped instead of waited for, no indexed column changes, and the page has room
+//! for the new row. Work that its clients could do is left to them: they return a slot by its
+//! position as well, so leases need no index.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -35,7 +36,7 @@ RETURNING position, lease, token, expires_at";
 const RETURN: &str = "UPDATE slots SET lease = NULL, expires_at = NULL
 WHERE pool = $1::uuid AND position = $2::integer AND lease = $3::uuid AND expires_at > clock_timestamp()";
 
-/// Where its programs are, if it is installed.
+/// Returns the folder of its programs, if it is installed.
 pub(crate) fn programs() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.filter_map(|entry| Some(entry.ok()?.path().join("bin")));
@@ -46,7 +47,7 @@ pub(crate) fn programs() -> Option<PathBuf> {
 pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> {
     let programs = programs().ok_or("PostgreSQL is not installed")?;
     let home = tempfile::tempdir_in(folder)?.keep();
-    // It refuses to run as root, and whoever it runs as must get at its files.
+    // It refuses to run as root, and the user that it runs as needs access to its files.
     let is_root = Command::new("id").arg("-u").output()?.stdout == b"0\n";
     let run = |program: &str| {
         let mut command =
@@ -80,7 +81,7 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
     server.env("LD_PRELOAD", shim).arg("-D").arg(&data).arg("-k").arg(&home);
     server.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]);
     server.args(["-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "max_connections=100"]);
-    // Else what it shares stays behind in /dev/shm when it is ended at once.
+    // Otherwise its shared memory stays behind in /dev/shm when it is killed.
     server.args(["-c", "dynamic_shared_memory_type=mmap"]);
     let child = server.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let server = Server { child, address };
@@ -89,7 +90,7 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
         "{SCHEMA} INSERT INTO pools VALUES ('{POOL}', {slots});
          INSERT INTO slots SELECT '{POOL}', generate_series(0, {slots} - 1);"
     );
-    // It listens before it is ready, and says so with an error.
+    // It listens before it is ready, and answers with an error until then.
     while let Err(error) = run_once(address, &fill) {
         if started.elapsed() > Duration::from_secs(20) {
             return Err(format!("PostgreSQL did not start: {error}").into());
@@ -169,7 +170,7 @@ impl Talk for Borrower {
                     write_call(request, "r", &[POOL.as_bytes(), position, lease]);
                     State::Returned
                 }
-                // All that are free are just being taken by others, and freed by some: it asks again.
+                // Other clients were taking all free slots at that moment: try again.
                 None => {
                     write_call(request, "b", &[POOL.as_bytes(), b"60 s"]);
                     State::Borrowed
@@ -224,7 +225,7 @@ fn write_message(request: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
     parts.iter().for_each(|part| request.extend(*part));
 }
 
-/// The messages that have come as a whole.
+/// Returns the messages that were received completely.
 fn messages(mut received: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let kind = *received.first()?;
@@ -235,7 +236,7 @@ fn messages(mut received: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// The answer ends where it is ready for the next one, or with an error before there is a connection.
+/// Returns the length of the answer: it ends with `ReadyForQuery`.
 fn whole(received: &[u8]) -> Option<usize> {
     let mut at = 0;
     for (kind, body) in messages(received) {
@@ -247,7 +248,7 @@ fn whole(received: &[u8]) -> Option<usize> {
     None
 }
 
-/// The first two columns of the first row.
+/// Returns the first two columns of the first row.
 fn row(answer: &[u8]) -> Option<[&[u8]; 2]> {
     let (_, row) = messages(answer).find(|(kind, _)| *kind == b'D')?;
     let column = |at: usize| -> Option<&[u8]> {

@@ -1,9 +1,9 @@
-//! Redis with the same promises: the lowest free slot, a lease that ends by itself, a token that only grows, and every
-//! answer on the disk (`appendfsync always`).
+//! Redis with the same promises: the lowest free slot, a lease that expires, a token that only
+//! grows, and every answer on the disk (`appendfsync always`).
 //!
-//! One script per call, called by its digest, as somebody who knows Redis well would write it; the free slots are a sorted
-//! set, so the lowest is popped. It is spared what it could leave to its clients: the id of a lease is made by them, and
-//! a pool that does not exist is not told from a full one.
+//! One script per call, called by its digest, as an expert in Redis would write it. The free slots
+//! are a sorted set, so the lowest is popped. Work that its clients could do is left to them: they
+//! create the id of a lease, and a missing pool looks like a full one.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,8 @@ use super::Server;
 use super::drive::Talk;
 use crate::Result;
 
-/// KEYS: free slots, leases by their ends, slots by lease, the token. ARGV: the lease, its ttl in milliseconds.
+/// KEYS: free slots, leases by their ends, slots by lease, the token. ARGV: the lease, its ttl in
+/// milliseconds.
 const BORROW: &str = "
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -44,7 +45,7 @@ redis.call('HDEL', KEYS[3], ARGV[1])
 redis.call('ZADD', KEYS[1], slot, slot)
 return 1";
 
-/// Whether it is installed.
+/// Checks whether Redis is installed.
 pub(crate) fn is_there() -> bool {
     Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok()
 }
@@ -98,7 +99,7 @@ impl Scripts {
     }
 }
 
-/// A bulk string without its frame.
+/// Returns a bulk string without its framing.
 fn digest(told: &[u8]) -> String {
     String::from_utf8_lossy(told).lines().nth(1).unwrap_or_default().to_owned()
 }
@@ -118,12 +119,12 @@ impl Borrower {
 
 impl Talk for Borrower {
     fn ask(&mut self, answer: &[u8], request: &mut Vec<u8>) -> io::Result<()> {
-        // A grant is a list, and a slot that was returned is a 1.
+        // A grant is a list; the answer to a return is 1.
         let expected: &[u8] = if self.calls % 2 == 1 { b"*3" } else { b":1" };
         if self.calls > 0 && !answer.starts_with(expected) {
             return Err(io::Error::other(String::from_utf8_lossy(answer).into_owned()));
         }
-        // As long as a UUID, and never the same twice.
+        // As long as a UUID, and unique.
         let lease = format!("{:08x}-{:027x}", self.number, self.calls / 2);
         match self.calls % 2 {
             0 => self.scripts.borrow(request, &lease, "60000"),
@@ -146,7 +147,7 @@ pub(crate) fn write_command(request: &mut Vec<u8>, words: &[&str]) {
     }
 }
 
-/// How long the answer at the start of this is, once it is whole.
+/// Returns the length of the answer at the start of `received`, once it is complete.
 pub(crate) fn whole(received: &[u8]) -> Option<usize> {
     let line = received.iter().position(|byte| *byte == b'\n')? + 1;
     let number =

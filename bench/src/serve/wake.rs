@@ -1,4 +1,4 @@
-//! How soon a blocked borrower is answered after the slot was returned.
+//! Measures how soon a blocked borrower is answered after the slot was returned.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use super::http::{Http, field};
 use super::redis::Redis;
 
-/// How often it is tried in one round.
+/// How many times one round measures it.
 const TRIES: usize = 150;
 
-/// Long enough for the one who waits to be in the queue.
+/// Long enough for the waiter to be in the queue.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// The median, in seconds.
+/// Returns the median for the service, in seconds.
 pub(crate) fn litelease(address: SocketAddr) -> io::Result<f64> {
     Http::register(address, 1)?;
     let (mut holder, mut waiter) = (Http::open(address)?, Http::open(address)?);
@@ -33,7 +33,7 @@ pub(crate) fn litelease(address: SocketAddr) -> io::Result<f64> {
     })
 }
 
-/// The same for BLPOP, which promises less: neither a token nor an end.
+/// Returns the median for BLPOP, which promises less: neither a token nor an expiry.
 pub(crate) fn redis(address: SocketAddr) -> io::Result<f64> {
     let (mut holder, mut waiter) = (Redis::open(address)?, Redis::open(address)?);
     median(|| {

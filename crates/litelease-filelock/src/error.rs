@@ -1,4 +1,4 @@
-//! What can go wrong with a lock, in words that say what to do.
+//! Errors of the lock. Their texts say what to do.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use crate::Holder;
 
-/// Why the lock is not held.
+/// Why the lock was not acquired.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::Holder;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else held it all the time.
+    /// Another holder kept the lock for the whole timeout.
     Timeout {
-        /// How long it was waited for.
+        /// The timeout.
         after: Duration,
-        /// Who holds it, as far as the file tells.
+        /// The holder, if the lock file names it.
         holder: Option<Holder>,
     },
-    /// This thread holds the lock already, through the same handle: waiting would never end.
+    /// This thread already holds the lock through the same handle: waiting would never end.
     Nested,
-    /// The process was forked since the handle was made: open a new one in the child.
+    /// The process was forked after the handle was created: open a new one in the child.
     Forked,
-    /// What is at the path of the lock file is none, and was left alone.
+    /// The path of the lock file leads to something else, which was not changed.
     NotALockFile {
         /// The path.
         path: PathBuf,
@@ -47,7 +47,7 @@ pub enum Error {
     Io {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }
@@ -87,14 +87,14 @@ impl fmt::Display for Error {
             ),
             Error::Unstable { path } => write!(
                 f,
-                "the lock file {} keeps being removed or replaced: find out who does that",
+                "the lock file {} keeps being removed or replaced: find the program that does that",
                 path.display()
             ),
             Error::Io { path, error } => {
                 write!(f, "cannot use the lock file {}: {error}", path.display())?;
                 match error.kind() {
                     io::ErrorKind::PermissionDenied => f.write_str(
-                        "; it is for whoever may write the database, and takes its mode when its owner uses it next",
+                        "; it gets the mode of the database when its owner uses it next",
                     ),
                     _ => Ok(()),
                 }

@@ -1,4 +1,4 @@
-//! The lock file: locking it, and its holder's line.
+//! Locks the lock file, and reads and writes its holder's line.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek, Write};
@@ -19,7 +19,7 @@ pub(crate) fn lock(file: &File, side: &SideFile) -> Result<(), Error> {
     }
 }
 
-/// Locks the file if nobody else has.
+/// Locks the file if it is free. Returns whether it did.
 pub(crate) fn try_lock(file: &File, side: &SideFile) -> Result<bool, Error> {
     loop {
         match file.try_lock() {
@@ -31,11 +31,13 @@ pub(crate) fn try_lock(file: &File, side: &SideFile) -> Result<bool, Error> {
     }
 }
 
-/// Whether somebody holds a lock on the file, where the system tells without one being tried.
+/// Checks whether the file is locked, without trying to lock it. Returns `None` if the system
+/// cannot say.
 pub(crate) fn is_locked(file: &File) -> Option<bool> {
     let inode = inode(file)?;
     let locks = fs::read_to_string("/proc/locks").ok()?;
-    // "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF"; one that is waited for has an arrow before FLOCK.
+    // "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF". A waiter's line has an arrow before
+    // FLOCK.
     let is_ours = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip(1);
         words.next() == Some("FLOCK")
@@ -44,14 +46,14 @@ pub(crate) fn is_locked(file: &File) -> Option<bool> {
     Some(locks.lines().any(is_ours))
 }
 
-/// Leaves the holder's line. The lock holds without it, so a full disk is no reason to give up.
+/// Writes the holder's line. Errors are ignored: the lock holds without the line.
 pub(crate) fn sign(mut file: &File, holder: &Holder) {
     let note = holder.note.as_ref().map_or(String::new(), |note| format!("{note}\n"));
     let _ = file.set_len(0).and_then(|()| file.rewind());
     let _ = file.write_all(format!("{holder}\n{note}").as_bytes());
 }
 
-/// Who signed last, if that can be told.
+/// Reads the line of the last holder.
 pub(crate) fn signed(side: &SideFile) -> Option<Holder> {
     Holder::parse(str::from_utf8(&side.read(LONGEST as u64).ok()??).ok()?)
 }

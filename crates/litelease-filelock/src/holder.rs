@@ -1,9 +1,10 @@
-//! The line that a holder leaves in the lock file. It is a courtesy: the lock is the truth, not the file's content.
+//! The line that a holder writes into the lock file. It is informational: only the lock itself
+//! excludes.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Who holds the lock, as the file tells.
+/// The holder of a lock, as named in the lock file.
 ///
 /// ```
 /// use litelease_filelock::Holder;
@@ -17,23 +18,24 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Holder {
     /// The process.
     pub pid: u32,
-    /// Since when, in UTC.
+    /// When it took the lock, in UTC.
     pub since: String,
-    /// What it has left besides, such as the address where it serves.
+    /// A note of the holder, such as the address where it serves.
     pub note: Option<String>,
 }
 
-/// More than a line has, and less than a file that somebody filled up.
+/// How many bytes of the file are read: more than a line has.
 pub(crate) const LONGEST: usize = 256;
 
 impl Holder {
-    /// This process, from now on.
+    /// Returns this process, holding from now on.
     pub(crate) fn me() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Holder { pid: std::process::id(), since: utc(since.as_secs()), note: None }
     }
 
-    /// Reads a line, and a note in the next one. What is stale, empty, half-written or garbage is `None` or a holder that is gone.
+    /// Parses a line, and a note in the next line. A stale, empty, half-written or invalid line
+    /// gives `None` or a holder that is gone.
     ///
     /// ```
     /// # use litelease_filelock::Holder;
@@ -53,7 +55,7 @@ impl Holder {
         is_time.then(|| Holder { pid, since: since.into(), note: note.map(str::to_owned) })
     }
 
-    /// Whether that process is no longer there. Where the system does not tell, it is not known to be.
+    /// Checks whether the process has ended. Returns false if the system cannot say.
     ///
     /// ```
     /// # use litelease_filelock::Holder;
@@ -64,7 +66,7 @@ impl Holder {
         #[cfg(unix)]
         {
             let Ok(pid) = libc::pid_t::try_from(self.pid) else { return true };
-            // SAFETY: signal 0 is only a question.
+            // SAFETY: no pointers are involved, and signal 0 is not delivered.
             let answer = unsafe { libc::kill(pid, 0) };
             answer != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
         }
@@ -79,10 +81,10 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Unix time as RFC 3339 has it, by the civil calendar.
+/// Formats Unix time as RFC 3339.
 fn utc(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years that begin in March end with the leap day, so months have the same lengths every year.
+    // Count years from March: then the leap day is the last day, and months have fixed offsets.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era =

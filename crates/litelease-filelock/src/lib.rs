@@ -1,7 +1,8 @@
-//! A lock across processes, on a file of its own: waited for fairly, freed by the system when its holder dies,
-//! and with the holder named when waiting was in vain.
+//! A lock across processes, on a file of its own. Waiters queue fairly, the system frees the lock
+//! when its holder dies, and a timeout names the holder.
 //!
-//! This crate knows nothing of SQLite. Most programs want `litelease::SingleWriter`, which is built on it.
+//! This crate knows nothing of SQLite. Most programs want `litelease::SingleWriter`, which is
+//! built on it.
 
 mod error;
 mod file;

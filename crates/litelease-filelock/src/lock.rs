@@ -14,18 +14,19 @@ use crate::lock_waiter::LockWaiter;
 use crate::turn::{NotNow, Turn};
 use crate::{Error, Holder, OwnedLock, file, queue};
 
-/// How the lock is waited for.
+/// How to wait for the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Waiting {
-    /// In a queue, where whoever has had its turn goes to the end. A turn is one write, or a millisecond of short ones.
+    /// In a queue. A process that has had its turn goes to the end. A turn is one write, or a
+    /// millisecond of short ones.
     #[default]
     Fair,
-    /// By asking again and again, after 5 ms at first and 50 ms at last. It needs no thread, and it starves: whoever
-    /// has just unlocked asks first.
+    /// By trying again and again, after 5 ms at first and 50 ms at last. Needs no thread, but can
+    /// starve: the process that has just unlocked tries first.
     Polled,
 }
 
-/// Whether a lock is held.
+/// The state of a lock.
 ///
 /// ```
 /// # use litelease_filelock::LockState;
@@ -33,17 +34,17 @@ pub enum Waiting {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockState {
-    /// Nobody holds it.
+    /// The lock is free.
     Free,
-    /// Somebody does: this one, if the file tells.
+    /// The lock is held, by this holder if the lock file names one.
     Held(Option<Holder>),
 }
 
 /// A lock across processes and threads, on a file of its own.
 ///
-/// The file is made when it is missing, never truncated before it is locked and never deleted. So is a second one, with
-/// `.queue` at its end, when somebody has to wait. Handles in one process exclude each other like processes do; threads
-/// that share a handle are served one after the other.
+/// The file is created if it is missing, never truncated before it is locked, and never deleted.
+/// The first waiter creates a second file, with `.queue` at its end. Handles in one process
+/// exclude each other like processes do. Threads that share a handle take turns.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,14 +65,14 @@ pub struct WriteLock {
     side: SideFile,
     turn: Turn,
     waiter: Arc<LockWaiter>,
-    /// When it was let in last, by the queue or because there was none.
+    /// When this handle last got the lock at the head of the queue, or without one.
     let_in: Mutex<Option<Instant>>,
     pid: u32,
 }
 
-/// The lock, until this is dropped. It belongs to the thread that took it.
+/// The lock, held until this is dropped. It belongs to the thread that took it.
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct Held<'l> {
     lock: &'l WriteLock,
     file: File,
@@ -79,15 +80,15 @@ pub struct Held<'l> {
     thread_bound: PhantomData<*const ()>,
 }
 
-/// How long whoever was let in may go on without queueing again. Waking the next one up takes longer than a short
-/// write, so a queue for each of them would be slow.
+/// How long a handle may lock again without queueing. Waking the next waiter takes longer than a
+/// short write, so queueing for every write would be slow.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// How often a lock file may vanish while it is locked before that counts as a fault.
+/// How often the lock file may be replaced while it is being locked before that is an error.
 const MOST_REPLACEMENTS: u32 = 100;
 
 impl WriteLock {
-    /// The lock on this file. Nothing is opened yet.
+    /// Names the lock on this file. Opens nothing yet.
     ///
     /// ```
     /// let lock = litelease_filelock::WriteLock::new("data.db.lock");
@@ -96,7 +97,7 @@ impl WriteLock {
         WriteLock::on(SideFile::at(path))
     }
 
-    /// The same, for whoever may write a database: the file gets its mode and group when it is created.
+    /// Lets the lock file take the mode and group of a database when it is created.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;
@@ -107,8 +108,8 @@ impl WriteLock {
         WriteLock::on(self.side.like(database))
     }
 
-    /// The lock of a database: its path with `.lock` at its end. One file has one lock, whichever way it is called, and
-    /// whoever may write the one may take the other.
+    /// Names the lock of a database: its canonical path with `.lock` at its end. Users that may
+    /// write the database may take the lock.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;
@@ -121,7 +122,7 @@ impl WriteLock {
         WriteLock::beside(path, ".lock")
     }
 
-    /// Another lock beside a database: its path with `ending` at its end.
+    /// Names another lock beside a database: its canonical path with `ending` at its end.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;
@@ -142,7 +143,7 @@ impl WriteLock {
         WriteLock { side, turn, waiter, let_in, pid: std::process::id() }
     }
 
-    /// The path of the lock file.
+    /// Returns the path of the lock file.
     ///
     /// ```
     /// # use std::path::Path;
@@ -153,7 +154,7 @@ impl WriteLock {
         self.side.path()
     }
 
-    /// Waits for the lock, until the timeout at most.
+    /// Waits for the lock, for at most `timeout`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -170,7 +171,7 @@ impl WriteLock {
             return Err(Error::Forked);
         }
         let start = Instant::now();
-        // A timeout beyond all clocks is as good as none.
+        // A timeout that overflows the clock is as good as none.
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 32));
         let timed_out = || Error::Timeout { after: timeout, holder: file::signed(&self.side) };
         self.turn.take(deadline).map_err(|not_now| match not_now {
@@ -190,7 +191,7 @@ impl WriteLock {
         }
     }
 
-    /// Takes the lock at once or not at all, for good: it is held until the result is dropped, in whichever thread.
+    /// Takes the lock without waiting. It is held until the result is dropped, in any thread.
     ///
     /// ```
     /// # use litelease_filelock::{Error, WriteLock};
@@ -205,7 +206,7 @@ impl WriteLock {
         OwnedLock::take(self.side)
     }
 
-    /// Whether the lock is held now, and by whom.
+    /// Returns whether the lock is held now, and by which process.
     ///
     /// ```
     /// # use litelease_filelock::{LockState, WriteLock};
@@ -218,7 +219,7 @@ impl WriteLock {
         let Some(file) = self.side.open_to_read()? else { return Ok(LockState::Free) };
         let is_held = match file::is_locked(&file) {
             Some(is_held) => is_held,
-            // Where the system does not tell, only trying does; that is in the way of others for a moment.
+            // If the system cannot say, try the lock. That can make others wait for a moment.
             None => match file.try_lock_shared() {
                 Ok(()) => false,
                 Err(TryLockError::WouldBlock) => true,
@@ -228,7 +229,7 @@ impl WriteLock {
         Ok(if is_held { LockState::Held(file::signed(&self.side)) } else { LockState::Free })
     }
 
-    /// The locked file, or `None` if the deadline came first.
+    /// Returns the locked file, or `None` if the deadline came first.
     fn lock(&self, deadline: Instant, waiting: Waiting) -> Result<Option<File>, Error> {
         for _ in 0..MOST_REPLACEMENTS {
             let file = self.side.open()?;
@@ -238,7 +239,7 @@ impl WriteLock {
             };
             match locked {
                 Some(file) if self.side.is_still(&file) => return Ok(Some(file)),
-                // Somebody removed it meanwhile: what we hold is a lock on nothing.
+                // The file was removed meanwhile: a lock on it excludes nobody.
                 Some(_) => {}
                 None => return Ok(None),
             }
@@ -259,7 +260,7 @@ impl WriteLock {
         Ok(locked)
     }
 
-    /// The classic schedule; a single try if the deadline has passed.
+    /// Tries with growing pauses; once if the deadline has passed.
     fn poll(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
         let mut pause = Duration::from_millis(5);
         loop {
@@ -281,8 +282,8 @@ impl WriteLock {
 }
 
 impl Held<'_> {
-    /// Lets the children that are started from now on share the lock, as flock(1) does: it is freed when this
-    /// process and all of them have let go of it.
+    /// Shares the lock with child processes that are started from now on, as flock(1) does. It is
+    /// freed when this process and all of them have closed it.
     #[cfg(unix)]
     pub fn share_with_children(&mut self) -> Result<(), Error> {
         use std::os::fd::AsRawFd;
@@ -300,9 +301,10 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if self.lock.pid != std::process::id() {
-            return; // a forked child's copy: the lock is its parent's
+            return; // a forked child's copy: the lock belongs to the parent
         }
-        // Closing the file would do, unless a process was forked off meanwhile that does not know of it.
+        // Closing the file is not enough if a child was forked meanwhile: it has the file open,
+        // too.
         if !self.is_shared {
             let _ = self.file.unlock();
         }

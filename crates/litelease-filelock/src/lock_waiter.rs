@@ -1,9 +1,9 @@
 //! A place in the queue for the lock.
 //!
-//! A thread that waits for a file cannot be called back at a deadline. So another thread waits. When the deadline
-//! comes first, its place serves the next one who asks through the same handle; if nobody does, it is given up unused
-//! at once. There is never more than one such thread per handle; that of a handle which is gone stays until its turn
-//! comes.
+//! A thread that blocks on a file lock cannot be interrupted at a deadline. So a helper thread
+//! blocks. If the deadline comes first, the place in the queue serves the next caller of the same
+//! handle; if there is none, it is given up as soon as its turn comes. A handle has at most one
+//! such thread. If the handle is dropped, its thread stays until its turn comes.
 
 use std::fs::File;
 use std::mem;
@@ -26,27 +26,29 @@ pub(crate) struct LockWaiter {
 
 #[derive(Debug)]
 enum State {
-    /// Nobody waits.
+    /// No thread waits.
     Empty,
-    /// A thread waits, and somebody wants what it will get, or does not any more.
+    /// A thread waits. `wanted` tells whether a caller still waits for the lock.
     Waiting { wanted: bool },
-    /// It has got the lock, or an error.
+    /// The thread has got the lock, or an error.
     Done(Result<File, Error>),
 }
 
-/// How long the queue is trusted at first. It moves on whenever somebody unlocks, unless its head is stopped.
+/// How long a caller waits before it first tries the lock past the queue. The queue moves with
+/// every unlock, unless its head is a stopped process.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 impl LockWaiter {
-    /// A place in the queue for the lock on this file.
+    /// Creates a waiter for the lock on this file. Queues nowhere yet.
     pub(crate) fn new(side: SideFile) -> Self {
         LockWaiter { side, state: Mutex::new(State::Empty), changed: Condvar::new() }
     }
 
-    /// Waits in the queue until the lock is had. `None` if the deadline came first.
+    /// Waits in the queue for the lock. Returns `None` if the deadline came first.
     ///
-    /// The head of the queue may be stopped, or wait for a file that is no longer at the path. So the lock on `file` is
-    /// tried past the queue as well: seldom, and ever more seldom, for that is not fair, and at the deadline.
+    /// The head of the queue may be a stopped process, or wait for a file that is no longer at the
+    /// path. So the lock on `file` is also tried past the queue: at growing intervals, because
+    /// that is unfair, and at the deadline.
     pub(crate) fn wait(
         self: &Arc<Self>,
         file: File,
@@ -80,7 +82,7 @@ impl LockWaiter {
         }
     }
 
-    /// What the waiting thread does.
+    /// Runs on the helper thread: waits in the queue, then for the lock.
     fn queue(&self) {
         let head = Head::wait(&self.side);
         if self.is_given_up() {
@@ -91,7 +93,8 @@ impl LockWaiter {
         *state = match (&*state, locked) {
             (State::Waiting { wanted: true }, locked) => State::Done(locked),
             (_, Ok(file)) => {
-                // Closing it would not do: a process that was forked off meanwhile may have it open, too.
+                // Closing the file is not enough if a child was forked meanwhile: it has the file
+                // open, too.
                 let _ = file.unlock();
                 State::Empty
             }
@@ -102,7 +105,7 @@ impl LockWaiter {
         drop(head);
     }
 
-    /// Gives up the place if nobody wants it any more.
+    /// Gives up the place if no caller waits any more. Returns whether it did.
     fn is_given_up(&self) -> bool {
         let mut state = self.state();
         let is_unwanted = matches!(*state, State::Waiting { wanted: false });
@@ -112,7 +115,8 @@ impl LockWaiter {
         is_unwanted
     }
 
-    /// Opens the file as late as that: it may be another one than when the waiting began.
+    /// Opens and locks the file. Not earlier: the file may have been replaced while this thread
+    /// waited.
     fn lock(&self) -> Result<File, Error> {
         let file = self.side.open()?;
         file::lock(&file, &self.side)?;

@@ -1,4 +1,4 @@
-//! A lock that a process holds for as long as it works on something.
+//! A lock that is not bound to a thread, for a process that holds it while it runs.
 
 use std::fs::File;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use litelease_files::SideFile;
 
 use crate::{Error, Holder, file};
 
-/// A lock that is held until this is dropped, in whichever thread; made by [`WriteLock::into_owned`].
+/// A lock that is held until this is dropped, in any thread. Created by [`WriteLock::into_owned`].
 ///
-/// The system frees it when the process dies. Children that are started do not inherit it.
+/// The system frees it when the process dies. Child processes do not inherit it.
 ///
 /// [`WriteLock::into_owned`]: crate::WriteLock::into_owned
 ///
@@ -24,7 +24,7 @@ use crate::{Error, Holder, file};
 /// # Ok::<(), litelease_filelock::Error>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "the lock is given back when this is dropped"]
+#[must_use = "the lock is released when this is dropped"]
 pub struct OwnedLock {
     side: SideFile,
     file: File,
@@ -32,7 +32,7 @@ pub struct OwnedLock {
     pid: u32,
 }
 
-/// How often the file may be replaced while it is being locked.
+/// How often the lock file may be replaced while it is being locked before that is an error.
 const MOST_REPLACEMENTS: u32 = 100;
 
 impl OwnedLock {
@@ -43,7 +43,8 @@ impl OwnedLock {
         Ok(OwnedLock { side, file, holder, pid: std::process::id() })
     }
 
-    /// Leaves a word for whoever is refused, in one line without spaces.
+    /// Writes a note into the lock file, for the error of other processes: one line without
+    /// spaces.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;
@@ -57,9 +58,9 @@ impl OwnedLock {
         file::sign(&self.file, &self.holder);
     }
 
-    /// Makes sure that the lock still excludes others. If its file was deleted or replaced, the one that is there now is
-    /// locked instead; if somebody else has locked that one, this is an error, and the lock is lost until a later
-    /// call succeeds.
+    /// Checks that the lock still excludes others. If its file was deleted or replaced, locks the
+    /// file that is there now. Fails if another process has locked that one; then the lock is lost
+    /// until a later call succeeds.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;
@@ -82,8 +83,8 @@ impl OwnedLock {
 
 impl Drop for OwnedLock {
     fn drop(&mut self) {
-        // Closing the file would do, unless a process was forked off meanwhile that does not know of it; and a forked
-        // child's copy is its parent's.
+        // Closing the file is not enough if a child was forked meanwhile: it has the file open,
+        // too. In such a child, the lock belongs to the parent.
         if self.pid == std::process::id() {
             let _ = self.file.unlock();
         }

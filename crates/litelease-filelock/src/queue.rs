@@ -1,11 +1,13 @@
 //! The queue for the lock.
 //!
-//! The system wakes those who wait for a lock one after the other, but whoever has just unlocked asks again before the
-//! one who was woken runs, and is let in. So there is a second file. Whoever has locked that one is the head of
-//! the queue, and only the head waits for the lock; all others wait for the second file, also who has just unlocked.
+//! The system wakes the waiters of a file lock one after the other. But a process that has just
+//! unlocked locks again before the woken one runs. So there is a second file. The process that has
+//! locked the second file is the head of the queue, and only the head waits for the lock. All
+//! others wait for the second file, also the one that has just unlocked.
 //!
-//! It is manners and not the lock: where the file cannot be used, everybody waits for the lock itself. It is made when
-//! somebody has to wait for the first time, stays empty and is never deleted.
+//! The queue is advisory: losing it costs fairness, never exclusion. Where the second file cannot
+//! be used, all processes wait for the lock itself. The first waiter creates the file; it stays
+//! empty and is never deleted.
 
 use std::fs::{File, TryLockError};
 use std::thread;
@@ -15,15 +17,16 @@ use litelease_files::SideFile;
 
 use crate::file;
 
-/// The head of the queue, until this is dropped.
+/// The head of the queue, held until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Head(File);
 
-/// Whoever has just unlocked comes back at the very moment when the next head is woken, and would be there first.
+/// A process that has just unlocked would queue before the next head has woken up. This pause lets
+/// the head go first.
 const HEAD_START: Duration = Duration::from_micros(200);
 
 impl Head {
-    /// Waits to be the head. `None` if there can be no queue.
+    /// Waits to become the head. Returns `None` if the queue file cannot be used.
     pub(crate) fn wait(lock: &SideFile) -> Option<Self> {
         let side = beside(lock);
         thread::sleep(HEAD_START);
@@ -35,15 +38,16 @@ impl Head {
 
 impl Drop for Head {
     fn drop(&mut self) {
-        // Closing the file would not do: a process that was forked off meanwhile may have it open, too.
+        // Closing the file is not enough if a child was forked meanwhile: it has the file open,
+        // too.
         let _ = self.0.unlock();
     }
 }
 
-/// Whether nobody waits. Nobody ever has where there is no file.
+/// Checks whether the queue is empty. Without a queue file nobody has ever waited.
 pub(crate) fn is_empty(lock: &SideFile) -> bool {
     let Ok(Some(file)) = beside(lock).open_to_read() else { return true };
-    // Those who look are not in each other's way.
+    // A shared lock: processes that check do not block each other.
     match file.try_lock_shared() {
         Ok(()) => {
             let _ = file.unlock();

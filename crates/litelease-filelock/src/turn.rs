@@ -1,22 +1,22 @@
-//! The turn among the threads that share one handle.
+//! Turns of the threads that share one handle.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Instant;
 
-/// Whose turn it is.
+/// The thread whose turn it is.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     owner: Mutex<Option<ThreadId>>,
     freed: Condvar,
 }
 
-/// Why it is not this thread's turn.
+/// Why this thread did not get its turn.
 #[derive(Debug, PartialEq)]
 pub(crate) enum NotNow {
-    /// It is already.
+    /// It has the turn already.
     Nested,
-    /// It was somebody else's all the time.
+    /// Other threads had the turn until the deadline.
     TimedOut,
 }
 

@@ -1,4 +1,4 @@
-//! Who may use a side file: whoever may write the database.
+//! Permissions of side files: a user that may write the database may use them.
 
 #[cfg(unix)]
 pub(crate) use unix::{Access, may_not_write};
@@ -21,31 +21,31 @@ mod unix {
     }
 
     impl Access {
-        /// Returns those of a database, or `None` if it is not there yet.
+        /// Reads them from a database. Returns `None` if it does not exist yet.
         pub(crate) fn of(database: &Path) -> Option<Self> {
             let found = fs::metadata(database).ok()?;
             Some(Access { mode: found.mode() & 0o666, uid: found.uid(), gid: found.gid() })
         }
 
-        /// The mode that a file is created with.
+        /// Returns the mode to create a side file with.
         pub(crate) fn mode(&self) -> u32 {
             self.mode
         }
 
-        /// Gives a file that was just created to the owner of the database, if we are root, and to its group.
+        /// Gives a new file the group of the database, and its owner if this process is root.
         pub(crate) fn give(&self, file: &File) -> io::Result<()> {
-            // Root's own file would be in everybody's way.
+            // A file that belongs to root would lock other users out.
             let uid = if is_root() { self.uid } else { u32::MAX };
             // SAFETY: the descriptor is open; -1 leaves the owner as it is.
             unsafe { libc::fchown(file.as_raw_fd(), uid, self.gid) };
             self.set(file, &file.metadata()?)
         }
 
-        /// The same for a file that was there: the database may be shared with others by now. Only its owner does
-        /// that.
+        /// Gives an existing file the group and mode of the database, which may have changed
+        /// since. Only the owner of the file can do that.
         pub(crate) fn adjust(&self, file: &File, found: &Metadata) -> io::Result<()> {
             let is_so = found.gid() == self.gid && found.mode() & 0o777 == self.mode;
-            // SAFETY: the call only answers.
+            // SAFETY: the call has no arguments and cannot fail.
             if is_so || found.uid() != unsafe { libc::geteuid() } {
                 return Ok(());
             }
@@ -57,7 +57,7 @@ mod unix {
         fn set(&self, file: &File, found: &Metadata) -> io::Result<()> {
             let mode = match found.gid() == self.gid {
                 true => self.mode,
-                // Another group may do no more than everybody.
+                // Another group gets the permissions of all other users.
                 false => self.mode & 0o606 | (self.mode & 0o006) << 3,
             };
             if found.mode() & 0o777 == mode {
@@ -71,7 +71,8 @@ mod unix {
         }
     }
 
-    /// Checks whether we may not write the database. A side file that such a user made would be in the way of others.
+    /// Checks whether this process may not write the database. A side file that it created would
+    /// lock others out.
     pub(crate) fn may_not_write(database: &Path) -> bool {
         let Ok(path) = CString::new(database.as_os_str().as_bytes()) else { return true };
         // SAFETY: the path ends with a NUL and lives until the call returns.
@@ -79,7 +80,7 @@ mod unix {
     }
 
     fn is_root() -> bool {
-        // SAFETY: the call only answers.
+        // SAFETY: the call has no arguments and cannot fail.
         unsafe { libc::geteuid() == 0 }
     }
 }

@@ -1,13 +1,13 @@
-//! The database itself: its one path, and its creation.
+//! The path of the database, and its creation.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Links that lead to links, before it counts as a circle; as many as Linux follows.
+/// How many links in a row are followed before it counts as a loop: as many as Linux follows.
 const MOST_LINKS: usize = 40;
 
-/// Returns the one path of a file, whichever way it is called, also of one that is about to be created.
+/// Returns the canonical path of a file, which need not exist yet.
 ///
 /// ```
 /// # use litelease_files::resolve;
@@ -33,7 +33,7 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
         };
         let folder = folder.canonicalize()?;
         match fs::read_link(&path) {
-            // SQLite creates what the link leads to.
+            // SQLite creates the file that the link points to.
             Ok(target) => path = folder.join(target),
             Err(_) => return Ok(folder.join(name)),
         }
@@ -41,10 +41,10 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("too many levels of symbolic links"))
 }
 
-/// Creates an empty database file that only its owner may read and write, unless something is there already.
+/// Creates an empty database file that only its owner may read and write, unless the path exists.
 ///
-/// Says nothing of what goes wrong: SQLite opens the file next, and tells it better. What SQLite does not take for a
-/// path (`:memory:`, a `file:` URI) is left to it.
+/// Ignores errors: SQLite opens the file next, and reports them better. Names that are no paths to
+/// SQLite (`:memory:`, a `file:` URI) are left to it.
 ///
 /// ```
 /// # use litelease_files::create_private;
@@ -68,8 +68,8 @@ pub fn create_private(path: &Path) {
     }
 }
 
-/// Creates the file without opening it: between opening and closing it here, another thread could let SQLite lock
-/// it, and the closing would drop those locks.
+/// Creates the file without opening it. If it were opened and closed here, and another thread let
+/// SQLite lock it in between, closing it would drop those locks.
 #[cfg(unix)]
 fn create(path: &Path) {
     use std::os::unix::ffi::OsStrExt;
@@ -78,7 +78,7 @@ fn create(path: &Path) {
     // SAFETY: the path ends with a NUL and lives until the call returns.
     let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFREG | 0o600, 0) };
     let error = io::Error::last_os_error().raw_os_error();
-    // Some systems and file systems let only root do that, or nobody.
+    // Some systems and file systems allow that only to root, or not at all.
     let is_odd = [libc::EPERM, libc::EINVAL, libc::ENOSYS, libc::EOPNOTSUPP].map(Some);
     if made != 0 && is_odd.contains(&error) {
         let _ = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);

@@ -1,9 +1,9 @@
-//! Why a side file cannot be used.
+//! Errors of side files.
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
-/// Why a side file cannot be used. Whatever is at its path was left alone.
+/// Why a side file cannot be used. Whatever is at its path was not changed.
 ///
 /// ```
 /// # use litelease_files::{Error, SideFile};
@@ -14,18 +14,18 @@ use std::{fmt, io};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Something else is at the path.
+    /// Something other than an ordinary file is at the path.
     NotAFile {
         /// The path.
         path: PathBuf,
         /// What it is.
         what: &'static str,
     },
-    /// The system refuses.
+    /// The system reports an error.
     Io {
         /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
 }

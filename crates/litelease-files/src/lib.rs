@@ -1,10 +1,12 @@
 //! The small files beside a database: locks, a wake-up word, a high-water mark.
 //!
-//! Two promises, for all of them. **No harm**: what is at the path and is not an ordinary file of one name (a link, a
-//! FIFO, a folder, a device) is refused, neither followed nor opened nor waited for. **Shared like the database**: a
-//! file takes the database's mode and group, whoever creates it first and whatever the umask is.
+//! All of them keep two promises. **No harm**: anything at the path that is not an ordinary file
+//! with one name (a link, a FIFO, a folder, a device) is refused; it is not followed, opened or
+//! waited for. **Shared like the database**: a file takes the mode and group of the database,
+//! regardless of which user creates it and of the umask.
 //!
-//! This crate knows nothing of SQLite, and never opens the database: closing it again would drop SQLite's locks on it.
+//! This crate knows nothing of SQLite and never opens the database: closing it would drop SQLite's
+//! locks on it.
 
 mod access;
 mod database;

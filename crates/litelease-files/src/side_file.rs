@@ -1,4 +1,4 @@
-//! One side file: opening, reading and replacing it.
+//! Opens, reads and replaces one side file.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
@@ -30,7 +30,8 @@ pub struct SideFile {
     database: Option<PathBuf>,
 }
 
-/// Whoever creates a file needs a moment to let others in. How often, and after which pause, to try again.
+/// A process that creates a file needs a moment to set its mode. How often, and after which pause,
+/// others try again.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -46,8 +47,8 @@ impl SideFile {
         SideFile { path: with_ending(database, ending), database: Some(database.into()) }
     }
 
-    /// Names a file at a path of its own. The umask decides who may use it, unless it is [`like`](SideFile::like) a
-    /// database.
+    /// Names a file at any path. The umask decides about its mode, unless it is
+    /// [`like`](SideFile::like) a database.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -57,7 +58,7 @@ impl SideFile {
         SideFile { path: path.into(), database: None }
     }
 
-    /// Gives it the mode and group of a database when it is created.
+    /// Lets the file take the mode and group of a database when it is created.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -67,7 +68,7 @@ impl SideFile {
         SideFile { database: Some(database.into()), ..self }
     }
 
-    /// Names a file beside this one, for the same users.
+    /// Names a file beside this one, with the same permissions.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -78,7 +79,7 @@ impl SideFile {
         SideFile { path: with_ending(&self.path, ending), database: self.database.clone() }
     }
 
-    /// The path.
+    /// Returns the path.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -88,7 +89,7 @@ impl SideFile {
         &self.path
     }
 
-    /// Opens the file for reading and writing. It is created if it is missing, and never truncated.
+    /// Opens the file for reading and writing. Creates it if it is missing; never truncates it.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -106,7 +107,7 @@ impl SideFile {
         self.open_or_create()
     }
 
-    /// Opens the file for reading and writing if it is there.
+    /// Opens the file for reading and writing, if it exists.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -119,7 +120,7 @@ impl SideFile {
         Ok(opened.map(|(file, found)| self.adjusted(file, &found)))
     }
 
-    /// Opens the file for reading if it is there.
+    /// Opens the file for reading, if it exists.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -131,7 +132,7 @@ impl SideFile {
         Ok(self.open_with(&mut reading())?.map(|(file, _)| file))
     }
 
-    /// Reads the first bytes of the file, at most so many; `None` if it is not there.
+    /// Reads at most `most` bytes from the start of the file. Returns `None` if it does not exist.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -148,8 +149,8 @@ impl SideFile {
         Ok(Some(bytes))
     }
 
-    /// Replaces the file as a whole: whoever reads it, also after a power cut, finds either the old content or the
-    /// new one. One process at a time may do that.
+    /// Replaces the file as a whole. A reader finds either the old content or the new one, even
+    /// after a power cut. Only one process at a time may do that.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -159,7 +160,7 @@ impl SideFile {
     /// ```
     pub fn replace(&self, content: &[u8]) -> Result<(), Error> {
         let new = self.and(".new");
-        // One that a killed process left behind, or that somebody put there; what a link leads to stays.
+        // A killed process may have left one behind. If it is a link, only the link is removed.
         match fs::remove_file(&new.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(new.failed(error)),
             _ => {}
@@ -174,8 +175,8 @@ impl SideFile {
         written
     }
 
-    /// Checks whether the path still leads to this open file. It may have been removed or replaced since, and then
-    /// others open another one.
+    /// Checks whether the path still leads to this open file. If the file was removed or replaced,
+    /// other processes open another one.
     ///
     /// ```
     /// # use litelease_files::SideFile;
@@ -199,11 +200,11 @@ impl SideFile {
         }
     }
 
-    /// Lets others in if the database was shared with them meanwhile.
+    /// Updates the permissions, in case those of the database have changed.
     #[cfg(unix)]
     fn adjusted(&self, file: File, found: &Metadata) -> File {
         if let Some(access) = self.database.as_deref().and_then(Access::of) {
-            // It can be used as it is.
+            // On failure the file can be used as it is.
             let _ = access.adjust(&file, found);
         }
         file
@@ -214,8 +215,8 @@ impl SideFile {
         file
     }
 
-    /// Opens what is there if it is an ordinary file. Anything else is not even opened: that can do something to a
-    /// device.
+    /// Opens the path if it is an ordinary file. Anything else is not opened: opening a device can
+    /// have effects.
     fn open_with(&self, options: &mut OpenOptions) -> Result<Option<(File, Metadata)>, Error> {
         let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         match fs::symlink_metadata(&self.path) {
@@ -238,9 +239,10 @@ impl SideFile {
         use std::os::unix::fs::OpenOptionsExt;
         let access = self.database.as_deref().map(Access::of);
         let mode = match &access {
-            // A path of its own.
+            // Not beside a database: the umask decides.
             None => 0o666,
-            // The database is about to be made, and the next who opens this knows its mode.
+            // The database does not exist yet. The next process that opens this file sets its
+            // mode.
             Some(None) => 0o600,
             Some(Some(access)) => access.mode(),
         };
@@ -277,7 +279,7 @@ impl SideFile {
     }
 }
 
-/// Somebody else has created it just now, and is not done with its mode yet.
+/// Checks whether another process may have created the file just now and not set its mode yet.
 fn is_new(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::PermissionDenied)
 }
@@ -294,26 +296,26 @@ fn reading() -> OpenOptions {
     #[cfg(unix)]
     {
         use std::os::unix::fs::OpenOptionsExt;
-        // Should it have become a link or a FIFO since we looked: neither follow nor wait.
+        // If it has become a link or a FIFO since it was checked: do not follow, do not wait.
         options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
     }
     options
 }
 
-/// What tells a file from every other one that is there at the same time.
+/// Returns device and inode, which identify a file while it is open.
 #[cfg(unix)]
 fn identity(metadata: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     (metadata.dev(), metadata.ino())
 }
 
-/// A file that is open cannot be removed there, so there is only one.
+/// On these systems an open file cannot be removed, so there is only one.
 #[cfg(not(unix))]
 fn identity(_: &Metadata) -> (u64, u64) {
     (0, 0)
 }
 
-/// The other name may be that of a victim.
+/// Checks for a second name. It may be that of a file which must not be written.
 #[cfg(unix)]
 fn is_linked(metadata: &Metadata) -> bool {
     std::os::unix::fs::MetadataExt::nlink(metadata) > 1

@@ -1,7 +1,8 @@
-//! The bell of a database file: a word in a small file next to it, which those who wait sleep on.
+//! The bell of a database file: a futex word in a small file next to it, on which waiters sleep.
 //!
-//! It is made by whoever waits first, and stays. The word is read and written as a file, and mapped only for the
-//! kernel's sake: a mapping that somebody truncates would kill the process that looks at it.
+//! The first waiter creates the file, and it stays. The word is read and written with file calls,
+//! and mapped only for the kernel: if the file is truncated, reading the mapping would kill the
+//! process.
 
 use std::fs::File;
 use std::io;
@@ -15,10 +16,10 @@ use litelease_files::SideFile;
 use crate::watch::Listener;
 use crate::{Clock, SystemClock};
 
-/// Bytes of the file: one word, and room for what may come.
+/// The length of the file: one word, and reserved bytes.
 const LENGTH: usize = 64;
 
-/// How many a wake-up is for.
+/// Wakes all waiters.
 const EVERYBODY: u32 = i32::MAX as u32;
 
 /// The bell of a database file.
@@ -42,13 +43,14 @@ pub struct Bell {
     word: *mut u32,
 }
 
-// SAFETY: the word is never looked at through the pointer, which only names it to the kernel.
+// SAFETY: the pointer is never dereferenced; it only names the word to the kernel.
 unsafe impl Send for Bell {}
 // SAFETY: as above.
 unsafe impl Sync for Bell {}
 
 impl Bell {
-    /// The bell of a database file, hung up if there is none yet. Whoever may write the one may ring the other.
+    /// Opens the bell of a database file, and creates it if it is missing. Users that may write
+    /// the database may ring it.
     pub fn create(database: &Path) -> io::Result<Self> {
         let file = beside(database).open()?;
         if file.metadata()?.len() == 0 {
@@ -57,23 +59,25 @@ impl Bell {
         Bell::on(file)
     }
 
-    /// The bell of a database file, if anybody ever waited there.
+    /// Opens the bell of a database file, if anybody has ever waited there.
     pub fn find(database: &Path) -> Option<Self> {
         Bell::on(beside(database).open_existing().ok()??).ok()
     }
 
-    /// What was heard so far: another number after each ring.
+    /// Returns a number that changes with every ring.
     pub fn heard(&self) -> u32 {
         let mut word = [0; 4];
-        // One that cannot be read is one that never rings, and the slow poll goes on.
+        // A bell that cannot be read never rings; then waiters rely on the slow poll.
         let _ = self.file.read_exact_at(&mut word, 0);
         u32::from_ne_bytes(word)
     }
 
-    /// Sleeps until the bell rings, for at most `time`; not at all if it has rung since `heard`.
+    /// Sleeps until the bell rings, for at most `time`. Returns at once if it has rung since
+    /// `heard`.
     pub fn listen(&self, heard: u32, time: Duration) {
         let mut until = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `until` is ours to write to. This is the clock that the kernel measures the wait with.
+        // SAFETY: `until` is a valid place to write to. The kernel measures the wait with this
+        // clock.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut until) };
         let nanos = until.tv_nsec + i64::from(time.subsec_nanos());
         let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
@@ -82,9 +86,9 @@ impl Bell {
         self.futex(libc::FUTEX_WAIT_BITSET, heard, &until);
     }
 
-    /// Wakes up everybody who waits at this file, in any process.
+    /// Wakes all waiters of this file, in all processes.
     pub fn ring(&self) {
-        // Any number that was not there before will do: counting up would need two of us to agree.
+        // Any new number will do. Counting up would need two processes to agree.
         let now = SystemClock.now().as_nanos();
         let new = (now as u32 ^ std::process::id().rotate_left(16)).to_ne_bytes();
         if self.file.write_all_at(&new, 0).is_ok() {
@@ -93,12 +97,13 @@ impl Bell {
     }
 
     fn futex(&self, operation: i32, value: u32, until: *const libc::timespec) {
-        // Processes that happen to share a bit nudge each other, which is harmless.
+        // Processes that share a bit wake each other, which is harmless.
         let bits = 1u32 << (std::process::id() % 32);
         let unused = ptr::null::<u32>();
-        // SAFETY: the word is mapped as long as this value lives; where the file has become too short, the
-        // kernel says so instead of following it. `until` is null or lives until the call returns. An error
-        // (interrupted, already rung, time over) means the same as a wake-up: look again.
+        // SAFETY: the word is mapped as long as this value lives; if the file has become too
+        // short, the kernel returns an error. `until` is null or lives until the call returns. An
+        // error (interrupted, already rung, timed out) means the same as a wake-up: the caller
+        // looks again.
         unsafe { libc::syscall(libc::SYS_futex, self.word, operation, value, until, unused, bits) };
     }
 
@@ -109,7 +114,7 @@ impl Bell {
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
-        // SAFETY: a new mapping of a file of ours, at an address of the kernel's choice.
+        // SAFETY: a new mapping of an open file, at an address that the kernel chooses.
         let word =
             unsafe { libc::mmap(ptr::null_mut(), LENGTH, access, libc::MAP_SHARED, descriptor, 0) };
         if word == libc::MAP_FAILED {
@@ -120,7 +125,7 @@ impl Bell {
 }
 
 impl Listener for Bell {
-    /// Wakes up those of this process who wait at this file.
+    /// Wakes the waiters of this file in this process.
     fn nudge(&self) {
         self.futex(libc::FUTEX_WAKE_BITSET, EVERYBODY, ptr::null());
     }
@@ -128,7 +133,7 @@ impl Listener for Bell {
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nobody has the address any more.
+        // SAFETY: it was mapped with this length, and the address is not used any more.
         unsafe { libc::munmap(self.word.cast(), LENGTH) };
     }
 }

@@ -1,4 +1,4 @@
-//! Where there is no futex across processes: nobody hears a ring, and a nap is short instead.
+//! The bell on systems without futexes across processes: it never rings, and waiters poll instead.
 
 use std::io;
 use std::path::Path;
@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use crate::watch::Listener;
 
-/// The bell of a database file, which is silent on this system.
+/// The bell of a database file. It does nothing on this system.
 #[derive(Debug)]
 pub struct Bell;
 
 impl Bell {
-    /// Nothing to hang up.
+    /// Fails: there is no bell on this system.
     pub fn create(_file: &Path) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Nothing to ring.
+    /// Returns `None`: there is no bell on this system.
     pub fn find(_file: &Path) -> Option<Self> {
         None
     }
 
-    /// Nothing was heard.
+    /// Returns 0: nothing is ever heard.
     pub fn heard(&self) -> u32 {
         0
     }
 
-    /// Just naps.
+    /// Sleeps for `time`.
     pub fn listen(&self, _heard: u32, time: Duration) {
         std::thread::sleep(time);
     }
 
-    /// Nobody hears it.
+    /// Does nothing.
     pub fn ring(&self) {}
 }
 

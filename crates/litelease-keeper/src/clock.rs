@@ -1,15 +1,15 @@
-//! The clock that trust is measured with.
+//! The clock that measures trust windows.
 
 use std::time::Duration;
 
-/// A clock that nobody sets. Its times count from some moment in the past that stays the same.
+/// A monotonic clock. Its times count from a fixed moment in the past.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Duration;
 }
 
-/// The system's clock that counts the time asleep, too: a machine that was suspended has not stopped the
-/// time of others.
+/// The system's monotonic clock that also counts suspend: while this machine sleeps, leases go on
+/// expiring.
 ///
 /// ```
 /// # use litelease_keeper::{Clock, SystemClock};
@@ -21,14 +21,15 @@ pub struct SystemClock;
 
 #[cfg(target_os = "linux")]
 const COUNTS_SLEEP: libc::clockid_t = libc::CLOCK_BOOTTIME;
-// On macOS this one counts sleep; elsewhere it is the best there is.
+// On macOS this one counts sleep. Elsewhere there is no better one.
 #[cfg(not(target_os = "linux"))]
 const COUNTS_SLEEP: libc::clockid_t = libc::CLOCK_MONOTONIC;
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: `time` is ours to write to, and the clock exists on every system this is built for.
+        // SAFETY: `time` is a valid place to write to, and the clock exists on every supported
+        // system.
         unsafe { libc::clock_gettime(COUNTS_SLEEP, &mut time) };
         Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
     }
@@ -41,7 +42,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn the_system_clock_is_the_one_that_counts_the_time_asleep() {
-        // /proc/uptime counts it, too; the usual monotonic clock does not.
+        // /proc/uptime counts suspend, too; CLOCK_MONOTONIC does not.
         let uptime = || -> f64 {
             let text = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
             text.split(' ').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(-1.0)

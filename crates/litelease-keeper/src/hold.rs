@@ -1,4 +1,4 @@
-//! One held grant: how long it is trusted, and the news that it is over.
+//! One held grant: how long it is trusted, and the notice that it is lost.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use crate::Loss;
 
-/// The grant that is kept alive.
+/// A grant that the keeper renews.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What is held.
+    /// The name that is held.
     pub name: String,
     /// The owner text.
     pub owner: String,
     /// The fencing token.
     pub token: i64,
-    /// How long each renewal is good for.
+    /// The ttl of each renewal.
     pub ttl: Duration,
 }
 
-/// How long a grant is trusted after a renewal has *begun*: the ttl less a margin of a tenth, at least 50 ms.
+/// The trust window: how long a grant is trusted after a renewal has *begun*. That is the ttl less
+/// a margin of a tenth, at least 50 ms.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -37,23 +38,24 @@ pub struct Window {
 const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
 impl Window {
-    /// The window of a ttl; none for one that is not longer than twice the margin, or too long to add up.
+    /// Returns the window of a ttl, or `None` if the ttl is not longer than twice the margin. A
+    /// ttl of more than a century counts as a century.
     pub fn new(ttl: Duration) -> Option<Self> {
         let century = Duration::from_secs(100 * 365 * 24 * 3600);
         (ttl > 2 * LEAST_MARGIN).then_some(Window { ttl: ttl.min(century) })
     }
 
-    /// Until when a grant or renewal that began at `start` is trusted.
+    /// Returns until when a grant or renewal that began at `start` is trusted.
     pub fn end(self, start: Duration) -> Duration {
         start + self.ttl - (self.ttl / 10).max(LEAST_MARGIN)
     }
 
-    /// How long after the start of one renewal the next one is due, at the latest.
+    /// Returns how long after the start of a renewal the next one is due, at the latest.
     pub fn interval(self) -> Duration {
         self.ttl / 3
     }
 
-    /// How long after a renewal that failed the next one is tried.
+    /// Returns how long after a failed renewal the next one is tried.
     pub(crate) fn pause(self) -> Duration {
         (self.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
@@ -61,7 +63,7 @@ impl Window {
 
 type Callback = Box<dyn FnOnce(&Loss) + Send>;
 
-/// A grant that a keeper renews, as its holder and the keeper share it.
+/// A grant that a keeper renews, shared by its holder and the keeper.
 pub struct Hold {
     grant: Grant,
     window: Window,
@@ -75,18 +77,19 @@ struct State {
     expires_at_ms: i64,
     /// When the next renewal is due.
     due: Duration,
-    /// The end of the window of a renewal inside a transaction of the holder's that is still open.
+    /// The end of the window of a renewal inside an open transaction of the holder.
     pending_until: Option<Duration>,
     /// Why the last renewal failed.
     trouble: Option<Loss>,
     loss: Option<Loss>,
     callbacks: Vec<Callback>,
-    /// Whether the holder has given it up.
+    /// The holder has given it up.
     ended: bool,
 }
 
 impl Hold {
-    /// A grant that was asked for at `start`, and whose row says that it ends at `expires_at_ms`.
+    /// Creates the hold of a grant that was requested at `start` and whose row expires at
+    /// `expires_at_ms`.
     pub fn new(grant: Grant, window: Window, start: Duration, expires_at_ms: i64) -> Self {
         let state = State {
             trusted_until: window.end(start),
@@ -102,32 +105,32 @@ impl Hold {
         Hold { grant, window, pid, state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// What is held.
+    /// Returns the grant.
     pub fn grant(&self) -> &Grant {
         &self.grant
     }
 
-    /// When the row said it ends, as of the last renewal.
+    /// Returns the expiry in the row, as of the last renewal.
     pub fn expires_at_ms(&self) -> i64 {
         self.state().expires_at_ms
     }
 
-    /// Until when it is trusted, if nothing else is heard of it.
+    /// Returns until when the grant is trusted if it is not renewed again.
     pub fn trusted_until(&self) -> Duration {
         self.state().trusted_until
     }
 
-    /// The trust window of its ttl.
+    /// Returns the trust window of its ttl.
     pub fn window(&self) -> Window {
         self.window
     }
 
-    /// Whether this is another process than the one that holds it.
+    /// Checks whether this process was forked from the one that holds the grant.
     pub fn is_forked(&self) -> bool {
         self.pid != std::process::id()
     }
 
-    /// Whether it can be trusted at `now`. Once it was lost, it stays lost.
+    /// Checks whether the grant can be trusted at `now`. A lost grant stays lost.
     pub fn check(&self, now: Duration) -> Result<(), Loss> {
         if self.is_forked() {
             return Err(Loss::Forked);
@@ -140,8 +143,8 @@ impl Hold {
             return Ok(());
         }
         let loss = state.trouble.clone().unwrap_or(Loss::Expired);
-        // While a transaction with a renewal in it is open, nobody else can be granted, and its COMMIT decides.
-        // Until then this is not trusted, and not lost either.
+        // While a transaction with a renewal in it is open, nobody else can be granted the name,
+        // and its COMMIT decides. Until then the grant is neither trusted nor lost.
         if state.pending_until.is_some_and(|end| now < end) {
             return Err(loss);
         }
@@ -149,8 +152,8 @@ impl Hold {
         Err(loss)
     }
 
-    /// Takes note of the answer to a renewal that was begun at `start` and answered at `now`: the new expiry, or
-    /// why not. `due` is when the next one is, if this one went well.
+    /// Records the answer to a renewal that began at `start` and was answered at `now`: the new
+    /// expiry, or the reason why not. `due` is the time of the next renewal if this one succeeded.
     pub(crate) fn settle(
         &self,
         start: Duration,
@@ -168,7 +171,8 @@ impl Hold {
                 state.trouble = Some(trouble);
                 state.due = now + self.window.pause();
             }
-            // One that answers late never prolongs trust: the holder may have been told already.
+            // A late answer never prolongs trust: the holder may have been told of the loss
+            // already.
             Ok(_) if now >= state.trusted_until && state.pending_until.is_none() => {}
             Ok(expires_at_ms) => {
                 state.trusted_until = state.trusted_until.max(self.window.end(start));
@@ -181,12 +185,13 @@ impl Hold {
         let _ = self.check(now);
     }
 
-    /// Takes note that a transaction of the holder's has renewed the row at `start`. Its COMMIT decides.
+    /// Records that a transaction of the holder has renewed the row at `start`. Its COMMIT
+    /// decides.
     pub fn renewing(&self, start: Duration) {
         self.state().pending_until = Some(self.window.end(start));
     }
 
-    /// The COMMIT that a renewal at `start` was waiting for has succeeded.
+    /// Records that the COMMIT of a renewal at `start` has succeeded.
     pub fn committed(&self, start: Duration, now: Duration, expires_at_ms: i64) {
         let mut state = self.state();
         state.pending_until = None;
@@ -199,12 +204,12 @@ impl Hold {
         }
     }
 
-    /// The transaction with the renewal in it was rolled back.
+    /// Records that the transaction with the renewal was rolled back.
     pub fn rolled_back(&self) {
         self.state().pending_until = None;
     }
 
-    /// Waits until it is lost, for at most `timeout`.
+    /// Waits until the grant is lost, for at most `timeout`.
     pub fn wait_lost(&self, timeout: Duration) -> Option<Loss> {
         if self.is_forked() {
             return Some(Loss::Forked);
@@ -214,23 +219,23 @@ impl Hold {
         waited.unwrap_or_else(PoisonError::into_inner).0.loss.clone()
     }
 
-    /// Why it was lost, if it was.
+    /// Returns why the grant was lost, if it was.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss.clone()
     }
 
-    /// Why the last renewal failed, if it did.
+    /// Returns why the last renewal failed, if it did.
     pub fn trouble(&self) -> Option<Loss> {
         self.state().trouble.clone()
     }
 
-    /// Whether its holder has given it up.
+    /// Checks whether the holder has given it up.
     pub fn is_ended(&self) -> bool {
         self.state().ended
     }
 
-    /// Has `callback` called on a thread of its own when it is lost; at once if it already is. One that ends as
-    /// it should is not lost.
+    /// Calls `callback` on a thread of its own when the grant is lost; at once if it already is. A
+    /// grant that is released by its holder is not lost.
     pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
         let mut state = self.state();
         match state.loss.clone() {
@@ -239,7 +244,7 @@ impl Hold {
         }
     }
 
-    /// The holder has given it up: nothing is told any more.
+    /// Ends the hold because the holder has given it up. No callback is called any more.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         state.ended = true;
@@ -247,13 +252,13 @@ impl Hold {
         self.changed.notify_all();
     }
 
-    /// Has it renewed as soon as can be.
+    /// Makes the next renewal due now.
     pub(crate) fn hurry(&self, now: Duration) {
         let mut state = self.state();
         state.due = state.due.min(now);
     }
 
-    /// When the keeper must look at it next, unless it is over.
+    /// Returns when the keeper must act next, or `None` if the hold is over.
     pub(crate) fn next(&self) -> Option<Duration> {
         let state = self.state();
         let going_on = state.loss.is_none() && !state.ended;
@@ -262,7 +267,7 @@ impl Hold {
         going_on.then(|| state.due.min(deadline))
     }
 
-    /// Whether it should be renewed at `now`, or a bit later.
+    /// Checks whether a renewal is due at `now`, or soon after if `ahead`.
     pub(crate) fn is_due(&self, now: Duration, ahead: bool) -> bool {
         let state = self.state();
         let reach = if ahead { now + self.window.ttl / 6 } else { now };
@@ -288,17 +293,17 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// Calls back on another thread: what the caller does there must not hold up the renewals of others.
+/// Runs callbacks on another thread, so that they do not delay the renewals of other holds.
 fn call(callbacks: Vec<Callback>, loss: Loss) {
     if callbacks.is_empty() {
         return;
     }
-    // One that panics must not keep the others from being called.
+    // A callback that panics must not keep the others from being called.
     let told = move || {
         for callback in callbacks {
             let _ = catch_unwind(AssertUnwindSafe(|| callback(&loss)));
         }
     };
-    // Where there is no thread to be had, there is nobody left to tell.
+    // If no thread can be started, the callbacks are not called.
     let _ = std::thread::Builder::new().name("litelease loss".into()).spawn(told);
 }

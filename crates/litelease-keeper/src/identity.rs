@@ -1,17 +1,18 @@
-//! Owner texts that no two holds share, that tell which process it was, and by which its death can be proved.
+//! Owner texts: unique to one hold, naming its process, and sufficient to prove that the process
+//! is dead.
 //!
-//! A death counts as proved only where nothing else can explain what is seen. Everything else is unknown, and then a
-//! lease ends when its time is up.
+//! A process counts as dead only if nothing else can explain what the system reports. Otherwise
+//! its state is unknown, and the lease expires normally.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::process::{self, Seen};
 
-/// Which process holds a lease, as its owner text tells:
+/// The process that holds a lease, as written in the owner text:
 /// `HOST pid 4711 start 8473 boot 5f0c… pidns 4026531836 timens 4026531834 hold 0193…`.
 ///
-/// The last word is unique to one acquisition; it starts with its time.
+/// The last word is unique to one acquisition and starts with its time.
 ///
 /// ```
 /// # use litelease_keeper::{Identity, HolderKind, Liveness};
@@ -23,21 +24,23 @@ use crate::process::{self, Seen};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The host's name.
+    /// The host name.
     pub host: String,
     /// The process.
     pub pid: u32,
-    /// When that process started, in the kernel's ticks since boot: a number that is used again later belongs
-    /// to another process.
+    /// When the process started, in kernel ticks since boot. It tells a reused process number from
+    /// the original.
     pub start: Option<u64>,
-    /// Where that process can be found, and what it is to the lease. Not in texts of systems that do not tell.
+    /// The scope of the process number, and the role of the process. `None` on systems that do not
+    /// provide the scope.
     pub holder: Option<(PidScope, HolderKind)>,
     /// 32 hex digits, unique to this acquisition.
     pub unique: String,
 }
 
-/// Where a process number and a start time mean something: numbers are given per pid namespace, start times are
-/// counted from boot and shown as the time namespace of the reader has them.
+/// The scope in which a process number and a start time are valid. Numbers belong to a pid
+/// namespace. Start times count from boot and are shown relative to the time namespace of the
+/// reader.
 ///
 /// ```
 /// # use litelease_keeper::PidScope;
@@ -53,7 +56,7 @@ pub struct PidScope {
     pub time_namespace: u64,
 }
 
-/// What a process is to a lease that names it.
+/// The role of the process that a lease names.
 ///
 /// ```
 /// # use litelease_keeper::{Identity, HolderKind};
@@ -63,51 +66,54 @@ pub struct PidScope {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HolderKind {
-    /// It holds the lease, and nobody does when it has ended.
+    /// The process holds the lease. When it has ended, nobody does.
     Hold,
-    /// It holds the lease for a process group that does the work: nobody does when both have ended.
+    /// The process holds the lease for a process group that does the work. When both have ended,
+    /// nobody does.
     Run {
         /// The number of the group.
         group: u32,
     },
-    /// It has called a program that claimed the lease. What happens with the lease is not known.
+    /// The process has called a program that claimed the lease. Who uses the lease is unknown.
     Claim,
-    /// It has made a lock that may be unlocked by another process.
+    /// The process has taken a lock that another process may unlock.
     Lock,
 }
 
-/// Whether the process of an identity is still there.
+/// Whether the process of an identity is still running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
-    /// It is.
+    /// The process is running.
     Alive,
-    /// It is not: it ended, and so has its group, if it had one.
+    /// The process has ended, and so has its group, if it had one.
     Dead,
-    /// Nobody can tell from here: it is on another host or in another container, or this system does not say.
+    /// It cannot be known from here: the process is on another host or in another container, or
+    /// this system does not provide the information.
     Unknown,
 }
 
 impl Identity {
-    /// This process, for one acquisition.
+    /// Returns the identity of this process, for one acquisition.
     pub fn new(kind: HolderKind) -> Self {
         Identity::of(std::process::id(), kind)
     }
 
-    /// The process that has started this one, for a program that claims on behalf of its caller.
+    /// Returns the identity of the parent process, for a program that claims on behalf of its
+    /// caller.
     pub fn of_parent() -> Self {
         Identity::of(std::os::unix::process::parent_id(), HolderKind::Claim)
     }
 
     fn of(pid: u32, kind: HolderKind) -> Self {
         let scope = PidScope::here();
-        // Without a scope, the start might be another process's, by another numbering.
+        // Without a scope, the number might mean another process, and so the start time.
         let start = scope.as_ref().and_then(|_| process::start_of(pid));
         let holder = start.and(scope).map(|scope| (scope, kind));
         Identity { host: host(), pid, start, holder, unique: unique() }
     }
 
-    /// Reads an owner text that was written by [`Identity`], in whichever language. Texts of earlier versions tell the
-    /// process, and nothing by which its death could be proved.
+    /// Parses an owner text that was written by [`Identity`], in any language. Texts of earlier
+    /// versions name the process but cannot prove its death.
     pub fn parse(owner: &str) -> Option<Self> {
         let words: Vec<&str> = owner.split(' ').collect();
         let (&unique, words) = words.split_last()?;
@@ -130,16 +136,16 @@ impl Identity {
         is_unique.then_some(Identity { host, pid, start, holder, unique })
     }
 
-    /// When it was acquired, in Unix milliseconds, if the text tells.
+    /// Returns when the lease was acquired, in Unix milliseconds, if the text has it.
     pub fn since_ms(&self) -> Option<i64> {
         self.start?;
         i64::from_str_radix(self.unique.get(..12)?, 16).ok()
     }
 
-    /// Whether that process is still there.
+    /// Checks whether the process is still running.
     ///
-    /// It is dead if the system knows no such process, if the number is another process's by now, or if all of its
-    /// threads have ended. A process group must have ended, too.
+    /// It is dead if there is no such process, if the number belongs to another process by now, or
+    /// if all of its threads have ended. Its process group, if any, must have ended, too.
     pub fn liveness(&self) -> Liveness {
         let (Some((scope, kind)), Some(start)) = (&self.holder, self.start) else {
             return Liveness::Unknown;
@@ -160,19 +166,22 @@ impl Identity {
         }
     }
 
-    /// Whether nobody holds a lease any more that has this owner text: the process was the holder, and it is dead.
+    /// Checks whether a lease with this owner text has lost its holder: the process was the
+    /// holder, and it is dead.
     ///
-    /// Never for a process that merely claimed it for others, such as a script's shell.
+    /// Always false for a process that only claimed the lease for others, such as a script's
+    /// shell.
     pub fn is_dead(&self) -> bool {
         let is_holder = matches!(self.holder, Some((_, HolderKind::Hold | HolderKind::Run { .. })));
-        // Most holders are alive, and that is cheaper to see than where they are.
+        // Most holders are alive, and that is cheaper to check than the scope.
         let has_ended = |start| process::look_at(self.pid, start) == Seen::Ended;
         is_holder && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
     }
 }
 
 impl PidScope {
-    /// Returns the scope of this process, if the system tells and its /proc shows the processes of this scope.
+    /// Returns the scope of this process, if the system provides it and /proc shows the processes
+    /// of this scope.
     pub fn here() -> Option<Self> {
         process::scope()
     }
@@ -215,7 +224,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// 32 hex digits that are never given twice: the time in milliseconds, and 80 random bits.
+/// Returns 32 hex digits that are unique: the time in milliseconds, and 80 random bits.
 ///
 /// ```
 /// # use litelease_keeper::unique;
@@ -224,7 +233,7 @@ impl fmt::Display for Identity {
 /// ```
 pub fn unique() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // No system without entropy is known; then process and nanoseconds must do.
+    // Without entropy (no such system is known), process number and nanoseconds must do.
     let random = random().unwrap_or(u128::from(std::process::id()) << 64 | since.as_nanos());
     let low = random & ((1 << 80) - 1);
     format!("{:012x}{low:020x}", since.as_millis() & ((1 << 48) - 1))
@@ -233,20 +242,20 @@ pub fn unique() -> String {
 /// Returns 128 random bits from the system.
 fn random() -> Option<u128> {
     let mut bytes = [0u8; 16];
-    // With musl, the libc crate has only the first of the two.
+    // For musl, the libc crate has only `getrandom`.
     #[cfg(target_os = "linux")]
-    // SAFETY: the buffer is ours, and as long as is said.
+    // SAFETY: the buffer is writable and has the given length.
     let is_filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } == 16;
     #[cfg(not(target_os = "linux"))]
-    // SAFETY: the buffer is ours, and as long as is said.
+    // SAFETY: the buffer is writable and has the given length.
     let is_filled = unsafe { libc::getentropy(bytes.as_mut_ptr().cast(), bytes.len()) } == 0;
     is_filled.then(|| u128::from_le_bytes(bytes))
 }
 
-/// The host's name, as one word.
+/// Returns the host name as one word.
 fn host() -> String {
     let mut name = [0u8; 256];
-    // SAFETY: the buffer is ours, and its last byte stays 0.
+    // SAFETY: the buffer is writable, and its last byte stays 0.
     unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
     let name = String::from_utf8_lossy(&name[..end]).replace(char::is_whitespace, "-");

@@ -1,4 +1,5 @@
-//! The keeper: one thread that renews all holds of a process, those of one file in one transaction.
+//! The keeper: one thread that renews all holds of a process. Holds of one file share a
+//! transaction.
 
 use std::fmt;
 use std::path::Path;
@@ -10,32 +11,34 @@ use std::time::{Duration, Instant};
 use crate::watch::{Listener, watch};
 use crate::{Clock, Grant, Hold, Loss};
 
-/// The rows of one file, on a connection of the keeper's own. A call must come back soon, also when the file
-/// is locked: other files are waiting.
+/// The rows of one file, on the keeper's own connection. A call must return soon, even if the file
+/// is locked, because other files are waiting.
 pub trait Rows: Send {
-    /// Renews these grants in one transaction: for each its new expiry in Unix milliseconds, or why not.
+    /// Renews these grants in one transaction. Returns for each the new expiry in Unix
+    /// milliseconds, or the reason why not.
     fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>>;
 
-    /// Ends this grant. One that is no longer current is left alone, and that is the answer.
+    /// Releases this grant. Returns an error, and changes nothing, if it is no longer current.
     fn release(&mut self, grant: &Grant) -> Result<(), Loss>;
 
-    /// Whether the row still names this grant, as far as a look without the write lock can tell.
+    /// Checks whether the row still names this grant, without taking the write lock.
     fn is_current(&mut self, grant: &Grant) -> bool;
 
-    /// Whether the file is no longer where it was opened.
+    /// Checks whether the file is no longer at the path where it was opened.
     fn is_moved(&self) -> bool;
 }
 
-/// Keeps the holds of a process alive.
+/// Renews the holds of a process.
 ///
-/// It does nothing by itself: [`start`](Keeper::start) gives it a thread, tests call [`step`](Keeper::step).
+/// It does nothing by itself: [`start`](Keeper::start) starts its thread, and tests call
+/// [`step`](Keeper::step).
 pub struct Keeper {
     clock: Arc<dyn Clock>,
     groups: Mutex<Vec<Arc<Group>>>,
     alarm: Arc<Alarm>,
 }
 
-/// What wakes the keeper's thread before its time.
+/// Wakes the keeper's thread early.
 #[derive(Default)]
 struct Alarm {
     has_rung: Mutex<bool>,
@@ -47,9 +50,9 @@ struct Group {
     file: String,
     rows: Mutex<Box<dyn Rows>>,
     holds: Mutex<Vec<Arc<Hold>>>,
-    /// Given up by their holders when the file was in the way, and still to be released.
+    /// Holds that were given up while the file was locked, and still have to be released.
     leftovers: Mutex<Vec<Arc<Hold>>>,
-    /// Whether somebody has written the file since we last looked.
+    /// The file was written since the rows were last checked.
     was_written: AtomicBool,
     last_look: Mutex<Duration>,
     alarm: Arc<Alarm>,
@@ -57,24 +60,24 @@ struct Group {
 
 /// A hold and the way to give it up.
 pub struct Kept {
-    /// What the holder asks.
+    /// The hold, for its holder.
     pub hold: Arc<Hold>,
     group: Arc<Group>,
 }
 
-/// The keeper wakes up this often while it has something to keep, even if nothing is due.
+/// The keeper wakes up this often while it has holds, even if nothing is due.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// How often a release is tried again when the file is in the way.
+/// How long to wait before a release is tried again, if the file is locked.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Keeper {
-    /// A keeper with this clock, and no thread yet.
+    /// Creates a keeper with this clock and without a thread.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Keeper { clock, groups: Mutex::default(), alarm: Arc::default() }
     }
 
-    /// Gives it its thread, for as long as the process lives.
+    /// Starts the thread, which runs as long as the process.
     pub fn start(self: Arc<Self>) -> std::io::Result<()> {
         let body = move || loop {
             let next = self.step();
@@ -83,7 +86,8 @@ impl Keeper {
         thread::Builder::new().name("litelease keeper".into()).spawn(body).map(drop)
     }
 
-    /// Keeps `hold`, a grant in `file`. Its rows are opened if none of that file is held yet.
+    /// Begins to renew `hold`, a grant in `file`. Opens the rows if the keeper has no hold in that
+    /// file yet.
     pub fn keep<E>(
         &self,
         file: &str,
@@ -91,7 +95,7 @@ impl Keeper {
         open: impl FnOnce() -> Result<Box<dyn Rows>, E>,
     ) -> Result<Kept, E> {
         let mut groups = locked(&self.groups);
-        // What was opened before the file was replaced has a ghost of it.
+        // Rows that were opened before the file was replaced belong to the old file.
         let found = groups.iter().find(|group| group.file == file && !group.is_moved());
         let group = match found {
             Some(group) => group.clone(),
@@ -108,7 +112,7 @@ impl Keeper {
         Ok(Kept { hold, group })
     }
 
-    /// Takes note that somebody has written `file`: what is held in it is looked at soon. Where the system watches
+    /// Records that `file` was written: its holds are checked soon. Where the system can watch
     /// files, this happens by itself.
     pub fn was_written(&self, file: &str) {
         locked(&self.groups)
@@ -117,17 +121,17 @@ impl Keeper {
             .for_each(|group| group.nudge());
     }
 
-    /// Does everything that is due now, and answers when something is due next.
+    /// Does everything that is due now. Returns when something is due next.
     pub fn step(&self) -> Option<Duration> {
         self.alarm.reset();
         let groups = {
             let mut groups = locked(&self.groups);
-            // Whoever still has a hold of it may leave something to be released.
+            // A holder that still has a reference may leave a hold to be released.
             groups.retain(|group| Arc::strong_count(group) > 1 || !group.is_empty());
             groups.clone()
         };
         let step = |group: &Arc<Group>| {
-            // A file that is locked takes time, which must not keep the holds of others from being told.
+            // A locked file takes time. Losses in other files must be reported meanwhile.
             for hold in groups.iter().flat_map(|group| group.holds()) {
                 let _ = hold.check(self.clock.now());
             }
@@ -137,7 +141,8 @@ impl Keeper {
     }
 
     fn nap(&self, next: Option<Duration>) {
-        // After a suspend an alarm is late, so that the naps are short. Without anything to keep there is none.
+        // Sleeps are short, because a timer fires late after a suspend. Without holds, sleep until
+        // woken.
         let has_none = locked(&self.groups).is_empty();
         let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
         self.alarm.wait(if has_none { Duration::MAX } else { left.min(LONGEST_NAP) });
@@ -185,13 +190,14 @@ impl Group {
         holds.iter().filter_map(|hold| hold.next()).chain(next_look).chain(next_release).min()
     }
 
-    /// Looks whether the holds are still what the rows say, if anybody has written the file, and answers when to
-    /// look if not now. What is not is renewed at once: the answer to that is the reason.
+    /// Checks the holds against the rows if the file was written. Returns when to check if it is
+    /// too early. A hold that does not match its row is renewed at once: the answer to that gives
+    /// the reason.
     fn look(&self, holds: &[Arc<Hold>], now: Duration) -> Option<Duration> {
         if !self.was_written.load(Ordering::SeqCst) {
             return None;
         }
-        // A file that is written all the time is not looked at all the time.
+        // A file that is written constantly is not checked constantly.
         let pause = holds.iter().map(|hold| hold.window().pause()).min()?;
         let mut last_look = locked(&self.last_look);
         if now < *last_look + pause {
@@ -208,7 +214,8 @@ impl Group {
         None
     }
 
-    /// Renews all that are due, and those that soon will be: so they stay together from then on.
+    /// Renews all holds that are due or soon will be, so that they share transactions from then
+    /// on.
     fn renew(&self, holds: &[Arc<Hold>], clock: &dyn Clock) {
         let mut rows = locked(&self.rows);
         let start = clock.now();
@@ -229,9 +236,9 @@ impl Group {
             return;
         }
         let mut rows = locked(&self.rows);
-        // What has run out needs no release any more.
+        // A hold that has expired needs no release.
         leftovers.retain(|hold| now < hold.trusted_until());
-        // If the file is in the way of one, it is in the way of all.
+        // If the file is locked for one release, it is locked for all.
         let mut is_blocked = false;
         leftovers.retain(|hold| {
             is_blocked = is_blocked
@@ -264,8 +271,9 @@ impl Listener for Group {
 }
 
 impl Kept {
-    /// Gives the hold up and releases its row. If the file is still in the way after `patience`, the keeper goes
-    /// on trying until the lease is over, and the trouble is the answer. In a forked process nothing happens.
+    /// Gives the hold up and releases its row. If the file is still locked after `patience`,
+    /// returns the error, and the keeper goes on trying until the lease is over. Does nothing in a
+    /// forked process.
     pub fn release(&self, patience: Duration) -> Result<(), Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
@@ -273,7 +281,7 @@ impl Kept {
         self.hold.end();
         let begin = Instant::now();
         loop {
-            // A renewal that is under way is waited for here, and one that comes later is rejected by the row.
+            // This waits for a renewal that is under way. The row rejects a later one.
             let answer = locked(&self.group.rows).release(self.hold.grant());
             match answer {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
@@ -305,7 +313,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Up to a tenth of the interval: processes that were started together drift apart.
+/// Returns up to a tenth of the interval, so that processes that were started together drift
+/// apart.
 fn jitter(interval: Duration, start: Duration) -> Duration {
     let seed = start.as_micros() as u64 ^ u64::from(std::process::id()) << 32;
     // Multiplicative hashing; the upper ten bits are as good as random.

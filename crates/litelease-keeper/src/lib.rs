@@ -1,7 +1,9 @@
-//! Time and threads: keeping grants alive, telling when one is over, waiting for another.
+//! Time and threads: renews grants in the background, reports when one is lost, and waits for
+//! others.
 //!
-//! This crate knows neither the rules nor SQL. What it renews is handed in as [`Rows`], the time as a
-//! [`Clock`], so that tests step a clock instead of sleeping. Most programs want the `litelease` crate.
+//! This crate knows neither the rules nor SQL. The caller passes the rows as [`Rows`] and the time
+//! as a [`Clock`], so that tests step a clock instead of sleeping. Most programs want the
+//! `litelease` crate.
 
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;

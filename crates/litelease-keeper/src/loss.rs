@@ -1,4 +1,4 @@
-//! Why a hold is over.
+//! Why a hold was lost.
 
 use std::fmt;
 
@@ -13,37 +13,37 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Somebody else was granted the name since, under this token.
+    /// The name was granted to another owner since, under this token.
     Superseded {
         /// The newest token.
         by: i64,
-        /// Who has the name now, if anybody does.
+        /// The current owner, if there is one.
         owner: Option<String>,
     },
-    /// Its time was up before it could be renewed: this process was stopped, asleep or starved.
+    /// The trust window ended before a renewal: this process was stopped, asleep or starved.
     Expired,
-    /// The grant was released, and not by its holder.
+    /// The grant was released by another process or handle.
     ReleasedElsewhere,
     /// Renewals failed until the trust window was over.
     CannotRenew {
         /// The last error.
         error: String,
     },
-    /// Somebody held the file's write lock until the trust window was over.
+    /// Another writer held the file's write lock until the trust window was over.
     BlockedByWriter {
-        /// The process, where the system tells.
+        /// The process of the writer, if the system provides it.
         pid: Option<u32>,
     },
     /// An operator ended the grant.
     Broken,
     /// The database file was moved, deleted, replaced or restored: it no longer knows this grant.
     FileReplaced,
-    /// This is a forked process: the hold is its parent's.
+    /// This is a forked process: the hold belongs to its parent.
     Forked,
 }
 
 impl Loss {
-    /// The name of the case in one word, for programs.
+    /// Returns the name of the case in one word, for programs.
     pub fn kind(&self) -> &'static str {
         match self {
             Loss::Superseded { .. } => "superseded",
@@ -57,7 +57,8 @@ impl Loss {
         }
     }
 
-    /// Whether trying again may help: the file was in the way, and not the row.
+    /// Checks whether trying again may help: the file was locked or failed, and the row did not
+    /// refuse.
     pub fn may_pass(&self) -> bool {
         matches!(self, Loss::CannotRenew { .. } | Loss::BlockedByWriter { .. })
     }

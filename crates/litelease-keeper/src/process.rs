@@ -1,6 +1,7 @@
-//! What the system tells about a process: whether it is there, since when, and whose numbers these are.
+//! What the system reports about a process: whether it runs, since when, and in which scope.
 //!
-//! All of it is Linux. Elsewhere there is no scope, so no owner text names one, and nobody is found dead.
+//! All of this is for Linux. On other systems there is no scope, so no owner text has one and no
+//! process is found dead.
 
 use std::fs;
 use std::io;
@@ -8,18 +9,19 @@ use std::os::unix::fs::MetadataExt;
 
 use crate::identity::PidScope;
 
-/// What is seen of a process.
+/// What the system reports about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// It is there, and at least one thread of it has not ended.
+    /// It is running: at least one of its threads has not ended.
     Alive,
-    /// It has ended: there is no such process, or it is another one, or all of its threads have ended.
+    /// It has ended: there is no such process, or the number belongs to another one, or all
+    /// threads have ended.
     Ended,
-    /// Nothing that would prove either.
+    /// Neither can be proved.
     Nothing,
 }
 
-/// Looks whether the process of this number that started at `start` is there.
+/// Checks whether the process with this number that started at `start` is running.
 pub(crate) fn look_at(pid: u32, start: u64) -> Seen {
     let Some(number) = libc::pid_t::try_from(pid).ok().filter(|pid| *pid > 0) else {
         return Seen::Nothing;
@@ -27,10 +29,10 @@ pub(crate) fn look_at(pid: u32, start: u64) -> Seen {
     if is_nobody(number) {
         return Seen::Ended;
     }
-    // It may be hidden, or somebody else's, or have ended just now: then there is nothing to read.
+    // Nothing can be read if it is hidden, belongs to another user, or has ended just now.
     match stat(pid) {
         Some((_, now)) if now != start => Seen::Ended,
-        // The main thread has ended. Others may be at work.
+        // The main thread has ended. Others may still run.
         Some(('Z' | 'X' | 'x', _)) => match has_other_threads(pid) {
             Some(true) => Seen::Alive,
             Some(false) => Seen::Ended,
@@ -41,24 +43,24 @@ pub(crate) fn look_at(pid: u32, start: u64) -> Seen {
     }
 }
 
-/// Whether nobody is in a process group any more, not even somebody who has ended and was not waited for.
+/// Checks whether a process group is empty: not even a zombie is left in it.
 pub(crate) fn is_group_gone(group: u32) -> bool {
-    // 0 and -1 would mean other processes.
+    // For kill(), 0 and -1 mean other processes.
     libc::pid_t::try_from(group).is_ok_and(|group| group > 1 && is_nobody(-group))
 }
 
-/// When a process started, in ticks since boot.
+/// Returns when a process started, in ticks since boot.
 pub(crate) fn start_of(pid: u32) -> Option<u64> {
     Some(stat(pid)?.1)
 }
 
-/// Returns the scope of this process, if /proc tells and shows the processes of that scope.
+/// Returns the scope of this process, if /proc provides it and shows the processes of that scope.
 pub(crate) fn scope() -> Option<PidScope> {
     if !cfg!(target_os = "linux") || !is_own_proc() {
         return None;
     }
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
-    // Of this thread: the main one may have ended.
+    // Of this thread, because the main thread may have ended.
     let namespace = |kind: &str| fs::metadata(format!("/proc/thread-self/ns/{kind}"));
     let time_namespace = match namespace("time") {
         Ok(found) => found.ino(),
@@ -71,31 +73,34 @@ pub(crate) fn scope() -> Option<PidScope> {
     is_word.then_some(PidScope { boot, pid_namespace, time_namespace })
 }
 
-/// Whether /proc has the numbers of this process's own namespace. One that was mounted outside of it shows other
-/// processes under the same numbers, and this one with the numbers of all namespaces in between.
+/// Checks whether /proc shows the pid namespace of this process. A /proc that was mounted outside
+/// of it shows other processes under the same numbers, and lists this one with its numbers in all
+/// namespaces in between.
 fn is_own_proc() -> bool {
     let Ok(status) = fs::read_to_string("/proc/thread-self/status") else { return false };
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
 }
 
-/// Whether the system says that there is no such process, or no such group if the number is negative.
+/// Checks whether there is no such process, or no such group if the number is negative.
 fn is_nobody(number: libc::pid_t) -> bool {
-    // SAFETY: no pointers are involved; signal 0 only asks.
+    // SAFETY: no pointers are involved, and signal 0 is not delivered.
     let asked = unsafe { libc::kill(number, 0) };
     asked != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The state of a process's main thread, and when it started: the 3rd and the 22nd field of its `stat`.
+/// Returns the state of a process's main thread, and when it started: fields 3 and 22 of its
+/// `stat`.
 fn stat(pid: u32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, with anything in it.
+    // The second field is the program's name in parentheses, which may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
-/// Whether a process has threads besides its main one, if the system tells.
+/// Checks whether a process has threads besides its main one. Returns `None` if the system cannot
+/// say.
 fn has_other_threads(pid: u32) -> Option<bool> {
     let main = pid.to_string();
     let mut is_main_there = false;
@@ -105,7 +110,7 @@ fn has_other_threads(pid: u32) -> Option<bool> {
             false => return Some(true),
         }
     }
-    // A list without it was made while everything was taken down.
+    // A list without the main thread was read while the process was being removed.
     is_main_there.then_some(false)
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for a name: how long to nap, and what ends a nap early.
+//! Waiting for a name: how long to sleep, and what ends a sleep early.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::Bell;
 use crate::watch::watch;
 
-/// A waiter looks this often even if nothing was heard.
+/// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);
 
-/// How long a waiter may nap before it looks again: until the holder's lease ends, until its own deadline, and
-/// never for long, since a wake-up is only a hint.
+/// Returns how long a waiter may sleep before it checks again: until the holder's lease ends or
+/// its own deadline, and never long, since a wake-up is only a hint.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -27,9 +27,10 @@ pub fn nap(until_expiry_ms: i64, left: Duration) -> Duration {
     until_expiry.max(Duration::from_millis(1)).min(SLOW_POLL).min(left)
 }
 
-/// Whoever waits at a file: it hears when others of ours ring, and sees when anybody writes.
+/// A waiter at a database file. It is woken when a process rings the bell, and when any process
+/// writes the file.
 ///
-/// Where the system has neither, or does not allow it, a nap is just a nap.
+/// Where the system provides neither, it only sleeps.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -48,7 +49,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// Starts to listen at a database file. What happens from now on ends a nap.
+    /// Starts to listen at a database file. Events from now on end a sleep.
     pub fn at(file: &Path) -> Self {
         let bell = Bell::create(file).ok().map(Arc::new);
         if let Some(bell) = &bell {
@@ -57,16 +58,18 @@ impl Waiter {
         Waiter { bell }
     }
 
-    /// What was heard so far. Asked before looking, so that a ring in between is not missed.
+    /// Returns a number that changes with every ring. Read it before checking the row, so that no
+    /// ring is missed.
     pub fn heard(&self) -> u32 {
         self.bell.as_ref().map_or(0, |bell| bell.heard())
     }
 
-    /// Naps until something new is heard, for at most `time`.
+    /// Sleeps until the bell rings, for at most `time`. Returns at once if it has rung since
+    /// `heard`.
     pub fn nap(&self, heard: u32, time: Duration) {
         match &self.bell {
             Some(bell) => bell.listen(heard, time),
-            // Nothing will be heard, so it looks more often.
+            // Nothing can wake it, so it checks more often.
             None => std::thread::sleep(time.min(Duration::from_millis(100))),
         }
     }

@@ -1,4 +1,5 @@
-//! Seeing the commits of those who do not ring: one thread per process that watches files being written.
+//! Notices the commits of programs that do not ring the bell: one thread per process watches files
+//! with inotify.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -11,19 +12,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
-/// Whoever wants to know that a file was written. A nudge is a hint.
+/// Is told when a file was written. A nudge is only a hint.
 pub(crate) trait Listener: Send + Sync {
     fn nudge(&self);
 }
 
-/// The event of a write comes before its commit can be seen, so those who wait are woken a few times: after these
-/// pauses, in microseconds.
+/// The event of a write arrives before its commit is visible, so listeners are nudged several
+/// times: after these pauses, in microseconds.
 const BURST: [u64; 7] = [0, 250, 500, 1000, 2000, 4000, 8000];
 
-/// Who listens to which watch.
+/// The listeners of each watch.
 type Listeners = HashMap<i32, Vec<Weak<dyn Listener>>>;
 
-/// A write, or a deletion: the file's attributes change when it loses its name.
+/// A write, or a deletion: the attributes of a file change when it loses its name.
 const EVENTS: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF;
 
 struct Watcher {
@@ -32,9 +33,9 @@ struct Watcher {
     listeners: Mutex<Listeners>,
 }
 
-/// From now on, `listener` is nudged when a database file or its -wal is written or deleted.
+/// Nudges `listener` from now on when a database file or its -wal is written or deleted.
 ///
-/// Where the system has no more watches to give, the slow poll has to do.
+/// If the system has no more watches, waiters rely on the slow poll.
 pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
     static WATCHER: OnceLock<Option<Arc<Watcher>>> = OnceLock::new();
     let Some(watcher) = WATCHER.get_or_init(Watcher::start) else { return };
@@ -52,7 +53,7 @@ impl Watcher {
         if events < 0 {
             return None;
         }
-        // SAFETY: the descriptor is new, and nobody else's.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let events = unsafe { File::from_raw_fd(events) };
         let watcher = Arc::new(Watcher { events, listeners: Mutex::default() });
         let body = {
@@ -66,7 +67,8 @@ impl Watcher {
     fn add(&self, path: &Path, listener: Weak<dyn Listener>) {
         let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return };
         let mut listeners = self.listeners();
-        // SAFETY: the path ends with a NUL and lives until the call returns. Watching a file does not open it.
+        // SAFETY: the path ends with a NUL and lives until the call returns. Watching a file does
+        // not open it.
         let watch =
             unsafe { libc::inotify_add_watch(self.events.as_raw_fd(), path.as_ptr(), EVENTS) };
         if watch >= 0 {
@@ -76,7 +78,7 @@ impl Watcher {
         }
     }
 
-    /// Waits for writes and passes them on.
+    /// Waits for events and nudges their listeners.
     fn pass_on(&self) -> Option<()> {
         let mut buffer = [0; 4096];
         let length = (&self.events).read(&mut buffer).ok()?;
@@ -97,7 +99,7 @@ impl Watcher {
         Some(())
     }
 
-    /// Takes away the watches that nobody waits for any more.
+    /// Removes the watches that have no listeners any more.
     fn forget(&self, listeners: &mut Listeners, written: &[i32]) {
         for watch in written {
             let is_forgotten = listeners
@@ -116,8 +118,8 @@ impl Watcher {
     }
 }
 
-/// The watches that a buffer of events tells of. Each event is a header of 16 bytes, which starts with the watch
-/// and ends with the length of a name.
+/// Returns the watches in a buffer of events. Each event is a header of 16 bytes, which starts
+/// with the watch and ends with the length of a name.
 fn watches(mut events: &[u8]) -> Vec<i32> {
     let mut watches = Vec::new();
     while let Some((header, rest)) = events.split_first_chunk::<16>() {

@@ -1,12 +1,12 @@
-//! Where files cannot be watched: nobody is nudged, and the slow polls have to do.
+//! Systems where files cannot be watched: nothing is nudged, and waiters rely on the slow poll.
 
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whoever wants to know that a file was written.
+/// Is told when a file was written.
 pub(crate) trait Listener: Send + Sync {
     fn nudge(&self);
 }
 
-/// Nothing to watch.
+/// Does nothing on this system.
 pub(crate) fn watch<L: Listener + 'static>(_database: &Path, _listener: &Arc<L>) {}

@@ -1,4 +1,4 @@
-//! Answers as both versions of HTTP have them. An error is one clear sentence, with nothing secret in it.
+//! Responses, the same for both versions of HTTP. An error is one clear sentence without secrets.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use tokio::sync::mpsc;
 
 use crate::job::{Answer, Id, Job, JobError, Jobs, State};
 
-/// What a request is answered.
+/// The response to a request.
 pub(crate) struct Response {
     pub(crate) status: u16,
-    /// The type of the body.
+    /// The content type of the body.
     pub(crate) kind: &'static str,
     headers: Vec<(&'static str, Cow<'static, str>)>,
-    /// The number of the request, by which it is called in the log.
+    /// The number of the request, for its id.
     pub(crate) number: u64,
     pub(crate) body: Body,
 }
@@ -27,13 +27,13 @@ pub(crate) const ALWAYS: [(&str, &str); 3] = [
     ("cache-control", "no-store"),
 ];
 
-/// What follows the head.
+/// The body of a response.
 pub(crate) enum Body {
     Whole {
         text: Bytes,
         unsent: Option<Unsent>,
     },
-    /// One text after the other, until the sender is gone.
+    /// Texts, sent one after the other until the sender is gone.
     Stream(mpsc::Receiver<Bytes>),
 }
 
@@ -43,7 +43,7 @@ impl Response {
         Response { status, kind, headers: Vec::new(), number: 0, body }
     }
 
-    /// Whether it lends a slot that is to be given back if this is not sent.
+    /// Checks whether the response lends a slot that is returned if the response is not sent.
     pub(crate) fn is_grant(&self) -> bool {
         matches!(self.body, Body::Whole { unsent: Some(_), .. })
     }
@@ -57,7 +57,7 @@ impl Response {
         self
     }
 
-    /// Its own headers, besides those that every response has.
+    /// Returns the headers besides those that every response has.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.headers.iter().map(|(name, value)| (*name, &**value))
     }
@@ -66,12 +66,12 @@ impl Response {
 pub(crate) const JSON: &str = "application/json";
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 
-/// A request that is not done, and why.
+/// Why a request is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(crate) text: String,
-    /// The methods that there are, where it is for the method.
+    /// The methods that the path takes, for status 405.
     allow: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl From<HttpError> for Response {
     }
 }
 
-/// The response to an answer of the writer.
+/// Turns an answer of the committer into a response.
 pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
     match answer {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
@@ -139,10 +139,9 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
         Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
-        Answer::Lent(grant) => {
-            let borrowed = grant.borrowed;
-            let text = lent(&borrowed.lease_id, borrowed.slot, grant.ttl_ms).into();
-            let unsent = (!grant.has_key).then(|| Unsent {
+        Answer::Lent { borrowed, ttl_ms, has_key } => {
+            let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms).into();
+            let unsent = (!has_key).then(|| Unsent {
                 jobs: jobs.clone(),
                 id: id.clone(),
                 lease: Some(borrowed.lease_id),
@@ -154,7 +153,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
     }
 }
 
-/// A grant whose answer was not sent. If it never is, it is given back.
+/// A grant whose response was not sent yet. Dropping it returns the slot.
 pub(crate) struct Unsent {
     pub(crate) jobs: Jobs,
     pub(crate) id: Id,
@@ -162,7 +161,7 @@ pub(crate) struct Unsent {
 }
 
 impl Unsent {
-    /// It is the client's now.
+    /// Leaves the slot to the client: the response was sent.
     pub(crate) fn sent(mut self) {
         self.lease = None;
     }
@@ -171,13 +170,13 @@ impl Unsent {
 impl Drop for Unsent {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.take() {
-            // Where the writer is gone, the lease ends by itself.
+            // An error means that the committer is gone: then the lease expires.
             let _ = self.jobs.send(Job::GiveBack { id: self.id.clone(), lease });
         }
     }
 }
 
-/// The state of a pool for everybody to see.
+/// Writes the public state of a pool as JSON.
 pub(crate) fn state(state: &State) -> Value {
     let slots = state.slots.iter().map(|row| {
         let left_ms = row.slot.expires_at_ms.saturating_sub(state.now_ms).max(0);
@@ -202,7 +201,7 @@ fn pool(id: &Id, info: PoolInfo) -> Value {
     json!({ "id": &**id, "count": count, "in_use": in_use, "available": available })
 }
 
-/// Written by hand: it is what most requests are answered.
+/// Writes a lease as JSON. By hand: this is the answer to most requests.
 fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Vec<u8> {
     let mut text = Vec::with_capacity(192);
     put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
@@ -220,7 +219,7 @@ fn put(text: &mut Vec<u8>, before: &str, value: impl serde::Serialize) {
     let _ = serde_json::to_writer(text, &value);
 }
 
-/// Milliseconds as seconds, without a fraction where there is none.
+/// Converts milliseconds to seconds, as a whole number if it is one.
 fn seconds(ms: i64) -> Value {
     match ms % 1000 {
         0 => (ms / 1000).into(),

@@ -1,4 +1,5 @@
-//! The same HTTP in front of something else than the file: what benchmarks compare the service with.
+//! Serves the same HTTP in front of another store than the SQLite file, for benchmarks to compare
+//! with. Behind the feature `bench-backend`.
 
 use std::future::Future;
 use std::io;
@@ -7,45 +8,46 @@ use litelease::{Borrowed, PoolInfo, SlotInfo};
 use tokio::net::TcpListener;
 
 use crate::Options;
-use crate::job::{Answer, Answered, Answers, Job, JobError, Lent, Receiver};
+use crate::job::{Answer, Answered, Answers, Job, JobError, Receiver};
 use crate::server::run_before;
 
-/// What keeps the slots instead of the file.
+/// A store of slots.
 pub trait Keeper: Send + 'static {
-    /// Does what was requests together, and answers in the same order once it is durable.
+    /// Does the requests of one batch, and returns a reply to each, in order, once all are
+    /// durable.
     fn commit(&mut self, requests: &[Request]) -> io::Result<Vec<Reply>>;
 }
 
-/// What it is requests.
+/// One request to the store.
 pub enum Request {
-    /// Make a pool of so many slots.
+    /// Create the pool, with so many slots.
     Register(i64),
-    /// Lend the lowest free one for so many milliseconds.
+    /// Lend the lowest free slot for so many milliseconds.
     Borrow(i64),
-    /// Take back the one with this lease.
+    /// Take back the slot with this lease.
     Return(String),
 }
 
-/// What it answers.
+/// The reply to a request.
 pub enum Reply {
-    /// There is the pool.
+    /// The pool exists.
     Registered,
     /// This slot was lent out.
     Lent(Borrowed),
-    /// None is free.
+    /// No slot is free.
     Nothing,
-    /// Whether it was still the borrower's.
+    /// The slot was returned: true if the lease was still live.
     Returned(bool),
 }
 
 impl Reply {
-    /// A slot that was lent out.
+    /// Makes the reply of a slot that was lent out.
     pub fn lent(lease: String, position: i64, token: i64, expires_at_ms: i64) -> Self {
         Reply::Lent(Borrowed { lease_id: lease, slot: SlotInfo { position, token, expires_at_ms } })
     }
 }
 
-/// Serves until `shutdown` is there. Nobody waits for a slot here, and there is one pool.
+/// Serves until `shutdown` completes. There is one pool, and a borrow never waits.
 pub async fn run(
     listener: TcpListener,
     options: Options,
@@ -68,7 +70,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
                     (Request::Borrow(borrow.ttl_ms), borrow.id, borrow.reply, borrow.ttl_ms)
                 }
                 Job::Return { id, lease, reply } => (Request::Return(lease), id, reply, 0),
-                // Whoever asks for something else is replies so when the reply is dropped.
+                // Dropping the reply of any other job answers it with 503.
                 _ => continue,
             };
             requests.push(request);
@@ -94,7 +96,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
 fn as_answer(reply: Reply, ttl_ms: i64) -> Result<Answer, JobError> {
     Ok(match reply {
         Reply::Registered => Answer::Pool(PoolInfo { count: 0, in_use: 0 }),
-        Reply::Lent(borrowed) => Answer::Lent(Lent { borrowed, ttl_ms, has_key: false }),
+        Reply::Lent(borrowed) => Answer::Lent { borrowed, ttl_ms, has_key: false },
         Reply::Nothing => Answer::Nothing,
         Reply::Returned(returned) => Answer::Returned(returned),
     })

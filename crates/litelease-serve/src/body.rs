@@ -1,4 +1,4 @@
-//! Bodies of requests, checked against the fields of their call.
+//! Parses the bodies of requests and checks them against the fields of their call.
 
 use std::fmt::{self, Formatter};
 
@@ -6,12 +6,12 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::answer::HttpError;
-use crate::calls::{Field, Kind};
+use crate::calls::{Field, FieldKind};
 
-/// The longest body.
+/// The longest body that is accepted, in bytes.
 pub(crate) const LONGEST: usize = 16 * 1024;
 
-/// The fields of a body, checked.
+/// The checked fields of a body. Fields that the call does not have keep their default.
 #[derive(Default)]
 pub(crate) struct Fields {
     pub(crate) count: i64,
@@ -19,24 +19,24 @@ pub(crate) struct Fields {
     pub(crate) wait: f64,
     pub(crate) note: Option<String>,
     pub(crate) lease: String,
-    /// Those that are there, by their bits.
+    /// Which fields the body has, as bits.
     given: u8,
 }
 
-/// Checks the fields of a JSON object against those that are wanted.
+/// Parses a JSON object and checks its fields against `wanted`.
 pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, HttpError> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
     let checked = json.deserialize_map(Members(wanted));
     checked.and_then(|checked| json.end().map(|()| checked)).unwrap_or_else(|error| {
-        // Its own text may have something of the body in it.
+        // The text of the parser's error may quote the body, which may hold secrets.
         let (line, column) = (error.line(), error.column());
         let text = format!("the body is not a JSON object (line {line}, column {column})");
         Err(HttpError::new(400, text))
     })
 }
 
-/// The members of a JSON object, one after the other. What is wrong with one of them is told once all have been read: a body
-/// that is no JSON is refused for that.
+/// Visits the members of a JSON object. An error in a member is reported after all were read, so
+/// that a body that is not JSON is refused for that.
 struct Members<'a>(&'a [Field]);
 
 impl<'de> Visitor<'de> for Members<'_> {
@@ -56,7 +56,7 @@ impl<'de> Visitor<'de> for Members<'_> {
     }
 }
 
-/// The name of a member, which is that of one of these fields.
+/// Visits the name of a member, which must be one of these fields.
 struct Name<'a>(&'a [Field]);
 
 impl<'de, 'a> DeserializeSeed<'de> for Name<'a> {
@@ -95,23 +95,23 @@ impl Fields {
         let seconds =
             |least: fn(f64) -> bool| value.as_f64().filter(|n| n.is_finite() && least(*n));
         match field.kind {
-            Kind::Count => match value.as_i64() {
+            FieldKind::Count => match value.as_i64() {
                 Some(count @ 0..) => self.count = count,
                 _ => return refuse("a whole number, 0 or more"),
             },
-            Kind::Ttl => match seconds(|seconds| seconds > 0.0) {
+            FieldKind::Ttl => match seconds(|seconds| seconds > 0.0) {
                 Some(ttl) => self.ttl = ttl,
                 None => return refuse("a number of seconds above 0"),
             },
-            Kind::Wait => match seconds(|seconds| seconds >= 0.0) {
+            FieldKind::Wait => match seconds(|seconds| seconds >= 0.0) {
                 Some(wait) => self.wait = wait,
                 None => return refuse("a number of seconds, 0 or more"),
             },
-            Kind::Note => match value {
+            FieldKind::Note => match value {
                 Value::String(note) if note.len() <= 200 => self.note = Some(note),
                 _ => return refuse("a text of at most 200 bytes"),
             },
-            Kind::Text => match value {
+            FieldKind::Text => match value {
                 Value::String(text) => self.lease = text,
                 _ => return refuse("a text"),
             },
@@ -119,7 +119,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Itself, if none of these is missing that must be there.
+    /// Checks that no required field is missing.
     fn complete(self, wanted: &[Field]) -> Result<Self, HttpError> {
         match wanted.iter().find(|field| field.required && !self.has(field)) {
             Some(field) => Err(HttpError::new(400, format!("{} is missing", field.name))),
@@ -132,7 +132,7 @@ impl Fields {
     }
 }
 
-/// The bit of a field among those that are given: no call has two of a kind.
+/// Returns the bit of a field in `given`. No call has two fields of one kind.
 fn bit(field: &Field) -> u8 {
     1 << field.kind as u8
 }

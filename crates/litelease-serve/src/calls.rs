@@ -1,47 +1,75 @@
-//! The list of calls: path, method, fields and answers. Requests are checked by it and the OpenAPI document is made of it.
+//! The table of calls: path, method, fields and answers. Requests are checked against it, and the
+//! OpenAPI document is generated from it.
 
 use serde_json::{Value, json};
 
-/// One call.
+/// The calls on a pool. Every `match` on it is exhaustive, so a new call does not compile until
+/// all places handle it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    Register,
+    Look,
+    Delete,
+    Borrow,
+    Return,
+    Renew,
+    Events,
+}
+
+impl CallKind {
+    /// Returns the name of the call in logs, metrics and the OpenAPI document.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            CallKind::Register => "register",
+            CallKind::Look => "look",
+            CallKind::Delete => "delete",
+            CallKind::Borrow => "borrow",
+            CallKind::Return => "return",
+            CallKind::Renew => "renew",
+            CallKind::Events => "events",
+        }
+    }
+}
+
+/// How a call is made and answered.
 pub(crate) struct Call {
-    /// What it is called in logs and metrics.
-    pub(crate) name: &'static str,
+    pub(crate) kind: CallKind,
     pub(crate) method: &'static str,
-    /// What follows the id of the pool in its path.
+    /// The end of the path, after the id of the pool.
     pub(crate) under: &'static str,
     pub(crate) does: &'static str,
-    /// The fields of its body; none if it has no body.
+    /// The fields of the body; empty if the call has no body.
     pub(crate) fields: &'static [Field],
-    /// What a 200 has in it.
+    /// The body of a 200 response.
     pub(crate) answer: Shape,
-    /// The errors that it can be answered with, besides those that every call can.
+    /// The status codes of its errors, besides those that every call has.
     pub(crate) errors: &'static [u16],
 }
 
-/// A field of a body.
+/// A field of the body of a request.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: FieldKind,
     pub(crate) required: bool,
     pub(crate) means: &'static str,
 }
 
-/// What a field must be.
+/// The type of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A whole number from 0 on.
+pub(crate) enum FieldKind {
+    /// A whole number, 0 or more.
     Count,
     /// A number of seconds above 0.
     Ttl,
-    /// A number of seconds from 0 on.
+    /// A number of seconds, 0 or more.
     Wait,
-    /// At most 200 bytes.
+    /// A text of at most 200 bytes.
     Note,
     /// A text.
     Text,
 }
 
-/// What an answer looks like.
+/// The body of a successful response.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Pool,
@@ -53,30 +81,30 @@ pub(crate) enum Shape {
 
 const TTL: Field = Field {
     name: "ttl",
-    kind: Kind::Ttl,
+    kind: FieldKind::Ttl,
     required: true,
-    means: "seconds, may be fractional; a longer one than the server allows is cut",
+    means: "seconds, may be fractional; cut to the longest that the server allows",
 };
 const LEASE: Field = Field {
     name: "lease",
-    kind: Kind::Text,
+    kind: FieldKind::Text,
     required: true,
-    means: "the UUID that the borrow answered",
+    means: "the UUID from the answer to the borrow",
 };
 
-/// What the path of every call begins with; the id of the pool follows.
+/// The start of the path of every call; the id of the pool follows.
 pub(crate) const POOLS: &str = "/l/";
 
-/// Every call on pools.
+/// All calls on pools.
 pub(crate) const CALLS: &[Call] = &[
     Call {
-        name: "register",
+        kind: CallKind::Register,
         method: "put",
         under: "",
         does: "Creates a pool, or changes how many slots it has",
         fields: &[Field {
             name: "count",
-            kind: Kind::Count,
+            kind: FieldKind::Count,
             required: true,
             means: "how many slots",
         }],
@@ -84,25 +112,25 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[413, 415],
     },
     Call {
-        name: "look",
+        kind: CallKind::Look,
         method: "get",
         under: "",
-        does: "How many slots a pool has, and how many are in use",
+        does: "Returns how many slots a pool has, and how many are in use",
         fields: &[],
         answer: Shape::Pool,
         errors: &[404],
     },
     Call {
-        name: "delete",
+        kind: CallKind::Delete,
         method: "delete",
         under: "",
-        does: "Deletes a pool: its leases stop being valid, and who waits gets 404",
+        does: "Deletes a pool: its leases stop being valid, and waiting borrows get 404",
         fields: &[],
         answer: Shape::Deleted,
         errors: &[],
     },
     Call {
-        name: "borrow",
+        kind: CallKind::Borrow,
         method: "post",
         under: "/borrow",
         does: "Borrows the lowest free slot, and waits for one if asked to",
@@ -110,13 +138,13 @@ pub(crate) const CALLS: &[Call] = &[
             TTL,
             Field {
                 name: "wait",
-                kind: Kind::Wait,
+                kind: FieldKind::Wait,
                 required: false,
                 means: "seconds to wait if none is free, 0 if left out",
             },
             Field {
                 name: "note",
-                kind: Kind::Note,
+                kind: FieldKind::Note,
                 required: false,
                 means: "who and why, for operators; at most 200 bytes",
             },
@@ -125,16 +153,16 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 409, 413, 415, 429],
     },
     Call {
-        name: "return",
+        kind: CallKind::Return,
         method: "post",
         under: "/return",
-        does: "Gives a slot back; may be repeated",
+        does: "Returns a slot; may be repeated",
         fields: &[LEASE],
         answer: Shape::Returned,
         errors: &[404, 413, 415],
     },
     Call {
-        name: "renew",
+        kind: CallKind::Renew,
         method: "post",
         under: "/renew",
         does: "Prolongs a live lease under the same token; never shortens it",
@@ -143,20 +171,20 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 409, 413, 415],
     },
     Call {
-        name: "events",
+        kind: CallKind::Events,
         method: "get",
         under: "/events",
-        does: "The state of a pool as server-sent events, without UUIDs",
+        does: "Streams the state of a pool as server-sent events, without UUIDs",
         fields: &[],
         answer: Shape::Events,
         errors: &[404],
     },
 ];
 
-/// Errors that any call can be answered with.
+/// The status codes of errors that every call has.
 const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
 
-/// The OpenAPI document.
+/// Returns the OpenAPI document.
 pub(crate) fn openapi(max_count: i64) -> Value {
     let mut paths = json!({});
     for call in CALLS {
@@ -164,7 +192,7 @@ pub(crate) fn openapi(max_count: i64) -> Value {
         if place.is_null() {
             *place = json!({ "parameters": [{
                 "name": "id", "in": "path", "required": true,
-                "description": "the pool; whoever knows its UUID may use it",
+                "description": "the id of the pool; every client that knows it may use the pool",
                 "schema": { "type": "string", "format": "uuid" },
             }] });
         }
@@ -211,7 +239,7 @@ fn operation(call: &Call, max_count: i64) -> Value {
         responses[status.to_string()] = content(meaning(*status), "Error");
     }
     let mut operation = json!({
-        "operationId": call.name, "summary": call.does, "responses": responses,
+        "operationId": call.kind.name(), "summary": call.does, "responses": responses,
     });
     if !call.fields.is_empty() {
         let properties =
@@ -222,7 +250,7 @@ fn operation(call: &Call, max_count: i64) -> Value {
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
-    if call.name == "borrow" {
+    if call.kind == CallKind::Borrow {
         operation["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false,
             "description": "while its lease lives, the same key answers the same lease",
@@ -235,11 +263,11 @@ fn operation(call: &Call, max_count: i64) -> Value {
 impl Field {
     fn schema(&self, max_count: i64) -> Value {
         let mut schema = match self.kind {
-            Kind::Count => json!({ "type": "integer", "minimum": 0, "maximum": max_count }),
-            Kind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
-            Kind::Wait => json!({ "type": "number", "minimum": 0 }),
-            Kind::Note => json!({ "type": "string", "maxLength": 200 }),
-            Kind::Text => json!({ "type": "string" }),
+            FieldKind::Count => json!({ "type": "integer", "minimum": 0, "maximum": max_count }),
+            FieldKind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
+            FieldKind::Wait => json!({ "type": "number", "minimum": 0 }),
+            FieldKind::Note => json!({ "type": "string", "maxLength": 200 }),
+            FieldKind::Text => json!({ "type": "string" }),
         };
         schema["description"] = self.means.into();
         schema
@@ -274,15 +302,15 @@ fn object(required: &[&str], properties: Value) -> Value {
 
 fn meaning(status: u16) -> &'static str {
     match status {
-        400 => "something in the request is not as it must be; the text names it",
-        403 => "a page of another origin asks",
+        400 => "the request is malformed; the text says where",
+        403 => "the request comes from a page of another origin",
         404 => "there is no such pool",
         408 => "the body took too long",
         409 => "nothing is free, or the lease is no longer live",
         413 => "the body is longer than 16 KiB",
         415 => "the body is not application/json",
         421 => "the server is not known by this host name",
-        429 => "too many wait already",
+        429 => "too many borrows wait already",
         502 => "the database failed; safe to try again",
         503 => "the server is shutting down",
         _ => "an error",

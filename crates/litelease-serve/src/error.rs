@@ -1,4 +1,4 @@
-//! Why a file is not served.
+//! Errors of opening a service.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use litelease::{Holder, LockError};
 
-/// Why a file is not served. Nothing was granted, and nothing of a file that was there is changed.
+/// Why a file is not served. Nothing was granted, and an existing file was not changed.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -20,49 +20,50 @@ use litelease::{Holder, LockError};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// It cannot be opened, or it is no database, or a table in it is not as it should be.
+    /// The file cannot be opened, is not a database, or has a table of another shape.
     Database(litelease::Error),
-    /// It is another program's, or on a disk that cannot have it otherwise, and in another journal mode.
+    /// The file is not in WAL mode: it belongs to another program, or its disk cannot do WAL.
     NotWal {
         /// The file.
         path: PathBuf,
         /// Its journal mode.
         mode: String,
     },
-    /// It has forgotten what was granted from it: it was restored from a backup.
+    /// The file lacks tokens that were granted from it: it was restored from a backup.
     Older {
         /// The file.
         path: PathBuf,
         /// Its newest token.
         newest: i64,
-        /// The newest token that was answered, as the file `.mark` beside it tells.
+        /// The newest token that was answered, from the file `.mark` beside it.
         granted: i64,
     },
-    /// Another server serves it.
+    /// Another server serves the file.
     Served {
         /// The file.
         path: PathBuf,
-        /// Who that is, as far as the lock file tells.
+        /// The other server, if its lock file names it.
         holder: Option<Holder>,
     },
-    /// The lock beside it, which keeps other servers away, cannot be used.
+    /// The lock file beside it, which keeps other servers away, cannot be used.
     Lock(LockError),
-    /// It has a second name (a hard link), by which another program would not see what is in its -wal.
+    /// The file has a second name (a hard link). A program that opens it by that name would not
+    /// see what is in its -wal.
     Linked {
         /// The file.
         path: PathBuf,
     },
-    /// The mark beside it cannot be read or written.
+    /// The high-water mark beside it cannot be read or written.
     Mark {
-        /// The mark.
+        /// The path of the mark.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
 }
 
 impl OpenError {
-    /// The name of the error.
+    /// Returns the name of the error.
     ///
     /// ```
     /// # use litelease_serve::OpenError;

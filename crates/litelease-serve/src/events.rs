@@ -1,6 +1,6 @@
-//! The state of a pool as server-sent events: once, and again whenever it has changed.
+//! Streams the state of a pool as server-sent events: at once, and again whenever it has changed.
 //!
-//! All streams of a pool share one reporter: it looks once for all of them, and writes the text once.
+//! All streams of a pool share one reporter, which reads the state and formats it once for all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,38 +16,38 @@ use crate::committer::Changed;
 use crate::http::App;
 use crate::job::{Answer, Id, JobError, State};
 
-/// Changes that come faster than this are told together.
-const BREATH: Duration = Duration::from_millis(50);
+/// The shortest time between two reports. Changes that come faster are reported together.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a byte to one stream adds to that, in nanoseconds. A large pool that many watch leaves the others their share of
-/// the thread that has all connections.
-const BREATH_PER_BYTE: u64 = 10;
+/// What each byte to each stream adds to that, in nanoseconds. So a large pool with many watchers
+/// leaves other clients their share of the thread that serves all connections.
+const INTERVAL_NANOS_PER_BYTE: u64 = 10;
 
-/// A comment keeps the connection from being taken for dead.
+/// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The pools that somebody watches, each with its reporter.
+/// The pools that are watched, each with its reporter.
 #[derive(Default)]
 pub(crate) struct Watched(Mutex<HashMap<Id, Arc<Reporter>>>);
 
-/// Looks at one pool for all who watch it.
+/// Reads the state of one pool for all its streams.
 struct Reporter {
     news: watch::Sender<Arc<News>>,
-    /// Somebody has come who knows nothing yet.
+    /// A new stream needs the current state.
     asked: Notify,
 }
 
-/// What is told to all streams of a pool.
+/// The latest report, for all streams of a pool.
 #[derive(Default)]
 struct News {
-    /// Larger if something has changed since, and not only time has passed.
+    /// Grows whenever the state has changed; the passing of time is no change.
     number: u64,
     text: Bytes,
-    /// There is no such pool any more.
+    /// The pool was deleted.
     is_gone: bool,
 }
 
-/// Answers with a stream, if there is such a pool.
+/// Returns a stream as the response, if the pool exists.
 pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, HttpError> {
     let mut news = Watched::join(app, &id);
     let first = match news.changed().await {
@@ -65,7 +65,7 @@ pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, HttpError
     Ok(response)
 }
 
-/// Tells one stream. If it is slow, it misses what is not the newest.
+/// Sends reports to one stream. A slow stream skips to the newest.
 async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mpsc::Sender<Bytes>) {
     let (mut told, mut text) = (first.number, first.text.clone());
     loop {
@@ -75,7 +75,7 @@ async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mp
         text = loop {
             tokio::select! {
                 changed = news.changed() => {
-                    // Where the reporter has ended, the client connects again by itself.
+                    // The reporter has ended: the client connects again by itself.
                     let Ok(()) = changed else { return };
                     let newest = Arc::clone(&news.borrow_and_update());
                     if newest.number != told {
@@ -91,11 +91,12 @@ async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mp
 }
 
 impl Watched {
-    /// What the reporter of a pool finds from now on, and at least once. The first to ask for it starts one.
+    /// Subscribes to the reports of a pool, of which one comes at once. Starts a reporter if there
+    /// is none.
     fn join(app: &Arc<App>, id: &Id) -> watch::Receiver<Arc<News>> {
         let mut reporters = app.watched.reporters();
         match reporters.get(id) {
-            // One that nobody listens to is about to end.
+            // A reporter without streams is about to end.
             Some(reporter) if reporter.news.receiver_count() > 0 => {
                 let news = reporter.news.subscribe();
                 reporter.asked.notify_one();
@@ -124,7 +125,7 @@ impl Watched {
 }
 
 impl Reporter {
-    /// Works while there is somebody to tell.
+    /// Works while there are streams.
     async fn work(self: Arc<Self>, app: Arc<App>, id: Id) {
         tokio::select! {
             () = self.report(&app, &id) => {}
@@ -134,7 +135,7 @@ impl Reporter {
         app.watched.forget(&id, &self);
     }
 
-    /// Looks whenever the pool may have changed or somebody has come, and tells all.
+    /// Reads the state whenever the pool may have changed or a stream was added, and reports it.
     async fn report(&self, app: &Arc<App>, id: &Id) {
         let mut changes = app.changes.subscribe();
         let (mut last, mut number, mut is_asked) = (None, 0, true);
@@ -155,7 +156,7 @@ impl Reporter {
             }
             let until_expiry = until_expiry(&state, app.options.clock);
             last = Some(state);
-            sleep_until(looked + breath(bytes)).await;
+            sleep_until(looked + report_interval(bytes)).await;
             is_asked = tokio::select! {
                 () = self.asked.notified() => true,
                 () = sleep(until_expiry) => false,
@@ -164,7 +165,7 @@ impl Reporter {
                     false => return,
                 },
             };
-            // What has changed until now is in the next look.
+            // The next read includes all changes up to now.
             changes = changes.resubscribe();
         }
     }
@@ -175,11 +176,11 @@ impl Reporter {
     }
 }
 
-fn breath(bytes: usize) -> Duration {
-    BREATH.max(Duration::from_nanos(BREATH_PER_BYTE.saturating_mul(bytes as u64)))
+fn report_interval(bytes: usize) -> Duration {
+    REPORT_INTERVAL.max(Duration::from_nanos(INTERVAL_NANOS_PER_BYTE.saturating_mul(bytes as u64)))
 }
 
-/// Waits for a change of this pool. False if there can be no more.
+/// Waits for a change of this pool. Returns false if there can be no more.
 async fn next(changes: &mut broadcast::Receiver<Changed>, id: &Id) -> bool {
     loop {
         match changes.recv().await {
@@ -196,7 +197,7 @@ fn until_expiry(state: &State, clock: fn() -> i64) -> Duration {
     Duration::from_millis(left_ms.max(1).unsigned_abs())
 }
 
-/// Whether nothing but time has passed.
+/// Checks whether two states differ in time only.
 fn is_same(a: &State, b: &State) -> bool {
     (a.info, &a.slots, a.waiters) == (b.info, &b.slots, b.waiters)
 }

@@ -1,4 +1,4 @@
-//! The file of a service: opened so that what was answered is on the disk.
+//! The file of a service, opened so that every answer is on the disk before it is sent.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,11 +13,11 @@ use crate::error::OpenError;
 use crate::high_water::HighWater;
 use crate::server_lock::ServerLock;
 
-/// How long to wait for the locks of others.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long to wait for the locks of other processes.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A file that is served.
+/// A file that is ready to be served.
 pub(crate) struct Opened {
     pub(crate) path: PathBuf,
     pub(crate) db: Litelease,
@@ -25,12 +25,12 @@ pub(crate) struct Opened {
     pub(crate) lock: ServerLock,
 }
 
-/// Opens the file, in WAL mode and synced with every commit, and locks it against other servers. One that is missing
-/// is created, for its owner alone: whoever can read it knows the UUIDs of its pools.
+/// Opens the file in WAL mode, synced with every commit, and locks it against other servers. A
+/// missing file is created for its owner alone: its readers know the UUIDs of its pools.
 pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     create_private(path);
     let connection = Connection::open(path).map_err(Error::from)?;
-    // The one path of the file, whichever way it was called.
+    // The canonical path of the file.
     let file = match connection.path() {
         Some(path) if !path.is_empty() => PathBuf::from(path),
         _ => path.to_owned(),
@@ -40,7 +40,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     }
     let mark = HighWater::beside(&file)?;
     if !mark.was_there() && has_tables(&connection)? {
-        // The file of another program keeps its mode, and gets no table of ours.
+        // The file of another program keeps its journal mode and gets none of our tables.
         check_mode(&connection, path)?;
     }
     let lock = ServerLock::take(&file).map_err(|error| match error {
@@ -48,19 +48,19 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
         error => OpenError::Lock(error),
     })?;
     if mark.was_there() {
-        // It was served before, and a backup of it may have come back in another mode.
+        // The file was served before. A backup that was restored may have another journal mode.
         switch(&connection)?;
     }
     drop(connection);
     let db = Litelease::open_own(path)?;
-    // SQLite keeps the mode that it can have, and does not complain.
+    // SQLite does not report that it could not change the mode.
     check_mode(db.conn(), path)?;
-    db.conn().busy_timeout(PATIENCE).map_err(Error::from)?;
+    db.conn().busy_timeout(TIMEOUT).map_err(Error::from)?;
     Ok(Opened { path: path.into(), db, mark, lock })
 }
 
 fn switch(connection: &Connection) -> Result<(), Error> {
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(TIMEOUT)?;
     Ok(connection.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?)
 }
 
@@ -79,7 +79,8 @@ fn check_mode(connection: &Connection, path: &Path) -> Result<(), OpenError> {
 }
 
 impl Opened {
-    /// Makes sure that the file has not forgotten a token that was answered, and begins to keep the mark.
+    /// Checks that the file has every token that was answered, and begins to keep the high-water
+    /// mark.
     pub(crate) fn check_age(mut self) -> Result<Self, OpenError> {
         let (newest, granted) = (self.db.pools().newest_token()?, self.mark.token());
         if newest < granted {
@@ -90,20 +91,20 @@ impl Opened {
     }
 }
 
-/// Writes and syncs something that changes nothing: whether that works is not known before it is tried.
-pub(crate) fn probe(db: &Litelease) -> Result<(), Error> {
-    // Whoever asks for a state meanwhile waits, too.
-    db.conn().busy_timeout(PROBE_PATIENCE)?;
-    let begun = db.begin_batch();
-    db.conn().busy_timeout(PATIENCE)?;
-    begun?;
-    // Page 1 is written even if the number is the same; a row that stays as it is would not be.
-    let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?;
-    db.commit_batch()
+/// Sets how long SQLite waits for the locks of other processes.
+pub(crate) fn set_timeout(db: &Litelease, timeout: Duration) -> Result<(), Error> {
+    Ok(db.conn().busy_timeout(timeout)?)
 }
 
-/// Says why a write failed, without the path of the file or anything in it.
+/// Writes a page without changing it, in the transaction that is open: whether that works is not
+/// known before it is tried.
+pub(crate) fn touch(db: &Litelease) -> Result<(), Error> {
+    // SQLite writes page 1 even if the number stays the same. It would not write an unchanged row.
+    let version: i64 = db.conn().query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    Ok(db.conn().execute_batch(&format!("PRAGMA user_version = {version}"))?)
+}
+
+/// Returns why a write failed, without the path of the file or anything in it.
 pub(crate) fn reason(error: &Error) -> &'static str {
     let (Error::Sqlite(error) | Error::CommitUnknown(error)) = error else {
         return "the database cannot be written";
@@ -122,8 +123,8 @@ pub(crate) fn reason(error: &Error) -> &'static str {
     }
 }
 
-/// Makes sure that the file is still where it was opened: one that was deleted or replaced would take grants that
-/// nobody else ever sees.
+/// Checks that the file is still where it was opened. Grants in a file that was deleted or
+/// replaced would be invisible to other processes.
 pub(crate) fn check_place(db: &Litelease) -> Result<(), Error> {
     match db.has_moved() {
         false => Ok(()),

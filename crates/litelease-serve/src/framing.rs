@@ -1,6 +1,7 @@
-//! Where a request of HTTP/1 begins and ends: pure functions on what was received.
+//! Finds where an HTTP/1 request begins and ends: pure functions on the bytes that were received.
 //!
-//! What two readers could understand in two ways is refused: that is how requests are smuggled.
+//! A request that two readers could understand differently is refused: that is how requests are
+//! smuggled.
 
 use std::mem::MaybeUninit;
 
@@ -10,38 +11,38 @@ use crate::answer::HttpError;
 use crate::body::LONGEST;
 use crate::request::{Head, text};
 
-/// The longest head.
+/// The longest head that is accepted, in bytes.
 pub(crate) const LONGEST_HEAD: usize = 16 * 1024;
 
-/// The most headers.
+/// The largest number of headers that is accepted.
 const MOST_HEADERS: usize = 64;
 
-/// The most that a size with its extension, or all trailers together, may take.
+/// The longest line of a chunk size with its extension, and of all trailers together, in bytes.
 const LONGEST_LINES: usize = 1024;
 
-/// How the body comes, and what happens after the answer.
+/// How the body is sent, and what happens after the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
     pub(crate) length: Length,
-    /// The client wants to be told before it sends the body.
+    /// The client waits for `100 Continue` before it sends the body.
     pub(crate) expects: bool,
-    /// The answer has no body.
+    /// The response has no body.
     pub(crate) is_head: bool,
     /// The connection stays open.
     pub(crate) stays: bool,
-    /// HTTP/1.0, which knows no chunks.
+    /// The client speaks HTTP/1.0, which has no chunks.
     pub(crate) is_old: bool,
 }
 
-/// How long a body is.
+/// The length of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     Known(usize),
     Chunked,
 }
 
-/// Reads the head at the start of what was received. None if it has not come as a whole yet; otherwise what `take` makes of
-/// it, how its body comes, and how long it was.
+/// Parses the head at the start of `received`. Returns `None` if it is not complete yet; otherwise
+/// what `take` makes of it, how its body is sent, and the length of the head.
 pub(crate) fn head<T>(
     received: &[u8],
     take: impl FnOnce(&Head<'_>) -> T,
@@ -58,7 +59,7 @@ pub(crate) fn head<T>(
         Err(_) => return Err(HttpError::new(400, "the head of the request is not HTTP/1.1")),
     };
     if !ends_lines(received.get(..used).unwrap_or_default()) {
-        return Err(HttpError::new(400, "the lines of the head do not end as they must"));
+        return Err(HttpError::new(400, "header lines must end with CRLF"));
     }
     let target = request.path.unwrap_or_default();
     let (authority, path) = split(target)
@@ -72,7 +73,7 @@ pub(crate) fn head<T>(
     Ok(Some((take(&head), framing, used)))
 }
 
-/// Host and path of a target, which is a path or, as proxies are sent it, an address.
+/// Splits a target into host and path. Proxies are sent a whole URL, servers only a path.
 fn split(target: &str) -> Option<(Option<&str>, &str)> {
     let (authority, path) = match target.strip_prefix("http://") {
         Some(rest) => match rest.find(['/', '?']) {
@@ -88,7 +89,7 @@ fn split(target: &str) -> Option<(Option<&str>, &str)> {
     }
 }
 
-/// Whether every line ends with both characters. It looks at all of them in any case, which takes less than to stop.
+/// Checks whether every line ends with CRLF. It never stops early, which is faster.
 fn ends_lines(head: &[u8]) -> bool {
     let pairs = head.iter().zip(head.get(1..).unwrap_or_default());
     let is_bare = |(first, second): (&u8, &u8)| (*second == b'\n') & (*first != b'\r');
@@ -100,7 +101,7 @@ fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, HttpError> {
     let length = match (head.one("content-length"), head.one("transfer-encoding")) {
         (Ok(None), Ok(None)) => Length::Known(0),
         (Ok(Some(digits)), Ok(None)) => match text(digits).map(str::parse) {
-            // A sign is no digit, though parsing would take it.
+            // `parse` would accept a sign.
             Some(Ok(length)) if digits.iter().all(u8::is_ascii_digit) => Length::Known(length),
             _ => return refuse("Content-Length must be one whole number"),
         },
@@ -108,7 +109,11 @@ fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, HttpError> {
             Length::Chunked
         }
         (Ok(None), Ok(_)) => return refuse("Transfer-Encoding must be chunked"),
-        _ => return refuse("the length of the body must be given once"),
+        _ => {
+            return refuse(
+                "the body must have one length: send Content-Length or Transfer-Encoding, once",
+            );
+        }
     };
     let wants = |word: &str| {
         let lists = head.all("connection").filter_map(text);
@@ -124,18 +129,18 @@ fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, HttpError> {
     })
 }
 
-/// A body that comes in chunks, as far as it has come.
+/// The part of a chunked body that was received.
 #[derive(Default)]
 pub(crate) struct Chunks {
     body: Vec<u8>,
-    /// The last chunk was there, and only its trailers are missing.
+    /// The last chunk was received; only the trailers are missing.
     is_last: bool,
 }
 
 impl Chunks {
-    /// Takes what is whole off the start of what was received. True once that is all.
+    /// Takes complete chunks off the start of `received`. Returns true at the end of the body.
     pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, HttpError> {
-        let wrong = || HttpError::new(400, "the chunks of the body are not as they must be");
+        let wrong = || HttpError::new(400, "the chunked body is malformed");
         while !self.is_last {
             let start = match until(received, b"\n") {
                 Some(start) => start,
@@ -181,23 +186,23 @@ impl Chunks {
     }
 }
 
-/// Where these bytes end, if they come before the lines are too long.
+/// Returns where `bytes` end, if they come before the lines are too long.
 fn until(received: &[u8], bytes: &[u8]) -> Option<usize> {
     let lines = received.get(..LONGEST_LINES).unwrap_or(received);
     lines.windows(bytes.len()).position(|these| these == bytes).map(|at| at + bytes.len())
 }
 
-/// The size of a chunk: up to 16 digits, and perhaps an extension, which means nothing here.
+/// Parses the size of a chunk: up to 16 hex digits, and an extension, which is ignored.
 fn chunk_size(line: &[u8]) -> Option<usize> {
     let (digits, extension) =
         line.split_at(line.iter().position(|byte| *byte == b';').unwrap_or(line.len()));
     let are_digits = (1..=16).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
     let digits = text(digits).filter(|_| are_digits && text(extension).is_some())?;
-    // Where it does not fit, it is too long in any case.
+    // A size that does not fit is too long in any case.
     Some(usize::from_str_radix(digits, 16).unwrap_or(usize::MAX))
 }
 
-/// Whether a line has a name, a colon and a value.
+/// Checks whether a line has a name, a colon and a value.
 fn is_trailer(line: &[u8]) -> bool {
     let is_in_names = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
     let line = line.strip_suffix(b"\r\n").and_then(text);
@@ -244,7 +249,7 @@ mod tests {
             ("X: a\0b\r\n", Err(400)),
             (": a\r\n", Err(400)),
             ("X\r\n", Err(400)),
-            // A line ends with both characters.
+            // Lines must end with CRLF.
             ("X: a\n", Err(400)),
             ("X: a\nContent-Length: 5\r\n", Err(400)),
             ("X: a\rContent-Length: 5\r\n", Err(400)),
@@ -297,10 +302,10 @@ mod tests {
         assert_eq!(framed("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(400));
     }
 
-    /// A body, and what follows it.
+    /// A body, and the bytes behind it.
     type Split = (Vec<u8>, Vec<u8>);
 
-    /// Feeds a body to the reader, so many bytes at a time, and answers it with what is left.
+    /// Feeds a body to the reader, `step` bytes at a time. Returns it with the bytes behind it.
     fn chunked(text: &[u8], step: usize) -> Result<Option<Split>, u16> {
         let (mut chunks, mut received) = (Chunks::default(), Vec::new());
         let mut parts = text.chunks(step);

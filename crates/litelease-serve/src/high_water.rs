@@ -1,11 +1,13 @@
 //! The high-water mark: the largest token that was answered, in a small file beside the database.
 //!
-//! A database that was restored from a backup has forgotten what it granted since, and nothing in it can tell. This
-//! file can: it is written after the commit, so it may lag behind the database but never leads.
+//! A database that was restored from a backup lacks the tokens granted since, and nothing in it
+//! shows that. This file does. It is written after the commit, so it may lag behind the database
+//! but never leads.
 //!
-//! The file is created and repaired by replacing it as a whole, synced. A larger number then overwrites the smaller
-//! one in place: of one length and within one sector, so that a power cut leaves the one or the other. After a kill it
-//! is exact; it is synced every second, so a power cut makes it lag by that.
+//! The file is created and repaired by replacing it as a whole, synced. A larger number then
+//! overwrites the smaller one in place: both have one length and fit in one sector, so that a
+//! power cut leaves one or the other. The mark is exact after a kill. It is synced every second,
+//! so a power cut makes it lag by up to that.
 
 use std::fs::File;
 use std::io;
@@ -17,20 +19,20 @@ use litelease_files::{Error, SideFile};
 
 use crate::error::OpenError;
 
-/// What is said of a file that is none.
+/// The error text for a file that is no mark.
 const NO_MARK: &str = "it is not a number; remove it if the database is not from a backup, or start once with \
                        --restore-fence, which ends every lease and replaces it";
 
-/// More than a number has.
+/// How many bytes are read: more than a number has.
 const LONGEST: u64 = 64;
 
-/// How often it is synced.
+/// How often the mark is synced.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The mark of one database.
 pub(crate) struct HighWater {
     side: SideFile,
-    /// The file, once it is known to have a number in it.
+    /// The open file, once it has a number in it.
     file: Option<File>,
     token: i64,
     found: Found,
@@ -38,18 +40,18 @@ pub(crate) struct HighWater {
     synced: Instant,
 }
 
-/// What was there at first.
+/// What the file held when the service was opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Found {
     Nothing,
-    /// Nothing but white space or NULs, which is what a power cut can leave of a file.
+    /// White space or NULs only, which a power cut can leave of a file.
     Blank,
     Number,
     Garbage,
 }
 
 impl HighWater {
-    /// Reads the mark beside a database; one that is missing begins at 0. Nothing is written yet.
+    /// Reads the mark beside a database. A missing one begins at 0. Writes nothing yet.
     pub(crate) fn beside(db: &Path) -> Result<Self, OpenError> {
         let side = SideFile::of(db, ".mark");
         let content = side.read(LONGEST)?;
@@ -57,12 +59,12 @@ impl HighWater {
         Ok(HighWater { side, file: None, token, found, is_synced: true, synced: Instant::now() })
     }
 
-    /// Whether there was one: then the database was served before.
+    /// Checks whether there was a mark: then the database was served before.
     pub(crate) fn was_there(&self) -> bool {
         self.found != Found::Nothing
     }
 
-    /// Refuses one that cannot be read: it is not known what was granted.
+    /// Refuses a mark that cannot be parsed: the largest token is unknown.
     pub(crate) fn check(&self) -> Result<(), OpenError> {
         match self.found {
             Found::Garbage => {
@@ -72,7 +74,7 @@ impl HighWater {
         }
     }
 
-    /// Begins to keep it, from the newest token of the database on.
+    /// Begins to keep the mark, from the newest token of the database.
     pub(crate) fn begin(&mut self, newest: i64) -> Result<(), OpenError> {
         if self.found == Found::Blank {
             tracing::warn!(
@@ -90,12 +92,12 @@ impl HighWater {
         Ok(())
     }
 
-    /// The largest token that was answered.
+    /// Returns the largest token that was answered.
     pub(crate) fn token(&self) -> i64 {
         self.token
     }
 
-    /// Remembers a larger one.
+    /// Raises the mark to a token, if that is larger.
     pub(crate) fn rise(&mut self, token: i64) -> Result<(), Error> {
         if token <= self.token {
             return Ok(());
@@ -105,23 +107,23 @@ impl HighWater {
         let Some(file) = &self.file else { return Ok(()) };
         let written = file.write_all_at(&content(token), 0).map_err(|error| self.failed(error));
         if written.is_err() {
-            // The next sync replaces it.
+            // The next sync replaces the file.
             self.file = None;
         }
         written
     }
 
-    /// How long until it is to be synced, if it is to be.
+    /// Returns how long until the mark is to be synced, or `None` if it is synced.
     pub(crate) fn due(&self) -> Option<Duration> {
         (!self.is_synced).then(|| SYNC_EVERY.saturating_sub(self.synced.elapsed()))
     }
 
-    /// Syncs it. One that was removed or replaced meanwhile is put back.
+    /// Syncs the mark. Puts the file back if it was removed or replaced.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
         if self.is_synced {
             return Ok(());
         }
-        // If it fails, not in a tight loop.
+        // Set before trying, so that a failure is not retried in a tight loop.
         self.synced = Instant::now();
         match &self.file {
             Some(file) if self.side.is_still(file) => {
@@ -142,7 +144,7 @@ impl HighWater {
     }
 
     fn take_up(&mut self) -> Result<(), Error> {
-        // One that may only be read is replaced when it has to rise.
+        // A file that is read-only for us is replaced when the mark rises.
         self.file = match self.side.open() {
             Err(Error::Io { error, .. }) if error.kind() == io::ErrorKind::PermissionDenied => None,
             opened => Some(opened?),
@@ -159,7 +161,7 @@ impl HighWater {
     }
 }
 
-/// Of one length, whatever the number is.
+/// Formats a token, always with the same length.
 fn content(token: i64) -> Vec<u8> {
     format!("{token:020}\n").into_bytes()
 }

@@ -1,4 +1,5 @@
-//! Who may call: not a page of another site, and not by a name that somebody else has pointed at this server.
+//! Checks who may call: no page of another site, and no host name that an attacker has pointed at
+//! this server (DNS rebinding).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,7 +14,7 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
     let host = match (head.authority, hosts.next(), hosts.next()) {
         (_, _, Some(_)) => return Err(HttpError::new(400, "there is more than one Host header")),
         (Some(authority), None, _) => authority,
-        // What is in the address comes first, and a header beside it must be no other.
+        // The host in the target counts, and a Host header beside it must be the same.
         (Some(authority), Some(host), _) if authority.as_bytes() != host => return Err(wrong()),
         (_, Some(host), _) => text(host).ok_or_else(wrong)?,
         (None, None, _) => return Err(HttpError::new(400, "the Host header is missing")),
@@ -34,14 +35,15 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
     }
 }
 
-/// Whether somebody has followed a link to a page: it is the same for all, does nothing by itself, and can be in no frame.
+/// Checks whether a user has followed a link to a page. That is safe: pages are the same for all
+/// users, do nothing when loaded, and cannot be framed.
 fn is_visit(head: &Head<'_>) -> bool {
     matches!(head.method, "GET" | "HEAD")
         && page::FILES.iter().any(|file| file.path == head.path)
         && head.one("sec-fetch-mode") == Ok(Some(b"navigate"))
 }
 
-/// Whether a host is an address, which nobody can rebind, or a name of ours.
+/// Checks whether a host is an IP address, which cannot be rebound, or a name of this server.
 fn is_known(host: &str, known: &[String]) -> bool {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -60,7 +62,7 @@ fn is_known(host: &str, known: &[String]) -> bool {
 
 fn is_port(text: &str) -> bool {
     match text.strip_prefix(':') {
-        // A sign is no digit, though parsing would take it.
+        // `parse` would accept a sign.
         Some(number) => {
             number.parse::<u16>().is_ok() && number.bytes().all(|byte| byte.is_ascii_digit())
         }
@@ -135,7 +137,7 @@ mod tests {
                 "{method} {path} {headers:?}"
             );
         }
-        // By a name that is not ours not even a page is there.
+        // Under a foreign host name not even a page is served.
         let evil = [header("Host", "evil.example"), site, visit];
         let head = Head { method: "GET", path: "/", authority: None, headers: &evil };
         assert_eq!(check(&head, &[]).map_err(|refused| refused.status), Err(421));

@@ -1,4 +1,4 @@
-//! Requests: checked here, done by the writer.
+//! Requests: routed and checked here, done by the committer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, oneshot, watch};
 
 use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
-use crate::calls::{CALLS, Call, POOLS, openapi};
+use crate::calls::{CALLS, Call, CallKind, POOLS, openapi};
 use crate::committer::Changed;
 use crate::events;
 use crate::hosts;
@@ -21,7 +21,7 @@ use crate::pending_borrow::PendingBorrow;
 use crate::request::{Head, text};
 use crate::timer::Timer;
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct App {
     pub(crate) jobs: Jobs,
     pub(crate) options: Options,
@@ -30,56 +30,101 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
-    /// What the ids of requests begin with: the number of this process. Their own follows.
+    /// The first half of every request id: the number of this process. The request's own follows.
     pub(crate) process: String,
     /// The OpenAPI document.
     description: Bytes,
 }
 
-/// What is to be done for a request, as its head tells.
-pub(crate) struct Plan {
+/// A request that was routed: what to do for it, or why it is refused.
+pub(crate) struct Request {
     started: Instant,
-    /// What it is called in logs and metrics.
-    about: &'static str,
-    what: Result<What, HttpError>,
+    route: Route,
+    action: Result<Action, HttpError>,
 }
 
-enum What {
-    Page(&'static page::File),
-    Healthy,
-    Ready,
+/// The place that a request is sent to, whether or not it is refused there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Call(CallKind),
+    Page,
+    Healthz,
+    Readyz,
     Metrics,
-    Description,
+    OpenApi,
+    /// No such path or method, or the request was refused before it was routed.
+    Other,
+}
+
+/// What to do for a request, with everything that the client has sent.
+enum Action {
+    Page(&'static page::File),
+    Healthz,
+    Readyz,
+    Metrics,
+    OpenApi,
     Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
 }
 
-impl Plan {
-    /// That of a request which is not done.
+impl Route {
+    /// Returns the name of the route in logs and metrics.
+    const fn name(self) -> &'static str {
+        match self {
+            Route::Call(kind) => kind.name(),
+            Route::Page => "page",
+            Route::Healthz => "healthz",
+            Route::Readyz => "readyz",
+            Route::Metrics => "metrics",
+            Route::OpenApi => "openapi",
+            Route::Other => "other",
+        }
+    }
+
+    /// Checks whether successes are logged at debug level only. These calls come by the thousand
+    /// and are counted: a line for each would cost a third of what its answer does.
+    const fn is_frequent(self) -> bool {
+        match self {
+            Route::Call(CallKind::Borrow | CallKind::Return | CallKind::Renew) => true,
+            Route::Call(
+                CallKind::Register | CallKind::Look | CallKind::Delete | CallKind::Events,
+            ) => false,
+            Route::Page
+            | Route::Healthz
+            | Route::Readyz
+            | Route::Metrics
+            | Route::OpenApi
+            | Route::Other => false,
+        }
+    }
+}
+
+impl Request {
+    /// Returns a request that is refused before it is routed.
     pub(crate) fn refuse(refused: HttpError) -> Self {
-        Plan { started: Instant::now(), about: "other", what: Err(refused) }
+        Request { started: Instant::now(), route: Route::Other, action: Err(refused) }
     }
 
     pub(crate) fn is_refused(&self) -> bool {
-        self.what.is_err()
+        self.action.is_err()
     }
 
-    /// Adds its body, which a head that is refused does not need.
-    pub(crate) fn add(&mut self, body: Result<Vec<u8>, HttpError>) {
-        let added = match &mut self.what {
-            Ok(What::Call { call, fields, .. }) if !call.fields.is_empty() => body
+    /// Checks the body and adds it. A request that is refused already stays refused.
+    pub(crate) fn add_body(&mut self, body: Result<Vec<u8>, HttpError>) {
+        let added = match &mut self.action {
+            Ok(Action::Call { call, fields, .. }) if !call.fields.is_empty() => body
                 .and_then(|body| body::check(&body, call.fields))
                 .map(|checked| *fields = checked),
             Ok(_) => body.map(|_| ()),
             Err(_) => Ok(()),
         };
         if let Err(refused) = added {
-            self.what = Err(refused);
+            self.action = Err(refused);
         }
     }
 
-    /// Whether it is a borrow that waits until a slot is free.
+    /// Checks whether this is a borrow that waits until a slot is free.
     pub(crate) fn waits(&self) -> bool {
-        matches!(&self.what, Ok(What::Call { fields, .. }) if fields.wait > 0.0)
+        matches!(&self.action, Ok(Action::Call { fields, .. }) if fields.wait > 0.0)
     }
 }
 
@@ -97,56 +142,56 @@ impl App {
         App { jobs, options, metrics, changes, watched, stop, places, process, description }
     }
 
-    /// Decides by its head what to do for a request.
-    pub(crate) fn plan(&self, head: &Head<'_>) -> Plan {
+    /// Decides what to do for a request, by its head.
+    pub(crate) fn route(&self, head: &Head<'_>) -> Request {
         match hosts::check(head, &self.options.hosts) {
             Ok(()) => route(head),
-            Err(refused) => Plan::refuse(refused),
+            Err(refused) => Request::refuse(refused),
         }
     }
 
-    /// Does it, and leaves a line in the log.
-    pub(crate) async fn answer(self: &Arc<Self>, plan: Plan, timer: &mut Timer) -> Response {
-        let done = match plan.what {
-            Ok(what) => self.perform(what, timer).await,
+    /// Does what a request asks for, and logs and counts it.
+    pub(crate) async fn answer(self: &Arc<Self>, request: Request, timer: &mut Timer) -> Response {
+        let done = match request.action {
+            Ok(action) => self.perform(action, timer).await,
             Err(refused) => Err(refused),
         };
         let mut response = done.unwrap_or_else(Response::from);
-        let (call, status) = (plan.about, response.status);
+        let (call, status) = (request.route.name(), response.status);
         self.metrics.answered(call, status);
         response.number = self.places.fetch_add(1, Ordering::Relaxed);
         let request_id = || self.request_id(&response);
-        let ms = || u64::try_from(plan.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        match (call, status) {
-            // These come by the thousand and are counted: a line for each would cost a third of what its answer does. At
-            // a shutdown there may be as many of the last.
-            ("borrow" | "return" | "renew", 200) | (_, 503) => {
+        let ms = || u64::try_from(request.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match status {
+            200 if request.route.is_frequent() => {
                 tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request");
             }
+            // A shutdown answers every waiter with 503.
+            503 => tracing::debug!(request_id = request_id(), call, status, ms = ms(), "request"),
             _ => tracing::info!(request_id = request_id(), call, status, ms = ms(), "request"),
         }
         response
     }
 
-    /// What a request is called in the log and in its answer.
+    /// Returns the id of a request, which is in the log and in its answer.
     pub(crate) fn request_id(&self, response: &Response) -> String {
         format!("{}{}", self.process, response.number)
     }
 
     async fn perform(
         self: &Arc<Self>,
-        what: What,
+        action: Action,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
-        match what {
-            What::Page(file) => Ok(file.response()),
-            What::Healthy => Ok(Response::new(200, TEXT, "ok\n")),
-            What::Ready => self.ready().await,
-            What::Metrics => {
+        match action {
+            Action::Page(file) => Ok(file.response()),
+            Action::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
+            Action::Readyz => self.ready().await,
+            Action::Metrics => {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
-            What::Description => Ok(Response::new(200, JSON, self.description.clone())),
-            What::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
+            Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
+            Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
         }
     }
 
@@ -158,26 +203,26 @@ impl App {
         fields: Fields,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
-        let answer = match call.name {
-            "register" => {
+        let answer = match call.kind {
+            CallKind::Register => {
                 let (count, most) = (fields.count, self.options.max_count);
                 if count > most {
                     return Err(HttpError::new(400, format!("count must be at most {most}")));
                 }
                 self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
             }
-            "delete" => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
-            "borrow" => self.borrow(&id, fields, key, timer).await,
-            "return" => {
+            CallKind::Delete => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
+            CallKind::Borrow => self.borrow(&id, fields, key, timer).await,
+            CallKind::Return => {
                 let lease = fields.lease;
                 self.ask(|reply| Job::Return { id: id.clone(), lease, reply }).await
             }
-            "renew" => {
+            CallKind::Renew => {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
-            "events" => return events::stream(self, id).await,
-            _ => self.look(&id).await,
+            CallKind::Events => return events::stream(self, id).await,
+            CallKind::Look => self.look(&id).await,
         };
         Ok(respond(answer?, &id, &self.jobs))
     }
@@ -213,14 +258,14 @@ impl App {
         *self.stop.borrow()
     }
 
-    /// Waits until the server is to stop.
+    /// Waits until the server stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.clone();
-        // Nobody who could say so any more is a stop as well.
+        // A sender that is gone means a stop as well.
         let _ = stop.wait_for(|stops| *stops).await;
     }
 
-    /// Leaves a job and waits for its answer.
+    /// Sends a job to the committer and waits for its answer.
     async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, JobError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(job(reply)).map_err(|_| JobError::Stopping)?;
@@ -231,7 +276,7 @@ impl App {
         self.ask(|reply| Job::Look { id: id.clone(), reply }).await
     }
 
-    /// Seconds as milliseconds, within the limit, and never less than was asked for.
+    /// Converts a ttl to milliseconds, rounded up and cut to the limit.
     fn ttl_ms(&self, seconds: f64) -> i64 {
         let most = i64::try_from(self.options.max_ttl.as_millis()).unwrap_or(i64::MAX);
         // A cast of a float saturates.
@@ -239,27 +284,27 @@ impl App {
     }
 }
 
-/// What is at a path.
-fn route(head: &Head<'_>) -> Plan {
+/// Finds the route of a request.
+fn route(head: &Head<'_>) -> Request {
     let started = Instant::now();
-    // What can be got can be looked at.
+    // HEAD is GET without a body.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
     let found = match head.path.strip_prefix(POOLS) {
         Some(pool) => on_pool(pool, method, head),
         None => beside_pools(head.path, method),
     };
-    let (about, what) = found.unwrap_or_else(|refused| ("other", Err(refused)));
-    Plan { started, about, what }
+    let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
+    Request { started, route, action }
 }
 
-/// A request by its name, which is refused where something in it is wrong. `Err` if there is none.
-type Found = Result<(&'static str, Result<What, HttpError>), HttpError>;
+/// The route of a request, and what to do or why it is refused. `Err` if there is no such route.
+type Found = Result<(Route, Result<Action, HttpError>), HttpError>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
     let there = || CALLS.iter().filter(|call| call.under == under);
     if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
-        return Ok((call.name, called(call, id, head)));
+        return Ok((Route::Call(call.kind), called(call, id, head)));
     }
     let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
     Err(match methods.is_empty() {
@@ -270,20 +315,20 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
 
 fn beside_pools(path: &str, method: &str) -> Found {
     let page = || page::FILES.iter().find(|file| file.path == path);
-    let (about, what) = match path {
-        "/healthz" => ("healthz", What::Healthy),
-        "/readyz" => ("readyz", What::Ready),
-        "/metrics" => ("metrics", What::Metrics),
-        "/openapi.json" => ("openapi", What::Description),
-        _ => ("page", What::Page(page().ok_or_else(HttpError::nothing_there)?)),
+    let (route, action) = match path {
+        "/healthz" => (Route::Healthz, Action::Healthz),
+        "/readyz" => (Route::Readyz, Action::Readyz),
+        "/metrics" => (Route::Metrics, Action::Metrics),
+        "/openapi.json" => (Route::OpenApi, Action::OpenApi),
+        _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {
-        "GET" => Ok((about, Ok(what))),
+        "GET" => Ok((route, Ok(action))),
         _ => Err(HttpError::method("GET")),
     }
 }
 
-fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpError> {
+fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, HttpError> {
     let id = pool_id(id)?;
     if !call.fields.is_empty() && !is_json(head) {
         return Err(HttpError::new(
@@ -291,14 +336,19 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<What, HttpEr
             "the body must be JSON: send Content-Type: application/json",
         ));
     }
-    let key = match call.name {
-        "borrow" => key(head)?,
-        _ => None,
+    let key = match call.kind {
+        CallKind::Borrow => key(head)?,
+        CallKind::Register
+        | CallKind::Look
+        | CallKind::Delete
+        | CallKind::Return
+        | CallKind::Renew
+        | CallKind::Events => None,
     };
-    Ok(What::Call { call, id, key, fields: Fields::default() })
+    Ok(Action::Call { call, id, key, fields: Fields::default() })
 }
 
-/// A UUID with its hyphens, in either case.
+/// Parses the id of a pool: a UUID with hyphens, in either case.
 fn pool_id(text: &str) -> Result<Id, HttpError> {
     match uuid::Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 => {
@@ -333,7 +383,7 @@ pub(crate) mod tests {
     use crate::answer::Body;
     use crate::job::{Receiver, channel};
 
-    /// What requests share, before nobody: what is left for the writer stays there.
+    /// Returns the shared state without a committer, and the jobs that are sent to it.
     pub(crate) fn app(options: Options) -> (Arc<App>, Receiver<Job>) {
         let (jobs, todo) = channel();
         let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
@@ -347,7 +397,7 @@ pub(crate) mod tests {
             let mut places = Vec::new();
             for _ in 0..2 {
                 let described = app
-                    .perform(What::Description, &mut Timer::default())
+                    .perform(Action::OpenApi, &mut Timer::default())
                     .await
                     .map(|response| response.body);
                 let Ok(Body::Whole { text, .. }) = described else { continue };
@@ -358,7 +408,7 @@ pub(crate) mod tests {
         });
     }
 
-    /// Runs it where jobs can be left.
+    /// Runs `work` where jobs can be sent.
     pub(crate) fn play<F: Future<Output = ()>>(work: impl Fn() -> F + Send + Sync + 'static) {
         let mut config = shuttle::Config::new();
         config.stack_size = 1024 * 1024;

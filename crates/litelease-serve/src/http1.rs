@@ -1,7 +1,8 @@
-//! Connections that speak HTTP/1: one request after the other, each within its limits.
+//! HTTP/1 connections: one request after the other, each within its limits.
 //!
-//! A request that waits has no buffer, and a client that hangs up meanwhile is noticed. One that only has nothing more to
-//! say looks the same: so it is answered, unless that would lend it a slot, which would be lost if it were gone.
+//! A request that waits keeps no buffer. A client that hangs up meanwhile is noticed; one that has
+//! only closed its sending side looks the same. So such a client is answered, except with a grant:
+//! the slot would be lost if the client were gone.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -21,24 +22,24 @@ use tokio::sync::mpsc;
 use crate::answer::{ALWAYS, Body, HttpError, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
-use crate::http::{App, Plan};
+use crate::http::{App, Request};
 use crate::timer::Timer;
 
-/// How much is read at a time.
+/// How many bytes are read at a time.
 const ROOM: usize = 1024;
 
-/// How long, and for how many bytes, a client that is refused may go on sending before it is cut off: it would not see
-/// its answer otherwise.
+/// For how long, and for how many bytes, a refused client may go on sending before the connection
+/// is cut. Without this it would not see its answer.
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
-/// Serves a connection, of which something has been read, until it ends.
+/// Serves a connection until it ends. `received` is what was read from it already.
 pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };
     let timer = Timer::default();
     let serving = Connection { client, timer, app: Arc::clone(&app) }.serve(&is_idle);
     let (mut serving, mut stopped) = (pin!(serving), pin!(app.stopped()));
-    // What has come already is looked at first. Whoever has asked for something, as a whole, is answered.
+    // Serving comes first: a request that was received completely is answered even at a stop.
     poll_fn(|context| match serving.as_mut().poll(context) {
         Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
         served => served,
@@ -54,58 +55,51 @@ struct Connection {
 
 struct Client {
     stream: TcpStream,
-    /// What has come and was not used yet.
+    /// Bytes that were received and not used yet.
     received: Vec<u8>,
-    /// Nothing more will come.
+    /// The client has closed its sending side, or hung up.
     is_over: bool,
-}
-
-/// A request, as far as its head tells.
-struct Asked {
-    plan: Plan,
-    framing: Framing,
 }
 
 impl Connection {
     async fn serve(mut self, is_idle: &AtomicBool) {
-        // A client that hangs up or talks nonsense is no news.
+        // Errors of a client end its connection and are not logged.
         while let Ok(true) = self.turn(is_idle).await {}
     }
 
-    /// One request and its answer. False if it was the last one.
+    /// Serves one request. Returns false if it was the last one.
     async fn turn(&mut self, is_idle: &AtomicBool) -> io::Result<bool> {
-        let asked = match self.head().await? {
-            Ok(asked) => asked,
+        let (mut request, framing) = match self.head().await? {
+            Ok(head) => head,
             Err(refused) => return self.refuse(refused).await,
         };
-        let Asked { mut plan, framing } = asked;
-        let (body, is_read) = match self.body(framing, plan.is_refused()).await? {
+        let (body, is_read) = match self.body(framing, request.is_refused()).await? {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
         is_idle.store(false, Relaxed);
-        plan.add(body);
-        let Some(response) = self.answer(plan).await else { return Ok(false) };
+        request.add_body(body);
+        let Some(response) = self.answer(request).await else { return Ok(false) };
         let stays = framing.stays && is_read && !self.app.is_stopping();
         self.respond(response, framing, stays).await?;
         is_idle.store(true, Relaxed);
         if !is_read {
             self.linger().await;
         }
-        // A stream may have ended because of the stop.
+        // The server may have been stopped while the response was sent.
         Ok(stays && !self.app.is_stopping())
     }
 
-    /// Reads a head.
-    async fn head(&mut self) -> io::Result<Result<Asked, HttpError>> {
+    /// Reads the head of a request.
+    async fn head(&mut self) -> io::Result<Result<(Request, Framing), HttpError>> {
         let Connection { client, timer, app } = self;
         let deadline = Timer::deadline(app.options.patience);
         loop {
             if !client.received.is_empty() {
-                match framing::head(&client.received, |head| app.plan(head)) {
-                    Ok(Some((plan, framing, used))) => {
+                match framing::head(&client.received, |head| app.route(head)) {
+                    Ok(Some((request, framing, used))) => {
                         client.received.drain(..used);
-                        return Ok(Ok(Asked { plan, framing }));
+                        return Ok(Ok((request, framing)));
                     }
                     Ok(None) => {}
                     Err(refused) => return Ok(Err(refused)),
@@ -122,7 +116,8 @@ impl Connection {
         }
     }
 
-    /// Reads a body. `Err` if it stays where it is. Whoever is refused anyway need not begin to send it.
+    /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused
+    /// and waits for `100 Continue` does not have to send it.
     async fn body(
         &mut self,
         framing: Framing,
@@ -162,15 +157,15 @@ impl Connection {
         read.unwrap_or(Ok(Err(HttpError::too_slow())))
     }
 
-    /// Waits for the answer. None if the client of a borrow hangs up meanwhile, or, where it waits, sends so much that it
-    /// could not be seen to.
-    async fn answer(&mut self, plan: Plan) -> Option<Response> {
+    /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
+    /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
+    async fn answer(&mut self, request: Request) -> Option<Response> {
         let Connection { client, timer, app } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
         }
-        let waits = plan.waits();
-        let answer = app.answer(plan, timer);
+        let waits = request.waits();
+        let answer = app.answer(request, timer);
         tokio::pin!(answer);
         loop {
             if waits && !client.listens() {
@@ -178,9 +173,9 @@ impl Connection {
             }
             tokio::select! {
                 biased;
-                // What it asks next may come already.
+                // The next request may arrive before this one is answered.
                 heard = client.hear(), if client.listens() => heard.ok()?,
-                // Dropping a grant gives it back.
+                // Dropping a grant returns the slot.
                 response = &mut answer => return (!client.is_over || !response.is_grant()).then_some(response),
             }
         }
@@ -194,7 +189,7 @@ impl Connection {
             stays: false,
             is_old: false,
         };
-        let response = self.app.answer(Plan::refuse(refused), &mut self.timer).await;
+        let response = self.app.answer(Request::refuse(refused), &mut self.timer).await;
         self.respond(response, framing, false).await?;
         self.linger().await;
         Ok(false)
@@ -232,8 +227,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends one text after the other, until there are no more or the client hangs up. One that has nothing more to say
-    /// gets the first.
+    /// Sends texts until there are no more or the client hangs up. A client that has closed its
+    /// sending side gets the first one.
     async fn stream_out(
         &mut self,
         mut texts: mpsc::Receiver<Bytes>,
@@ -264,7 +259,7 @@ impl Connection {
         }
     }
 
-    /// Sends all of it, to a client that takes it in time.
+    /// Sends all bytes, or fails if the client does not take them in time.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Connection { client: Client { stream, .. }, timer, app } = self;
         let sent = match stream.try_write(bytes) {
@@ -280,7 +275,7 @@ impl Connection {
         }
     }
 
-    /// Lets the client see its answer before the connection is cut: it may still be sending.
+    /// Lets a client that may still be sending read its answer before the connection is cut.
     async fn linger(&mut self) {
         let Connection { client, timer, .. } = self;
         let (time, most) = DRAIN_LIMITS;
@@ -296,13 +291,13 @@ impl Connection {
             }
             io::Result::Ok(())
         };
-        // It is over in any case.
+        // The connection ends in any case.
         let _ = timer.within(time, drain).await;
     }
 }
 
 impl Client {
-    /// Reads what has come. An error if nothing comes any more.
+    /// Reads more bytes. Fails if the client has closed its sending side.
     async fn fill(&mut self) -> io::Result<()> {
         match self.read().await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -315,19 +310,19 @@ impl Client {
         std::mem::replace(&mut self.received, rest)
     }
 
-    /// Whether it would be seen that it hangs up: there is room for what it sends, and it has not.
+    /// Checks whether the client can be read from: it has not hung up, and there is room.
     fn listens(&self) -> bool {
         !self.is_over && self.received.len() < LONGEST_HEAD
     }
 
-    /// Reads what comes while a request is under way.
+    /// Reads while a request is being answered.
     async fn hear(&mut self) -> io::Result<()> {
         self.is_over = self.read().await? == 0;
         Ok(())
     }
 
-    /// Adds what comes to what was received. It comes to the same place for all connections, so that each needs no more
-    /// than what has come.
+    /// Reads into a buffer that all connections share, and appends to `received`: so each
+    /// connection needs no more memory than what it has received.
     async fn read(&mut self) -> io::Result<usize> {
         thread_local! {
             static PLACE: RefCell<[u8; ROOM]> = const { RefCell::new([0; ROOM]) };
@@ -344,10 +339,10 @@ impl Client {
     }
 }
 
-/// The first line and all headers but the request id and the length, which come last.
+/// Writes the status line and all headers except the request id and the length, which come last.
 fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
     let status = StatusCode::from_u16(response.status);
-    // All of ours are valid.
+    // The server only uses valid ones.
     let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let reason = status.canonical_reason().unwrap_or("Unknown");
     put(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
@@ -369,7 +364,8 @@ fn put(out: &mut Vec<u8>, texts: &[&str]) {
     texts.iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
-/// The headers that every answer has, the date among them: they are made once a second.
+/// Writes the headers that every answer has, the date among them. They are formatted once a
+/// second.
 fn put_always(out: &mut Vec<u8>) {
     thread_local! {
         static MADE: RefCell<(u64, Vec<u8>)> = const { RefCell::new((0, Vec::new())) };
@@ -400,12 +396,13 @@ mod tests {
     use crate::job::{Job, Receiver};
     use crate::options::Options;
 
-    /// A connection without room for anything more, its client, which takes nothing, and what is left for the writer.
+    /// Returns a connection whose send buffer is full, its client, which reads nothing, and the
+    /// jobs that are sent to the committer.
     async fn stuck() -> (Connection, TcpStream, Receiver<Job>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        // The system finds more room for a while.
+        // The system keeps finding more room for a while.
         while timeout(Duration::from_millis(200), stream.writable()).await.is_ok() {
             let _ = stream.try_write(&[0; 64 * 1024]);
         }
@@ -433,7 +430,7 @@ mod tests {
                 stays: true,
                 is_old: false,
             };
-            // To go on, even that is too much for it.
+            // Not even `100 Continue` can be sent.
             is_given_up(timeout(LONG, connection.body(framing, false)).await);
             let jobs = connection.app.jobs.clone();
             let unsent = Unsent { jobs, id: "p".into(), lease: Some("lease".into()) };

@@ -1,13 +1,13 @@
-//! Connections that speak HTTP/2, by prior knowledge: hyper does the protocol.
+//! HTTP/2 connections, by prior knowledge. hyper speaks the protocol.
 
 use std::convert::Infallible;
-use std::io;
+use std::io::Cursor;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::{Buf, Bytes};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use hyper::server::conn::http2;
@@ -24,33 +24,8 @@ use crate::job::JobError;
 use crate::request::Head;
 use crate::timer::Timer;
 
-/// What a client of HTTP/2 sends first. No method of HTTP/1 is called that.
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Reads the first bytes, until they tell whether the client speaks it: then they are those that it begins with. hyper
-/// would wait for the rest of them without a limit.
-pub(crate) async fn first(stream: &mut TcpStream, patience: Duration) -> io::Result<Vec<u8>> {
-    let mut first = Vec::new();
-    let read = async {
-        while PREFACE.starts_with(&first) && !is_spoken(&first) {
-            let room = PREFACE.len() - first.len();
-            if stream.read_buf(&mut (&mut first).limit(room)).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        io::Result::Ok(())
-    };
-    timeout(patience, read).await??;
-    Ok(first)
-}
-
-/// Whether a client speaks it that begins like this.
-pub(crate) fn is_spoken(first: &[u8]) -> bool {
-    first == PREFACE
-}
-
-/// Serves a connection, of which the first bytes have been read, until it ends.
-pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
+/// Serves a connection until it ends. `received` is what was read from it already.
+pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let patience = app.options.patience;
     let stopped = {
         let app = Arc::clone(&app);
@@ -64,10 +39,10 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
     builder.timer(TokioTimer::new()).max_concurrent_streams(1_000);
     builder.keep_alive_interval(patience).keep_alive_timeout(patience);
     let (reader, writer) = stream.into_split();
-    let stream = tokio::io::join(AsyncReadExt::chain(PREFACE, reader), writer);
+    let stream = tokio::io::join(AsyncReadExt::chain(Cursor::new(received), reader), writer);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // A client that hangs up or talks nonsense is no news.
+    // Errors of a client end its connection and are not logged.
     let _ = tokio::select! {
         done = &mut connection => done,
         () = stopped => {
@@ -79,33 +54,33 @@ pub(crate) async fn serve(stream: TcpStream, app: Arc<App>) {
 
 async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
     let (parts, body) = request.into_parts();
-    let mut plan = {
+    let mut request = {
         let headers = parts.headers.iter();
         let headers: Vec<_> = headers
             .map(|(name, value)| httparse::Header { name: name.as_str(), value: value.as_bytes() })
             .collect();
         let authority = parts.uri.authority().map(|authority| authority.as_str());
         let (method, path) = (parts.method.as_str(), parts.uri.path());
-        app.plan(&Head { method, path, authority, headers: &headers })
+        app.route(&Head { method, path, authority, headers: &headers })
     };
-    let body = match plan.is_refused() {
+    let body = match request.is_refused() {
         true => Ok(Vec::new()),
         false => tokio::select! {
             biased;
             body = read(body, app.options.patience) => body,
-            // Who has not sent all of it by then is owed nothing.
+            // A request that is still incomplete at a stop is refused.
             () = app.stopped() => Err(JobError::Stopping.into()),
         },
     };
-    plan.add(body);
-    let response = app.answer(plan, &mut Timer::default()).await;
+    request.add_body(body);
+    let response = app.answer(request, &mut Timer::default()).await;
     let mut head = hyper::Response::builder().status(response.status);
     head = head.header("content-type", response.kind);
     for (name, value) in ALWAYS.into_iter().chain(response.headers()) {
         head = head.header(name, value);
     }
     head = head.header("x-request-id", app.request_id(&response));
-    // Names and values are ours, so there is nothing that could be wrong with them.
+    // All names and values are the server's own and valid.
     head.body(response.body).unwrap_or_default()
 }
 
@@ -127,8 +102,8 @@ impl Default for Body {
     }
 }
 
-/// A text on its way. A grant in it is sent when its last byte has gone out, for which the client must have made room;
-/// until then it is given back with the text.
+/// A text that is being sent. Its grant counts as sent when the last byte has gone out, for which
+/// the client must have made room. If the text is dropped before that, the slot is returned.
 pub(crate) struct Outgoing {
     text: Bytes,
     unsent: Option<Unsent>,

@@ -1,9 +1,9 @@
-//! What requests ask of the writer, and what it answers.
+//! Jobs that requests send to the committer, and its answers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-// Tests run the exchange under schedules of their own.
+// Tests control the schedule of these channels.
 #[cfg(test)]
 use shuttle::sync::mpsc;
 #[cfg(not(test))]
@@ -13,28 +13,28 @@ use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-/// The id of a pool, as it is stored: a UUID in lower case.
+/// The id of a pool as it is stored: a UUID in lower case.
 pub(crate) type Id = Arc<str>;
 
 pub(crate) use mpsc::{Receiver, RecvTimeoutError, channel};
 
-/// Where requests leave their jobs.
+/// Sends jobs to the committer.
 pub(crate) type Jobs = mpsc::Sender<Job>;
 
-/// Where one request waits for its answer.
+/// Sends the answer to one request.
 pub(crate) type Reply = oneshot::Sender<Result<Answer, JobError>>;
 
-/// Where answers are handed over, all of a commit together.
+/// Sends the answers of one commit to the thread that serves the connections.
 pub(crate) type Answers = UnboundedSender<Vec<Answered>>;
 
-/// An answer on its way to its request.
+/// An answer, and the request to deliver it to.
 pub(crate) struct Answered {
     pub(crate) id: Id,
     pub(crate) reply: Reply,
     pub(crate) answer: Result<Answer, JobError>,
 }
 
-/// One thing to do.
+/// One thing for the committer to do.
 pub(crate) enum Job {
     Register {
         id: Id,
@@ -61,43 +61,66 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
-    /// Asks whether something could be stored.
+    /// Asks whether the file can be written.
     Ready {
         reply: Reply,
     },
-    /// A request no longer waits.
+    /// A client no longer waits.
     Leave {
         id: Id,
         place: u64,
     },
-    /// A grant that nobody has received.
+    /// No client has received this grant.
     GiveBack {
         id: Id,
         lease: String,
     },
-    /// Answer all who wait, and grant nothing any more.
+    /// Answer all waiters, and grant nothing from now on.
     Stop,
 }
 
-/// A borrow, and where it stands in the queue if it has to wait.
+impl Job {
+    /// Returns the pool and the sender to answer, or `None` if the job has no answer.
+    pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
+        match self {
+            Job::Register { id, reply, .. }
+            | Job::Delete { id, reply }
+            | Job::Return { id, reply, .. }
+            | Job::Renew { id, reply, .. }
+            | Job::Look { id, reply } => Some((id, reply)),
+            Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
+            Job::Ready { reply } => Some(("".into(), reply)),
+            Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
+        }
+    }
+}
+
+/// A borrow, and its place in the queue if it has to wait.
 pub(crate) struct BorrowJob {
     pub(crate) id: Id,
     pub(crate) ttl_ms: i64,
     pub(crate) note: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) waits: bool,
-    /// Larger than that of every request before.
+    /// Larger than the place of every earlier request.
     pub(crate) place: u64,
     pub(crate) reply: Reply,
 }
 
-/// What came of it.
+/// The outcome of a job.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Pool(PoolInfo),
     Deleted,
-    Lent(Lent),
-    /// Nothing is free.
+    /// A slot was lent out.
+    Lent {
+        borrowed: Borrowed,
+        /// The ttl that was granted, or what is left of it if a key found the lease of before.
+        ttl_ms: i64,
+        /// A key keeps the lease when its client is gone.
+        has_key: bool,
+    },
+    /// No slot is free.
     Nothing,
     Returned(bool),
     Renewed {
@@ -108,21 +131,11 @@ pub(crate) enum Answer {
     /// The lease to renew is over.
     Over,
     State(State),
-    /// Something could be stored.
+    /// The file can be written.
     Ready,
 }
 
-/// A slot that was lent out by this job.
-#[derive(Clone, Debug)]
-pub(crate) struct Lent {
-    pub(crate) borrowed: Borrowed,
-    /// The ttl that was granted, or what is left of it where the lease was there already.
-    pub(crate) ttl_ms: i64,
-    /// Whether it stays when its client is gone.
-    pub(crate) has_key: bool,
-}
-
-/// A pool with all that everybody may see of it.
+/// The public state of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) info: PoolInfo,
@@ -131,7 +144,7 @@ pub(crate) struct State {
     pub(crate) now_ms: i64,
 }
 
-/// Why there is no answer.
+/// Why a job was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobError {
     NoSuchPool,
@@ -141,7 +154,7 @@ pub(crate) enum JobError {
     /// No larger token exists.
     Exhausted,
     Database,
-    /// Nothing can be stored, for this reason.
+    /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,
 }
@@ -152,7 +165,7 @@ pub(crate) fn receive(jobs: &Receiver<Job>, patience: Duration) -> Result<Job, R
     jobs.recv_timeout(patience)
 }
 
-/// The same, where time is up whenever nothing is there.
+/// In tests the time is up whenever no job is there.
 #[cfg(test)]
 pub(crate) fn receive(jobs: &Receiver<Job>, _: Duration) -> Result<Job, RecvTimeoutError> {
     shuttle::thread::yield_now();

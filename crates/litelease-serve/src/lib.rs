@@ -1,9 +1,13 @@
-//! Pools of numbered slots over HTTP, from one SQLite file.
+//! Serves pools of numbered slots over HTTP, from one SQLite file.
 //!
-//! One thread writes; requests that come together share a durable commit, and a slot that comes free goes to whoever
-//! has waited longest in the same commit. `docs/http.md` has the calls.
+//! One thread writes. Requests that arrive together share a durable commit, and a slot that is
+//! freed goes to the borrower that has waited longest, in the same commit. `docs/http.md` lists
+//! the calls.
+//!
+//! The feature `bench-backend` is for the benchmarks of this repository and not part of the API.
 
 mod answer;
+#[cfg(feature = "bench-backend")]
 #[doc(hidden)]
 pub mod bench_backend;
 mod body;
@@ -11,7 +15,6 @@ mod calls;
 mod committer;
 mod error;
 mod events;
-mod expiry_schedule;
 mod file;
 mod framing;
 mod high_water;
@@ -25,7 +28,6 @@ mod options;
 mod page;
 mod pending_borrow;
 mod program;
-mod queue;
 mod request;
 mod server;
 mod server_lock;

@@ -1,4 +1,4 @@
-//! What is counted, in the text format of Prometheus. No label has anything of a pool in it.
+//! Metrics in the text format of Prometheus. No label has anything of a pool in it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -48,7 +48,7 @@ impl Metrics {
         self.connections.store(connections, Relaxed);
     }
 
-    /// The text.
+    /// Returns all metrics as text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, value: String| {

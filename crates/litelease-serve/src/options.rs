@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a service allows.
+/// The limits of a service.
 ///
 /// ```
 /// # use litelease_serve::Options;
@@ -13,21 +13,21 @@ use std::time::Duration;
 pub struct Options {
     /// The largest number of slots that a pool may be given.
     pub max_count: i64,
-    /// A longer ttl is cut to this.
+    /// The longest ttl; longer ones are cut to it.
     pub max_ttl: Duration,
-    /// A longer wait is cut to this.
+    /// The longest wait; longer ones are cut to it.
     pub max_wait: Duration,
-    /// How many borrows may wait at a time, in all pools together.
+    /// The largest number of borrows that wait at a time, in all pools together.
     pub max_waiters: usize,
-    /// How many connections may be open at a time; more are not accepted before one is closed.
+    /// The largest number of open connections. More are accepted only when one is closed.
     pub max_connections: usize,
-    /// How long the head of a request may take, and how long its body.
+    /// The longest time that the head of a request may take, and also its body.
     pub patience: Duration,
-    /// How many requests may share a commit; 1 gives each one of its own, to compare with.
+    /// The largest number of requests that share a commit; 1 gives each its own, for comparison.
     pub max_batch: usize,
-    /// Names by which clients may call this server, besides `localhost` and addresses.
+    /// Host names that clients may use for this server, besides `localhost` and IP addresses.
     pub hosts: Vec<String>,
-    /// The clock that leases are judged by, in Unix milliseconds; another one is for tests.
+    /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
 

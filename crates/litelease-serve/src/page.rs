@@ -1,17 +1,17 @@
-//! The files of the web page, which are part of the program.
+//! The files of the web page, compiled into the program.
 
 use bytes::Bytes;
 
 use crate::answer::Response;
 
-/// A file that is served as it is.
+/// A static file.
 pub(crate) struct File {
     pub(crate) path: &'static str,
     kind: &'static str,
     text: &'static str,
 }
 
-/// Every file.
+/// All files.
 pub(crate) const FILES: &[File] = &[
     File { path: "/", kind: HTML, text: include_str!("../page/index.html") },
     File { path: "/docs", kind: HTML, text: include_str!("../page/docs.html") },
@@ -30,7 +30,7 @@ pub(crate) const FILES: &[File] = &[
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Nothing from anywhere else, no inline script, in nobody's frame.
+/// Allows nothing from other sites, no inline scripts, and no framing.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 

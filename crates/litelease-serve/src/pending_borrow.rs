@@ -1,7 +1,8 @@
-//! The request's side of a borrow: it waits for its answer, and whatever happens to it, no slot is lost.
+//! The request's side of a borrow: waits for the answer, and loses no slot whatever happens
+//! meanwhile.
 //!
-//! The writer hands over the answers of a commit together: one message, and one wake-up of the thread that has all
-//! connections.
+//! The committer hands over the answers of a commit together: with one message, and one wake-up of
+//! the thread that serves the connections.
 
 use std::time::Duration;
 
@@ -11,10 +12,10 @@ use crate::answer::Unsent;
 use crate::job::{Answer, Answered, Id, Job, JobError, Jobs};
 use crate::timer::Timer;
 
-/// A borrow under way.
+/// A borrow that waits for its answer.
 ///
-/// Either the writer finds that nobody listens any more, or the answer is here when this is dropped: so a grant that
-/// nobody takes is given back exactly once.
+/// If it is dropped, either the committer fails to deliver the answer, or the answer is here
+/// already. So a grant that no client takes is returned exactly once.
 pub(crate) struct PendingBorrow {
     answer: oneshot::Receiver<Result<Answer, JobError>>,
     jobs: Jobs,
@@ -33,7 +34,7 @@ impl PendingBorrow {
         PendingBorrow { answer, jobs, id, place, is_done: false }
     }
 
-    /// Waits for the answer. With a time, it is "nothing" when that is up.
+    /// Waits for the answer: for at most `wait` if there is one, and then the answer is `Nothing`.
     pub(crate) async fn wait(
         mut self,
         wait: Option<(Duration, &mut Timer)>,
@@ -47,18 +48,18 @@ impl PendingBorrow {
                 self.is_done = true;
                 answered.unwrap_or(Err(JobError::Stopping))
             }
-            // A grant may have come in the same moment: it is taken or it was never sent.
+            // A grant may have arrived in the same moment: then it is the answer.
             None => self.close().unwrap_or(Ok(Answer::Nothing)),
         }
     }
 
-    /// Leaves the queue, and answers what has come before.
+    /// Leaves the queue. Returns the answer if it has arrived before.
     fn close(&mut self) -> Option<Result<Answer, JobError>> {
         self.is_done = true;
         self.answer.close();
         let last = self.answer.try_recv().ok();
         if last.is_none() {
-            // Where the writer is gone, so is the queue.
+            // An error means that the committer is gone, and with it the queue.
             let _ = self.jobs.send(Job::Leave { id: self.id.clone(), place: self.place });
         }
         last
@@ -70,40 +71,37 @@ impl Drop for PendingBorrow {
         if self.is_done {
             return;
         }
-        if let Some(Ok(Answer::Lent(lent))) = self.close()
-            && !lent.has_key
-        {
+        if let Some(Ok(Answer::Lent { borrowed, has_key: false, .. })) = self.close() {
             let (jobs, id) = (self.jobs.clone(), self.id.clone());
-            drop(Unsent { jobs, id, lease: Some(lent.borrowed.lease_id) });
+            drop(Unsent { jobs, id, lease: Some(borrowed.lease_id) });
         }
     }
 }
 
-/// Delivers answers until the writer sends no more.
+/// Delivers answers until the committer is gone.
 pub(crate) async fn deliver_all(mut answers: mpsc::UnboundedReceiver<Vec<Answered>>, jobs: Jobs) {
     while let Some(answers) = answers.recv().await {
         deliver(answers, |id, lease| {
-            // Where the writer is gone, the lease ends by itself.
+            // An error means that the committer is gone: then the lease expires.
             let _ = jobs.send(Job::GiveBack { id, lease });
         });
     }
 }
 
-/// Hands answers to their requests. A grant whose client is gone is to be given back, unless a key keeps it.
+/// Hands answers to their requests. Calls `give_back` for a grant whose client is gone, unless a
+/// key keeps it.
 pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, String)) {
     for Answered { id, reply, answer } in answers {
-        if let Err(Ok(Answer::Lent(lent))) = reply.send(answer)
-            && !lent.has_key
-        {
-            give_back(id, lent.borrowed.lease_id);
+        if let Err(Ok(Answer::Lent { borrowed, has_key: false, .. })) = reply.send(answer) {
+            give_back(id, borrowed.lease_id);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    //! The real writer and the real requests, under random schedules: clients come, hang up, run out of time and give
-    //! back, at any moment of the other side's work.
+    //! The real committer and real requests under random schedules: clients come, hang up, run out
+    //! of time and return slots, at any moment of the committer's work.
 
     #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -123,12 +121,12 @@ mod tests {
     use crate::answer::respond;
     use crate::committer::Committer;
     use crate::high_water::HighWater;
-    use crate::job::{BorrowJob, Lent, Receiver, channel};
+    use crate::job::{BorrowJob, Receiver, channel};
     use crate::metrics::Metrics;
 
     const SLOTS: i64 = 2;
 
-    /// One thread's side: clients that borrow, and what they hold.
+    /// Clients that borrow, and the leases that they hold.
     struct Clients {
         id: Id,
         jobs: Jobs,
@@ -139,14 +137,14 @@ mod tests {
         places: u64,
     }
 
-    /// A borrow that waits for its answer, or one whose time will be up.
+    /// A borrow that polls for its answer, or one that will time out.
     enum Waiting {
         Asking(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
         Timed(PendingBorrow),
     }
 
     impl Clients {
-        /// Does one thing, whichever.
+        /// Does one thing at random.
         fn step(&mut self) {
             match thread_rng().gen_range(0..8) {
                 0..=2 => self.borrow(),
@@ -187,7 +185,7 @@ mod tests {
             }
         }
 
-        /// One who waits looks whether there is an answer, or has waited long enough.
+        /// Lets a waiting client look for its answer, or time out.
         fn look(&mut self) {
             let answer = match self.any() {
                 Waiting::Timed(mut pending_borrow) => pending_borrow.close(),
@@ -202,15 +200,16 @@ mod tests {
                 }
             };
             match answer {
-                Some(Ok(Answer::Lent(lent))) => self.hold(lent),
+                Some(Ok(lent @ Answer::Lent { .. })) => self.hold(lent),
                 Some(Ok(Answer::Nothing)) | None => {}
                 answer => panic!("{answer:?}"),
             }
         }
 
-        fn hold(&mut self, lent: Lent) {
-            let (position, lease) = (lent.borrowed.slot.position, lent.borrowed.lease_id.clone());
-            let response = respond(Answer::Lent(lent), &self.id, &self.jobs);
+        fn hold(&mut self, lent: Answer) {
+            let Answer::Lent { borrowed, .. } = &lent else { return };
+            let (position, lease) = (borrowed.slot.position, borrowed.lease_id.clone());
+            let response = respond(lent, &self.id, &self.jobs);
             if thread_rng().gen_range(0..4) == 0 {
                 // The connection breaks before the answer is sent.
                 return drop(response);
@@ -269,7 +268,7 @@ mod tests {
             clients.step();
             shuttle::thread::yield_now();
         }
-        // All hang up or give back, and everything is free again.
+        // All clients hang up or return, and every slot is free again.
         clients.waiting.clear();
         clients.settle();
         while !clients.held.is_empty() {
@@ -283,7 +282,7 @@ mod tests {
     fn lent(has_key: bool) -> Result<Answer, JobError> {
         let slot = litelease::SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
         let borrowed = litelease::Borrowed { lease_id: "a".into(), slot };
-        Ok(Answer::Lent(Lent { borrowed, ttl_ms: 50, has_key }))
+        Ok(Answer::Lent { borrowed, ttl_ms: 50, has_key })
     }
 
     #[test]
@@ -291,7 +290,7 @@ mod tests {
         shuttle::check_random(
             || {
                 for has_key in [false, true] {
-                    // Its client is gone before it is delivered.
+                    // The client is gone before the grant is delivered.
                     let (reply, gone) = oneshot::channel();
                     drop(gone);
                     let mut given_back = 0;
@@ -301,7 +300,7 @@ mod tests {
                     });
                     assert_eq!(given_back, usize::from(!has_key));
 
-                    // Or after that, and before it has looked.
+                    // The client is gone after that, and before it has read the answer.
                     let (jobs, todo): (Jobs, Receiver<Job>) = channel();
                     let (reply, answer) = oneshot::channel();
                     let pending_borrow = PendingBorrow::new(answer, jobs, "p".into(), 1);

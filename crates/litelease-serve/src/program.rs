@@ -1,4 +1,4 @@
-//! A service as a program of its own: it runs until a signal asks it to end.
+//! Blocking entry point: runs a service until a signal.
 
 use std::io;
 use std::net;
@@ -10,11 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::server::{Service, run};
 
-/// How many may have come and not be let in yet.
-const ROOM: i32 = 4096;
+/// How many connections may wait to be accepted.
+const BACKLOG: i32 = 4096;
 
-/// Serves until SIGINT or SIGTERM, and calls `ready` as soon as those end it in good order. Whoever calls this needs
-/// not know async.
+/// Blocking entry point; serves until SIGINT or SIGTERM. Calls `ready` once these signals lead to
+/// an orderly shutdown.
 ///
 /// ```no_run
 /// use litelease_serve::{Options, Service, run_until_signal};
@@ -29,10 +29,11 @@ pub fn run_until_signal(
     service: Service,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    // The standard library leaves room for 128; who comes when that is full is let in a second later.
-    SockRef::from(&listener).listen(ROOM)?;
+    // The standard library's backlog is 128. A client that finds it full tries again a second
+    // later.
+    SockRef::from(&listener).listen(BACKLOG)?;
     listener.set_nonblocking(true)?;
-    // One thread has all connections and another one writes: more would only wake each other.
+    // One thread serves all connections and another one writes. More would only wake each other.
     Builder::new_current_thread().enable_all().build()?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         let mut interrupt = signal(SignalKind::interrupt())?;

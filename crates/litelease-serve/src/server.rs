@@ -1,4 +1,4 @@
-//! The server: connections within limits, and an end that loses nothing.
+//! The server: accepts connections within limits, and shuts down without losing a slot.
 
 use std::future::Future;
 use std::io;
@@ -7,10 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use bytes::BufMut;
+use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::committer::{Changed, Committer};
 use crate::error::OpenError;
@@ -23,10 +26,10 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pending_borrow::deliver_all;
 
-/// How long a shutdown waits for answers that are being sent.
+/// How long a shutdown waits for responses that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// A file to serve, and the limits to keep.
+/// A file that is open to be served, and the limits.
 ///
 /// ```
 /// # let folder = tempfile::tempdir().unwrap();
@@ -42,11 +45,12 @@ pub struct Service {
 }
 
 impl Service {
-    /// Opens the file, which is created if it is missing: for its owner alone (0600), since whoever can read it knows the
-    /// UUIDs of its pools. One that is there keeps its mode, and the files beside it take it.
+    /// Opens a file. A missing file is created for its owner alone (0600), since its readers know
+    /// the UUIDs of its pools. An existing file keeps its mode, and the files beside it take that
+    /// mode.
     ///
-    /// It is locked against other servers until the service is dropped or its process ends; a second one is
-    /// [`OpenError::Served`].
+    /// The file is locked against other servers until the service is dropped or its process ends.
+    /// A second server gets [`OpenError::Served`].
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -56,16 +60,16 @@ impl Service {
     /// # Ok::<(), litelease_serve::OpenError>(())
     /// ```
     ///
-    /// One that is older than what was served from it, as the file `.mark` beside it tells, was restored from a
-    /// backup and is refused: see [`open_restored`](Service::open_restored).
+    /// A file that lacks tokens which were granted from it, by the file `.mark` beside it, was
+    /// restored from a backup and is refused: see [`open_restored`](Service::open_restored).
     pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         opened.mark.check()?;
         Ok(Service { opened: opened.check_age()?, options })
     }
 
-    /// Opens a file that was restored from a backup, once: every lease in it ends, and tokens go on far above all
-    /// that were granted since.
+    /// Opens a file that was restored from a backup. Ends every lease in it, and lets tokens go on
+    /// far above all that were granted since. Needed once.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();
@@ -77,7 +81,7 @@ impl Service {
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
         match opened.mark.token() {
-            // The error says what to do where the system needs to be told a token.
+            // If a token must be given, the error says so.
             0 => opened.db.restore_fence()?,
             answered => opened.db.restore_fence_above(answered)?,
         };
@@ -85,8 +89,8 @@ impl Service {
     }
 }
 
-/// Serves until `shutdown` is there. Then whoever waits is answered 503, what is under way is finished, and
-/// nothing is lost.
+/// Serves until `shutdown` completes. Then answers waiting borrows with 503 and finishes the
+/// requests that are under way. No slot is lost.
 ///
 /// ```
 /// use litelease_serve::{Options, Service, run};
@@ -114,7 +118,8 @@ pub async fn run(
     .await
 }
 
-/// Serves before whatever works on the jobs, in a thread of its own, until nobody can leave one any more.
+/// Serves in front of `work`, which gets a thread of its own and does the jobs until every sender
+/// of jobs is gone.
 pub(crate) async fn run_before(
     listener: TcpListener,
     options: Options,
@@ -148,7 +153,7 @@ pub(crate) async fn run_before(
         let (stream, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, perhaps: it passes.
+                // For example, out of file descriptors: that passes.
                 tracing::warn!(error = %error, "cannot accept");
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
@@ -163,36 +168,62 @@ pub(crate) async fn run_before(
     }
     tracing::info!("shutting down");
     drop(listener);
-    // Whoever waits is answered; jobs that come later are refused.
+    // Waiters are answered, and later jobs are refused.
     let _ = jobs.send(Job::Stop);
     let _ = stopping.send(true);
     let all = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(LAST_CALL, all).await.is_err() {
+    if timeout(LAST_CALL, all).await.is_err() {
         tracing::warn!(connections = connections.len(), "cut off");
         connections.shutdown().await;
     }
     drop((app, jobs));
-    // The writer has said its last with the stop; what nobody took is given back before it ends.
+    // The committer sends no answers after the stop. Undelivered grants are returned before it
+    // ends.
     let delivered = delivery.await;
     match (delivered, tokio::task::spawn_blocking(move || committer.join()).await) {
         (Ok(()), Ok(Ok(()))) => Ok(()),
-        _ => Err(io::Error::other("the writer ended in an unexpected way")),
+        _ => Err(io::Error::other("the thread that commits has ended unexpectedly")),
     }
 }
 
 /// Serves one connection in the version of HTTP that its client speaks.
 async fn serve(mut stream: TcpStream, app: Arc<App>) {
-    let first = tokio::select! {
-        first = http2::first(&mut stream, app.options.patience) => first,
-        // Who has not said anything yet is owed nothing.
+    let sniffed = tokio::select! {
+        sniffed = timeout(app.options.patience, sniff(&mut stream)) => sniffed,
+        // A client that has not sent a request yet gets no answer.
         () = app.stopped() => return,
     };
-    match first {
-        Ok(first) if http2::is_spoken(&first) => http2::serve(stream, app).await,
-        Ok(first) => http1::serve(stream, first, app).await,
-        // A client that hangs up is no news.
-        Err(_) => {}
+    match sniffed {
+        Ok(Ok((Version::Http2, received))) => http2::serve(stream, received, app).await,
+        Ok(Ok((Version::Http1, received))) => http1::serve(stream, received, app).await,
+        // The client was too slow, or has hung up: nothing to report.
+        Err(_) | Ok(Err(_)) => {}
     }
+}
+
+/// The version of HTTP that a client speaks.
+enum Version {
+    Http1,
+    Http2,
+}
+
+/// The first bytes of every HTTP/2 connection. No HTTP/1 request can begin with them.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Reads until the bytes differ from the HTTP/2 preface or the preface is complete, and returns
+/// what was read. The caller limits the time: hyper would wait for the rest of a preface forever.
+async fn sniff(stream: &mut TcpStream) -> io::Result<(Version, Vec<u8>)> {
+    let mut received = Vec::new();
+    while HTTP2_PREFACE.starts_with(&received) {
+        if received.len() == HTTP2_PREFACE.len() {
+            return Ok((Version::Http2, received));
+        }
+        let missing = HTTP2_PREFACE.len() - received.len();
+        if stream.read_buf(&mut (&mut received).limit(missing)).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok((Version::Http1, received))
 }
 
 async fn accept(

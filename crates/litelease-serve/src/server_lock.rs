@@ -1,7 +1,7 @@
-//! The lock that a server holds on its file for as long as it lives: who waits is in its memory, so a second server on
-//! the same file would let its own clients overtake them.
+//! The lock that a server holds on its file while it runs. Its wait lists are in memory, so the
+//! clients of a second server on the same file would overtake its waiters.
 //!
-//! Other programs may use the file through the library; only a second server is refused.
+//! Other programs may use the file through the library. Only a second server is refused.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use litelease::rusqlite::{self, ffi};
 use litelease::{Error, LockError, OwnedLock, WriteLock};
 
-/// How often to look whether the lock file is still there.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often to check whether the lock file is still there.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The lock of a server.
 pub(crate) struct ServerLock {
@@ -22,21 +22,22 @@ pub(crate) struct ServerLock {
 }
 
 impl ServerLock {
-    /// Takes the lock on a database, or says who has it.
+    /// Takes the lock on a database, or returns who has it.
     pub(crate) fn take(db: &Path) -> Result<Self, LockError> {
         let lock = WriteLock::beside(db, ".serve.lock")?.into_owned()?;
         Ok(ServerLock { lock, looked: Instant::now(), is_lost: false, is_told: false })
     }
 
-    /// Leaves the address, for whoever is refused.
+    /// Writes the address into the lock file, for the error of a second server.
     pub(crate) fn note(&mut self, address: SocketAddr) {
         self.lock.note(&format!("http://{address}"));
     }
 
-    /// Makes sure, now and then, that the lock still excludes others. Its file may have been deleted: then it is put back,
-    /// unless another server was faster. That one serves from then on, and this one does nothing any more.
+    /// Checks, once per interval, that the lock still excludes other servers. A lock file that was
+    /// deleted is put back, unless another server has locked a new one. Then that one serves, and
+    /// this one grants nothing any more.
     pub(crate) fn ensure(&mut self) -> Result<(), Error> {
-        if self.looked.elapsed() >= LOOK_EVERY {
+        if self.looked.elapsed() >= CHECK_INTERVAL {
             self.looked = Instant::now();
             let held = self.lock.ensure();
             let is_lost = matches!(held, Err(LockError::Timeout { .. }));
@@ -44,7 +45,7 @@ impl ServerLock {
                 Err(error) if is_lost && !self.is_lost => {
                     tracing::error!(error = %error, "another server has the database");
                 }
-                // On a full disk, perhaps. Nobody else is known to have it.
+                // For example, the disk is full. No other server is known to have the lock.
                 Err(error) if !is_lost && !self.is_told => {
                     tracing::warn!(error = %error, "the lock file of this server cannot be put back");
                 }

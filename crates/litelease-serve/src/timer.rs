@@ -1,4 +1,4 @@
-//! Waiting for something, but not forever.
+//! Timeouts that are cheap to set.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -7,24 +7,24 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A time that nobody waits for.
+/// Longer than any wait.
 const NEVER: Duration = Duration::from_secs(86_400 * 365 * 30);
 
-/// The timer of all that one client is waited for, or waits for.
+/// One timer for all waits of a connection.
 ///
-/// Setting one for every wait would cost more than most waits. So this one is left as it is where it goes off too early, and
-/// is set to the end of the present wait only then.
+/// Setting a timer costs more than most waits take. So a timer that is set to an earlier time
+/// stays as it is, and is set again only if it goes off before the present wait is over.
 #[derive(Default)]
 pub(crate) struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
-    /// When something that may take so long must be there.
+    /// Returns when a wait of this length ends.
     pub(crate) fn deadline(limit: Duration) -> Instant {
         let now = Instant::now();
         now.checked_add(limit).unwrap_or(now + NEVER)
     }
 
-    /// Waits so long for it. None if it has not come.
+    /// Waits for `work`, for at most `limit`. Returns `None` if the time is up.
     pub(crate) async fn within<T>(
         &mut self,
         limit: Duration,
@@ -33,7 +33,7 @@ impl Timer {
         self.until(Timer::deadline(limit), work).await
     }
 
-    /// The same, to the deadline.
+    /// Waits for `work` until the deadline. Returns `None` if the time is up.
     pub(crate) async fn until<T>(
         &mut self,
         deadline: Instant,
@@ -74,17 +74,17 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.unwrap().block_on(async {
             let mut timer = Timer::default();
-            // What comes in time ends no wait but its own.
+            // A wait that ends in time does not shorten the next one.
             for _ in 0..3 {
                 assert_eq!(timer.within(LIMIT, sleep(LIMIT * 2 / 3)).await, Some(()));
             }
-            // Shorter or longer than the one before.
+            // Waits that are shorter or longer than the one before.
             for limit in [LIMIT, LIMIT / 3, LIMIT * 2, LIMIT] {
                 let started = Instant::now();
                 assert_eq!(timer.within(limit, sleep(LIMIT * 100)).await, None);
                 assert!((limit..LIMIT * 50).contains(&started.elapsed()), "{limit:?}");
             }
-            // Also while it is still set to the end of a longer one, or to never.
+            // Waits while the timer is set to a longer one, or to never.
             for longer in [LIMIT * 100, Duration::MAX] {
                 assert_eq!(timer.within(longer, sleep(LIMIT * 2)).await, Some(()));
                 let (started, forever) = (Instant::now(), sleep(LIMIT * 100));

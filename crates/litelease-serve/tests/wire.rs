@@ -88,7 +88,7 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
                 vec!["200"; 2],
             ),
             (vec![&short, "nt\":2}", last], vec!["200", "200"]),
-            // Who asks first is told to go on, or is refused at once.
+            // A client that expects `100 Continue` gets it, or is refused at once.
             (vec![&expects, "{\"count\":2}", last], vec!["100", "200", "200"]),
             (vec![&refused], vec!["415"]),
             // Two lengths, one that is too long, no length at all.
@@ -98,7 +98,8 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
             (vec!["nonsense\r\n\r\n"], vec!["400"]),
             (vec!["GET / HTTP/1.1\r\nHost: localhost\r\n folded: x\r\n\r\n"], vec!["400"]),
             (vec!["GET / HTTP/1.1\r\nHost: local\0host\r\n\r\n"], vec!["400"]),
-            // What proxies are sent, where the host stands in the address and must be no other than the header.
+            // What proxies are sent, where the host stands in the address and must be no other
+            // than the header.
             (
                 vec![
                     "GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
@@ -174,7 +175,8 @@ fn is_free_again(address: SocketAddr) {
 
 #[test]
 fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot() {
-    // It would not be read from any more, so nobody would see it hang up, and its grant would be lost.
+    // It would not be read from any more, so nobody would see it hang up, and its grant would be
+    // lost.
     served(|address| {
         let lease = borrowed(address);
         let healthy =

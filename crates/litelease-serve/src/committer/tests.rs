@@ -1,4 +1,5 @@
-//! The writer turn by turn: jobs that come together, a clock that stands still, and a file that fails when told to.
+//! The committer turn by turn: jobs that arrive together, a clock under control, and a file that
+//! fails when told to.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -8,13 +9,13 @@ use litelease::rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::job::{Jobs, channel};
+use crate::job::{BorrowJob, Jobs, Reply, channel};
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
 thread_local! {
     static NOW_MS: Cell<i64> = const { Cell::new(0) };
-    /// How long it takes from one look at the clock to the next.
+    /// How far the clock moves with every reading.
     static PASSES_MS: Cell<i64> = const { Cell::new(0) };
 }
 
@@ -23,7 +24,7 @@ fn clock() -> i64 {
     NOW_MS.get()
 }
 
-/// A writer with one pool, `p`.
+/// A committer with one pool, `p`.
 struct Desk {
     committer: Committer,
     jobs: Jobs,
@@ -64,7 +65,8 @@ impl Desk {
         })
     }
 
-    /// A job that fails the commit it is in: no request comes with an empty key, and the store takes none.
+    /// Sends a job that fails its commit: the store refuses an empty key, which no request can
+    /// have.
     fn break_it(&mut self) -> Told {
         self.borrow(600, false, Some(""))
     }
@@ -82,9 +84,9 @@ impl Desk {
         assert!(self.jobs.send(Job::GiveBack { id: "p".into(), lease }).is_ok());
     }
 
-    /// Lets every write fail, or not any more.
+    /// Makes every write fail, or work again.
     fn fails(&self, fails: bool) {
-        self.committer.db.conn().pragma_update(None, "query_only", fails).unwrap();
+        self.committer.file.db.conn().pragma_update(None, "query_only", fails).unwrap();
     }
 
     fn failures(&self) -> u64 {
@@ -93,7 +95,7 @@ impl Desk {
         count.unwrap().parse().unwrap()
     }
 
-    /// One commit for all that was left, and its answers.
+    /// Does one commit of all jobs, and delivers the answers.
     fn turn(&mut self) {
         assert!(self.committer.turn(&self.todo));
         while let Ok(answers) = self.answers.try_recv() {
@@ -103,19 +105,19 @@ impl Desk {
     }
 
     fn in_use(&self) -> i64 {
-        self.committer.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
+        self.committer.file.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
     }
 }
 
 #[track_caller]
 fn lent(told: &mut Told) -> String {
     match told.try_recv().unwrap() {
-        Ok(Answer::Lent(lent)) => lent.borrowed.lease_id,
+        Ok(Answer::Lent { borrowed, .. }) => borrowed.lease_id,
         answer => panic!("{answer:?}"),
     }
 }
 
-/// Plays with channels as they are under schedules; here there is one thread, and so one schedule.
+/// Runs `play` with the channels of the test build. There is one thread, and so one schedule.
 fn alone(play: fn()) {
     let mut config = shuttle::Config::new();
     // SQLite needs more than the default.
@@ -130,7 +132,7 @@ fn a_commit_that_fails_takes_nothing_from_who_has_borrowed_before() {
         let mut told = desk.borrow(600, false, Some("k"));
         desk.turn();
         let lease = lent(&mut told);
-        // Its retry shares a commit with what breaks it.
+        // The retry shares a commit with the job that breaks it.
         let mut retried = desk.borrow(600, false, Some("k"));
         let mut other = desk.borrow(600, false, None);
         let mut broken = desk.break_it();
@@ -151,12 +153,13 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         let mut desk = Desk::with(1);
         drop(desk.borrow(600, false, None));
         desk.turn();
-        assert_eq!(desk.in_use(), 0, "nothing is lent to who is gone");
+        assert_eq!(desk.in_use(), 0, "nothing is lent to a client that is gone");
         let mut told = desk.borrow(600, false, None);
         let _head = desk.borrow(600, true, None);
         desk.turn();
         lent(&mut told);
-        // These have waited long enough while the writer was busy: behind one who stays, nobody sees that they are gone.
+        // These have timed out while the committer was busy. Behind a waiter that stays, they are
+        // not noticed.
         for waits in [true, false] {
             let before = desk.places + 1;
             let ended = [desk.borrow(600, waits, None), desk.borrow(600, waits, None)];
@@ -164,15 +167,15 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
             (before..=desk.places).for_each(|place| desk.leave(place));
             desk.turn();
         }
-        // This one is in the queue when it leaves.
+        // This one leaves while it is in the queue.
         let behind = desk.borrow(600, true, None);
         desk.turn();
-        assert_eq!(desk.committer.waiters, 2);
+        assert_eq!(desk.committer.waiting.len(), 2);
         drop(behind);
         desk.leave(desk.places);
         desk.turn();
-        assert_eq!(desk.committer.waiters, 1);
-        assert_eq!(desk.committer.queues.values().map(Queue::len).sum::<usize>(), 1);
+        assert_eq!(desk.committer.waiting.len(), 1);
+        assert_eq!(desk.committer.waiting.len_of(&"p".into()), 1);
     });
 }
 
@@ -185,13 +188,13 @@ fn what_could_not_be_returned_is_kept_and_the_database_is_not_pestered() {
         desk.give_back(lent(&mut one));
         desk.fails(true);
         desk.turn();
-        // However slow this machine is, the rest is not over.
-        let rests = &mut desk.committer.retry_at;
+        // However slow this machine is, the pause is not over.
+        let rests = &mut desk.committer.undelivered.retry_at;
         *rests = rests.map(|until| until + Duration::from_secs(3_600));
         desk.give_back(lent(&mut two));
         (0..5).for_each(|_| desk.turn());
         assert_eq!(desk.failures(), 1);
-        // Whoever asks is told at once.
+        // A new request is tried at once.
         let mut told = desk.borrow(600, false, None);
         desk.turn();
         assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
@@ -230,11 +233,11 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         desk.turn();
         lent(&mut long);
         lent(&mut short);
-        assert_eq!(desk.committer.until_due(), Duration::from_millis(50));
+        assert_eq!(desk.committer.waiting.due_in(NOW_MS.get()), Duration::from_millis(50));
         NOW_MS.set(1_050);
         desk.turn();
         assert_eq!(
-            desk.committer.until_due(),
+            desk.committer.waiting.due_in(NOW_MS.get()),
             Duration::from_millis(550),
             "it would spin until then"
         );
@@ -242,7 +245,7 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
         NOW_MS.set(1_600);
         desk.turn();
         lent(&mut waiter);
-        assert_eq!(desk.committer.expiries.first(), None);
+        assert_eq!(desk.committer.waiting.first_expiry(), None);
     });
 }
 

@@ -1,41 +1,41 @@
-//! When to look after each pool where somebody waits: the one that is due first is found without asking the others.
+//! When to serve the waiters of each pool. Finds the pool that is due first without a scan.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::job::Id;
 
-/// An instant for each pool, in Unix milliseconds.
+/// A time for each pool, in Unix milliseconds.
 #[derive(Default)]
-pub(crate) struct ExpirySchedule {
+pub(super) struct ExpirySchedule {
     by_id: HashMap<Id, i64>,
     by_time: BTreeSet<(i64, Id)>,
 }
 
 impl ExpirySchedule {
-    /// Looks after a pool then, and not at another time.
-    pub(crate) fn set(&mut self, id: &Id, at_ms: i64) {
+    /// Sets the time of a pool, instead of the one before.
+    pub(super) fn set(&mut self, id: &Id, at_ms: i64) {
         self.remove(id);
         self.by_id.insert(id.clone(), at_ms);
         self.by_time.insert((at_ms, id.clone()));
     }
 
-    pub(crate) fn remove(&mut self, id: &Id) {
+    pub(super) fn remove(&mut self, id: &Id) {
         if let Some(at_ms) = self.by_id.remove(id) {
             self.by_time.remove(&(at_ms, id.clone()));
         }
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         *self = ExpirySchedule::default();
     }
 
-    /// The first of all instants.
-    pub(crate) fn first(&self) -> Option<i64> {
+    /// Returns the earliest time.
+    pub(super) fn first(&self) -> Option<i64> {
         self.by_time.first().map(|(at_ms, _)| *at_ms)
     }
 
-    /// Takes out the pools that are due by now.
-    pub(crate) fn take(&mut self, now_ms: i64) -> Vec<Id> {
+    /// Takes out the pools whose time has come.
+    pub(super) fn take(&mut self, now_ms: i64) -> Vec<Id> {
         let mut due = Vec::new();
         while self.first().is_some_and(|at_ms| at_ms <= now_ms)
             && let Some((_, id)) = self.by_time.pop_first()

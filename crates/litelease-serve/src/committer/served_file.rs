@@ -1,0 +1,163 @@
+//! The file as the committer sees it: transactions, the high-water mark, the lock against other
+//! servers, and changes made by other processes.
+
+use std::time::{Duration, Instant};
+
+use litelease::{Error, Litelease, PoolInfo, Pools, SlotRow};
+
+use crate::file;
+use crate::high_water::HighWater;
+use crate::server_lock::ServerLock;
+
+/// How often to check whether another process has changed the file, while a client waits or
+/// watches.
+pub(super) const CHANGE_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long the outcome of the last write answers the question whether the file can be written.
+const WRITE_OUTCOME_VALID_FOR: Duration = Duration::from_secs(1);
+
+pub(super) struct ServedFile {
+    pub(super) db: Litelease,
+    mark: HighWater,
+    /// Held until the database is closed. Tests do without it.
+    lock: Option<ServerLock>,
+    /// When the file was last written, or could not be and why.
+    last_write: Option<(Instant, Result<(), &'static str>)>,
+    /// SQLite's count of rows changed by this connection, when the transaction began.
+    changes_at_begin: u64,
+    /// SQLite's `data_version`, which other processes change by committing.
+    version: i64,
+    polled_at: Instant,
+    poll_interval: Duration,
+}
+
+impl ServedFile {
+    pub(super) fn new(db: Litelease, mark: HighWater, lock: Option<ServerLock>) -> Self {
+        ServedFile {
+            db,
+            mark,
+            lock,
+            last_write: None,
+            changes_at_begin: 0,
+            version: 0,
+            polled_at: Instant::now(),
+            poll_interval: CHANGE_POLL_INTERVAL,
+        }
+    }
+
+    pub(super) fn pools(&self) -> Pools<'_> {
+        self.db.pools()
+    }
+
+    /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
+    pub(super) fn begin(&mut self) -> Result<(), Error> {
+        self.changes_at_begin = self.db.conn().total_changes();
+        self.check()?;
+        self.db.begin_batch()
+    }
+
+    /// Commits if `done` is `Ok`, otherwise rolls back. Returns how long the commit took.
+    pub(super) fn end(&mut self, done: Result<(), Error>) -> Result<Duration, Error> {
+        let started = Instant::now();
+        let ended = done.and_then(|()| self.db.commit_batch());
+        if ended.is_err() {
+            // If this fails, the next transaction rolls back before it begins.
+            let _ = self.db.rollback_batch();
+        }
+        // An empty commit succeeds on any disk, so it says nothing about whether the file is
+        // writable.
+        if ended.is_err() || self.db.conn().total_changes() > self.changes_at_begin {
+            self.remember(&ended);
+        }
+        ended.map(|()| started.elapsed())
+    }
+
+    /// Checks whether the file can be written: by the last write if it was a moment ago, otherwise
+    /// by writing. Returns the reason if it cannot.
+    pub(super) fn check_writable(&mut self) -> Result<(), &'static str> {
+        self.check().map_err(|error| file::reason(&error))?;
+        match self.last_write {
+            Some((at, outcome)) if at.elapsed() < WRITE_OUTCOME_VALID_FOR => outcome,
+            _ => self.probe(),
+        }
+    }
+
+    fn probe(&mut self) -> Result<(), &'static str> {
+        // Jobs that arrive meanwhile wait for the probe, so it waits less for the write lock.
+        let begun = file::set_timeout(&self.db, file::PROBE_TIMEOUT).and_then(|()| self.begin());
+        let restored = file::set_timeout(&self.db, file::TIMEOUT);
+        let written = begun.and(restored).and_then(|()| file::touch(&self.db));
+        let probed = self.end(written).map(|_| ());
+        if let Err(error) = &probed {
+            tracing::error!(error = %error, "the database cannot be written");
+        }
+        self.remember(&probed);
+        probed.map_err(|error| file::reason(&error))
+    }
+
+    fn remember(&mut self, outcome: &Result<(), Error>) {
+        let outcome = outcome.as_ref().map_err(|error| file::reason(error)).copied();
+        self.last_write = Some((Instant::now(), outcome));
+    }
+
+    /// Checks that this is still the only server of the file, and that the file is where it was.
+    fn check(&mut self) -> Result<(), Error> {
+        self.lock.as_mut().map_or(Ok(()), ServerLock::ensure)?;
+        file::check_place(&self.db)
+    }
+
+    /// Returns a pool and its slots, or `None` if there is no such pool.
+    pub(super) fn snapshot(
+        &self,
+        id: &str,
+        now_ms: i64,
+    ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
+        file::check_place(&self.db)?;
+        match self.pools().info_at(id, now_ms)? {
+            Some(info) => Ok(Some((info, self.pools().slots_at(id, now_ms)?))),
+            None => Ok(None),
+        }
+    }
+
+    /// Checks whether another process has changed the file since the last time. Does nothing and
+    /// returns false until the poll interval is over.
+    pub(super) fn poll_for_changes(&mut self) -> bool {
+        if self.polled_at.elapsed() < self.poll_interval {
+            return false;
+        }
+        self.polled_at = Instant::now();
+        // A lost lock is reported by the next write.
+        let _ = self.lock.as_mut().map(ServerLock::ensure);
+        let before = self.version;
+        let sql = "PRAGMA data_version";
+        self.version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(before);
+        self.version != before
+    }
+
+    /// Sets the poll interval by how long it took to act on the last change: with waiters in
+    /// thousands of pools that takes a while, and new requests come first.
+    pub(super) fn adapt_poll_interval(&mut self, took: Duration) {
+        self.poll_interval = CHANGE_POLL_INTERVAL.max(took * 10);
+    }
+
+    /// Raises the high-water mark to a token that is about to be answered.
+    pub(super) fn raise_mark(&mut self, token: i64) {
+        // On failure the grants are stored; only a restored backup might go unnoticed.
+        warn_about_mark(self.mark.rise(token));
+    }
+
+    /// Returns how long until the high-water mark is to be synced, if it is.
+    pub(super) fn mark_due_in(&self) -> Option<Duration> {
+        self.mark.due()
+    }
+
+    pub(super) fn sync_mark(&mut self) {
+        warn_about_mark(self.mark.sync());
+    }
+}
+
+fn warn_about_mark(written: Result<(), litelease_files::Error>) {
+    if let Err(error) = written {
+        tracing::warn!(error = %error, "the high-water mark cannot be written");
+    }
+}

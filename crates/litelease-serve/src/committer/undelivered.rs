@@ -1,0 +1,71 @@
+//! Grants that no client has received. They are returned with the next commit.
+
+use std::time::{Duration, Instant};
+
+use crate::job::Id;
+
+/// How long to leave the database alone after a failure, unless a request arrives.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(RETRY_PAUSE_MS.unsigned_abs());
+pub(super) const RETRY_PAUSE_MS: i64 = 1_000;
+
+/// A grant: the pool and the lease.
+pub(super) type Grant = (Id, String);
+
+#[derive(Default)]
+pub(super) struct Undelivered {
+    grants: Vec<Grant>,
+    /// Set after a failed commit.
+    pub(super) retry_at: Option<Instant>,
+}
+
+impl Undelivered {
+    pub(super) fn push(&mut self, id: Id, lease: String) {
+        self.grants.push((id, lease));
+    }
+
+    /// Returns how long to wait before returning the grants, or `None` if there are none.
+    pub(super) fn due_in(&self) -> Option<Duration> {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        (!self.grants.is_empty()).then(|| self.retry_at.map_or(Duration::ZERO, left))
+    }
+
+    /// Takes all grants out, for the next commit.
+    pub(super) fn take(&mut self) -> Vec<Grant> {
+        std::mem::take(&mut self.grants)
+    }
+
+    /// Keeps the grants of a commit that failed, for a later one.
+    pub(super) fn put_back(&mut self, grants: Vec<Grant>) {
+        self.grants.extend(grants);
+    }
+
+    /// Pauses before the next try, so that a failing database is not tried in a tight loop.
+    pub(super) fn pause(&mut self) {
+        self.retry_at = Instant::now().checked_add(RETRY_PAUSE);
+    }
+
+    /// Ends the pause.
+    pub(super) fn resume(&mut self) {
+        self.retry_at = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grants_are_due_at_once_and_after_a_failure_only_when_the_pause_is_over() {
+        let mut undelivered = Undelivered::default();
+        assert_eq!(undelivered.due_in(), None);
+        undelivered.push("p".into(), "a".into());
+        assert_eq!(undelivered.due_in(), Some(Duration::ZERO));
+        let grants = undelivered.take();
+        assert_eq!(undelivered.due_in(), None);
+        undelivered.put_back(grants);
+        undelivered.pause();
+        assert!(undelivered.due_in().is_some_and(|left| !left.is_zero() && left <= RETRY_PAUSE));
+        undelivered.resume();
+        assert_eq!(undelivered.due_in(), Some(Duration::ZERO));
+    }
+}
