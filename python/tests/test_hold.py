@@ -329,6 +329,17 @@ def test_what_went_wrong_in_the_block_is_told_and_not_the_release(tmp_path: Path
     other.conn.execute("ROLLBACK")
 
 
+def test_a_file_that_was_deleted_is_not_made_by_the_release(tmp_path: Path) -> None:
+    file = tmp_path / "app.sqlite3"
+    with contextlib.closing(sqlite3.connect(file)) as conn:
+        db = Litelease(conn)
+        db.bootstrap()
+        with pytest.raises(ZeroDivisionError), db.hold("books", ttl=30):
+            file.unlink()
+            raise ZeroDivisionError
+    assert not file.exists()
+
+
 def test_a_damaged_row_is_its_own_trouble_only(tmp_path: Path) -> None:
     db = open_in(tmp_path)
     with db.hold("good", ttl=1.5) as good, db.hold("bad", ttl=1.5):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 import pytest
 
 import litelease
 from litelease import Acquired, AutocommitOff, Busy, Gate, Litelease, LiteleaseError, NotInTransaction, Pools
+from litelease._session import call
 
 CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 
@@ -103,6 +106,43 @@ def test_threads_may_share_a_gate(tmp_path: Path) -> None:
         in_threads(4, work)
         assert max(admitted) == 199
         assert gate.admit("x", 198) == litelease.Stale(199)
+
+
+def test_what_a_call_owes_is_remembered_although_it_had_to_wait_for_another_thread(tmp_path: Path) -> None:
+    # The call that it had waited for had taken it off the list of those in debt. Once its handle was gone, nobody knew of the
+    # open transaction, and the next handle joined it: a grant that nobody committed.
+    shared(tmp_path / "db").conn.close()
+    main, times_open = threading.get_ident(), 0
+    for number in range(150, 450, 10):
+        db = Litelease(sqlite3.connect(tmp_path / "db", isolation_level=None, check_same_thread=False))
+        conn, calls, is_in_call = db.conn, iter(range(100_000)), threading.Event()
+
+        def interrupts(calls: Iterator[int] = calls, number: int = number) -> bool:
+            return threading.get_ident() == main and next(calls) >= number
+
+        def other(db: Litelease = db, is_in_call: threading.Event = is_in_call) -> None:
+            def work() -> None:
+                is_in_call.set()
+                time.sleep(0.02)
+
+            call(db._session, None, work)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert is_in_call.wait(10)
+        conn.set_progress_handler(interrupts, 1)
+        with contextlib.suppress(sqlite3.OperationalError, LiteleaseError):
+            db.claim("x", "interrupted", 30)
+        conn.set_progress_handler(None, 1)
+        thread.join()
+        times_open += conn.in_transaction
+        del db, other, thread
+        gc.collect()
+        with contextlib.suppress(LiteleaseError):  # a transaction that was rolled back only now is told
+            Litelease(conn).claim(f"next {number}", "a", 30)
+        assert not conn.in_transaction, number
+        conn.close()
+    assert times_open
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -620,6 +621,34 @@ fn a_signal_that_was_ignored_before_stays_ignored() {
     desk.environment(shell.args(["-c", script]).current_dir(desk.folder.path()));
     let (code, out, _) = told(&shell.output().unwrap());
     assert_eq!((code, out.as_str()), (0, "alive\n"));
+}
+
+/// Some daemons ignore SIGCHLD, and so does what they start: then the kernel tells nobody how a child has ended.
+#[test]
+fn the_end_of_a_command_is_heard_of_although_sigchld_was_ignored() {
+    let desk = Desk::new();
+    let mut command = desk.command(&["run", "x", "--", "sh", "-c", "exit 3"]);
+    // SAFETY: no pointers are involved, and it is allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let mut run = command.spawn().unwrap();
+    let begin = Instant::now();
+    let status = loop {
+        match run.try_wait().unwrap() {
+            Some(status) => break status.code(),
+            None if begin.elapsed() > Duration::from_secs(30) => {
+                run.kill().unwrap();
+                panic!("it still waits for a command that has ended");
+            }
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    assert_eq!(status, Some(3));
+    assert_eq!(holder(&desk.db()), None, "released");
 }
 
 /// The group must be known to whoever ends it before the command can start anything.

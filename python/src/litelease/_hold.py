@@ -77,7 +77,7 @@ class Held:
             return
         if self._kept is not None:
             self._kept.leave()
-        if not self._reasons:
+        if not self._reasons and not self.was_replaced():  # opening a file that was deleted would make it
             db = self._open()
             try:
                 db.release(self.name, self.owner, token=self.token)
@@ -96,7 +96,7 @@ class Held:
     ) -> None:
         try:
             self.release()
-        except sqlite3.Error:
+        except (sqlite3.Error, LiteleaseError):
             # What went wrong in the block matters more; the lease ends by itself.
             if error is None:
                 raise

@@ -268,7 +268,6 @@ class Call:
                 "this process was forked since the connection was opened, and SQLite cannot share one with its parent: "
                 "open a new one in the child"
             )
-        _busy.add(session)
         try:
             session.turn.take(self)
         except Reentered:
@@ -276,6 +275,7 @@ class Call:
                 "another call on this connection is running in this very thread, so this one comes from a signal handler "
                 "or a callback: give it a connection of its own"
             ) from None
+        _busy.add(session)  # not before: the call that was waited for takes it out
         if session.owes:
             session.pay_debts()
         if self._is_joined is not None:

@@ -192,6 +192,12 @@ pub(crate) fn group_exists(group: pid_t) -> bool {
     asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Makes sure that the ends of children are told: whoever starts us with SIGCHLD ignored has the kernel forget them.
+pub(crate) fn hear_of_children() {
+    // SAFETY: no pointers are involved.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Stops this process until somebody continues it.
 pub(crate) fn stop_self() {
     // SAFETY: no pointers are involved. Sent to this thread, so that it does not run on for a moment.

@@ -39,6 +39,7 @@ pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
     let path = database::path(common)?;
     // The child may have another working directory one day; the path should still be right.
     let path = std::path::absolute(&path).unwrap_or(path);
+    child::hear_of_children();
     let mut sentinel = Sentinel::post()?;
     let prepared = Prepared::fork(&args, &path, &mut sentinel)?;
     let (sender, events) = channel();
