@@ -1,4 +1,6 @@
 //! One writer at a time: real processes, real kills, and lock files that are none.
+//!
+//! A test program of its own: one test forks, and one counts the threads of this process.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader};

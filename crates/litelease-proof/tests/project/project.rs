@@ -101,11 +101,35 @@ fn the_map_names_every_source_file_and_no_other() {
         assert!(quoted(&map).any(|word| word == path), "ARCHITECTURE.md does not name {path}");
     }
     assert!(files.lines().count() > 20);
+}
+
+/// A heading of docs/proofs.md is a folder of tests, and its table has a line for each file in it.
+#[test]
+fn docs_proofs_describes_every_test_file_under_its_area() {
+    let listed = run(Command::new("git")
+        .args(["ls-files", "--", "crates/litelease-proof/tests"])
+        .current_dir(root()));
+    let mut files: Vec<String> = listed
+        .lines()
+        .filter_map(|path| path.strip_prefix("crates/litelease-proof/tests/"))
+        .filter(|path| !path.ends_with("/main.rs"))
+        .map(str::to_owned)
+        .collect();
+
+    let (mut area, mut described) = ("", Vec::new());
     let proofs = read("docs/proofs.md");
-    for entry in fs::read_dir(root().join("crates/litelease-proof/tests")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(quoted(&proofs).any(|word| word == name), "docs/proofs.md does not name {name}");
+    for line in proofs.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            area = quoted(heading).next().unwrap_or_default();
+        } else if let Some(file) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next())
+        {
+            described.push(Path::new(area).join(file).display().to_string());
+        }
     }
+    files.sort();
+    described.sort();
+    assert_eq!(described, files, "left: docs/proofs.md, right: crates/litelease-proof/tests");
+    assert!(files.len() > 40);
 }
 
 /// The headings of a document, as links have them.

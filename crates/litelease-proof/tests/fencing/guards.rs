@@ -1,6 +1,6 @@
 //! Guarded tables: every form of write, by every kind of token, on every kind of table.
 //!
-//! `cargo test -p litelease-proof --test guards -- --nocapture` prints the matrix.
+//! `cargo test -p litelease-proof --test fencing guards:: -- --nocapture` prints the matrix.
 
 use std::fmt::Write;
 
