@@ -165,11 +165,17 @@ pub fn kill(pid: i32, signal: i32) {
 
 /// Whether a process is there and not just waiting to be reaped.
 pub fn is_running(pid: i32) -> bool {
-    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    stat.is_ok_and(|stat| {
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        !matches!(state, Some('Z' | 'X') | None)
-    })
+    let stat = stat(Path::new("/proc").join(pid.to_string()));
+    stat.is_some_and(|fields| !matches!(fields[0].as_str(), "Z" | "X"))
+}
+
+/// Returns the fields in the file `stat` of a process or thread, from the third one on: its state is the first
+/// here. `folder` is `/proc/PID` or a folder below `/proc/PID/task`. `None` if it is gone.
+pub fn stat(folder: impl AsRef<Path>) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(folder.as_ref().join("stat")).ok()?;
+    // The second field is the program's name in parentheses, with anything in it.
+    let fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some(fields.map(str::to_owned).collect()).filter(|fields: &Vec<_>| !fields.is_empty())
 }
 
 /// Waits until a process is gone.

@@ -110,12 +110,37 @@ fn built(package: &str) -> PathBuf {
     target.join("debug").canonicalize().expect("the target folder")
 }
 
-/// Waits until something is so, for as long as a slow machine may need.
+/// An answer to a repeated question: `true` or `Some` ends the waiting of [`eventually`].
+pub trait Answer {
+    /// What the last answer contains.
+    type Found;
+
+    /// Returns what was found, or `None` to be asked again.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Answer for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Answer for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Option<T> {
+        self
+    }
+}
+
+/// Waits until `look` answers `true` or `Some`, and fails after a minute, which is enough for a slow machine.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<A: Answer>(what: &str, mut look: impl FnMut() -> A) -> A::Found {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = look().found() {
             return found;
         }
         assert!(Instant::now() < deadline, "in vain: {what}");
