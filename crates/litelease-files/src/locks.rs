@@ -50,8 +50,8 @@ impl FileLock {
         false
     }
 
-    /// Parses a line such as `12: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120`. A lock that is only waited
-    /// for has an arrow before its kind, and is none.
+    /// Parses a line such as `12: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120`. An arrow before
+    /// the kind means that the process only waits for the lock: that line is skipped.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace().skip(1);
         let kind = match words.next()? {

@@ -91,14 +91,14 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Returns the paths of the files that git has, below a folder of the project or matching a pattern.
+/// Returns the files that git has below a folder of the project, or that match a pattern.
 fn tracked(pattern: &str) -> Vec<String> {
     let listed = run(Command::new("git").args(["ls-files", "--", pattern]).current_dir(root()));
     listed.lines().map(str::to_owned).collect()
 }
 
-/// Checks whether a document may name a file by this path: in full, or by its last parts (`src/rig.rs`). A folder is
-/// named in full and ends with a slash; `*` stands for a part of a name.
+/// Checks whether a document may name a file by this path: in full, or by its last parts
+/// (`src/rig.rs`). A folder is named in full and ends with a slash; `*` is a part of a name.
 fn names(path: &str, file: &str) -> bool {
     if path.ends_with('/') {
         return file.starts_with(path);
@@ -154,7 +154,7 @@ fn every_source_file_begins_with_its_job() {
     }
 }
 
-/// The source files that contain `unsafe`, and why they need it. All others call no C and are called by none.
+/// The source files that contain `unsafe`, and why they need it.
 const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "drives SQLite through its C functions, and is called back by it",
