@@ -38,7 +38,7 @@ test-rust: ## the Rust part of the tests
 test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: small projects, built and run
 	@scripts/setup cc sqlite3.h
 	@echo "==> building and running projects with other SQLite crates: two minutes or three the first time"
-	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test integrations
+	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project integrations::
 
 test-python: ## the Python package: types and tests, on two Pythons
 	@scripts/setup cc

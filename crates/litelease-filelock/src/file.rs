@@ -1,9 +1,9 @@
 //! Locks the lock file, and reads and writes its holder's line.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, Seek, Write};
 
-use litelease_files::SideFile;
+use litelease_files::{LockKind, SideFile, held_locks};
 
 use crate::holder::LONGEST;
 use crate::{Error, Holder};
@@ -34,16 +34,8 @@ pub(crate) fn try_lock(file: &File, side: &SideFile) -> Result<bool, Error> {
 /// Checks whether the file is locked, without trying to lock it. Returns `None` if the system
 /// cannot say.
 pub(crate) fn is_locked(file: &File) -> Option<bool> {
-    let inode = inode(file)?;
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    // "12: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF". A waiter's line has an arrow before
-    // FLOCK.
-    let is_ours = |line: &str| {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        words.next() == Some("FLOCK")
-            && words.nth(3).and_then(|file| file.rsplit(':').next()?.parse().ok()) == Some(inode)
-    };
-    Some(locks.lines().any(is_ours))
+    let file = file.metadata().ok()?;
+    Some(held_locks()?.iter().any(|lock| lock.kind == LockKind::Flock && lock.is_on(&file)))
 }
 
 /// Writes the holder's line. Errors are ignored: the lock holds without the line.
@@ -60,14 +52,4 @@ pub(crate) fn signed(side: &SideFile) -> Option<Holder> {
 
 pub(crate) fn failed(side: &SideFile, error: io::Error) -> Error {
     Error::Io { path: side.path().into(), error }
-}
-
-#[cfg(unix)]
-fn inode(file: &File) -> Option<u64> {
-    Some(std::os::unix::fs::MetadataExt::ino(&file.metadata().ok()?))
-}
-
-#[cfg(not(unix))]
-fn inode(_: &File) -> Option<u64> {
-    None
 }

@@ -5,14 +5,18 @@
 //! waited for. **Shared like the database**: a file takes the mode and group of the database,
 //! regardless of which user creates it and of the umask.
 //!
+//! [`held_locks`] lists the locks that processes hold on any file.
+//!
 //! This crate knows nothing of SQLite and never opens the database: closing it would drop SQLite's
 //! locks on it.
 
 mod access;
 mod database;
 mod error;
+mod locks;
 mod side_file;
 
 pub use database::{create_private, resolve};
 pub use error::Error;
+pub use locks::{FileLock, LockKind, held_locks};
 pub use side_file::SideFile;

@@ -1,4 +1,5 @@
-//! The command `litelease` in tests: started on a file of its own, signalled, and asked how it ended.
+//! Runs the command `litelease` on a file of its own, sends it signals, and reports how it ended.
+//! Also what tests ask about any process.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -10,16 +11,16 @@ use litelease::Litelease;
 
 use crate::rig::{eventually, litelease};
 
-/// A folder with a file for leases, and the command on it.
+/// A temporary folder with a database file, and the command that uses it.
 pub struct Desk {
-    /// The folder, in which the command is started.
+    /// The folder; the command starts in it.
     pub folder: tempfile::TempDir,
     /// The database file.
     pub file: PathBuf,
 }
 
 impl Desk {
-    /// A new one. The file is not there yet.
+    /// Creates the folder. The file does not exist yet.
     #[allow(clippy::new_without_default)] // each one is another
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -27,7 +28,7 @@ impl Desk {
         Desk { folder, file }
     }
 
-    /// The command with these words, in an environment of its own.
+    /// Prepares the command with these arguments, in an environment of its own.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(litelease());
         command.args(words).current_dir(self.folder.path());
@@ -35,7 +36,7 @@ impl Desk {
         command
     }
 
-    /// What every command finds: the file, a home, and `litelease` on its path.
+    /// Sets the environment of a command: the file, a home, and `litelease` on the path.
     pub fn environment(&self, command: &mut Command) {
         let bin = litelease().parent().expect("a folder").display().to_string();
         let path = std::env::var("PATH").unwrap_or_default();
@@ -49,12 +50,12 @@ impl Desk {
             .env_remove("LITELEASE_TOKEN");
     }
 
-    /// Runs it to its end.
+    /// Runs the command to its end.
     pub fn run(&self, words: &[&str]) -> Output {
         self.command(words).stdin(Stdio::null()).output().expect("it runs")
     }
 
-    /// Starts `litelease run` with these words before, and a shell script after the `--`.
+    /// Starts `litelease run` with these arguments, and a shell script after the `--`.
     pub fn start(&self, words: &[&str], script: &str) -> Run {
         let words: Vec<&str> = [&["run"], words, &["--", "sh", "-c", script]].concat();
         let mut command = self.command(&words);
@@ -62,7 +63,7 @@ impl Desk {
         Run { child: command.spawn().expect("it starts") }
     }
 
-    /// What a script has written to a file, once it is there and has a whole line in it.
+    /// Waits until a script has written a whole line to a file, and returns the text.
     pub fn read(&self, name: &str) -> String {
         eventually(&format!("a line in {name}"), || {
             let text = fs::read_to_string(self.folder.path().join(name)).ok()?;
@@ -70,40 +71,40 @@ impl Desk {
         })
     }
 
-    /// What a script has written so far.
+    /// Returns what a script has written so far.
     pub fn peek(&self, name: &str) -> String {
         fs::read_to_string(self.folder.path().join(name)).unwrap_or_default()
     }
 
-    /// A process that a script has written the number of.
+    /// Waits until a script has written a process id to a file, and returns it.
     pub fn pid(&self, name: &str) -> i32 {
         self.read(name).parse().expect("a number")
     }
 
-    /// The leases, for looking at and for being in the way.
+    /// Opens the file, to inspect its leases or to block the command.
     pub fn db(&self) -> Litelease {
         Litelease::open_own(&self.file).expect("the file opens")
     }
 }
 
-/// A `litelease run` that was started.
+/// A running `litelease run`, killed on drop.
 pub struct Run {
-    /// The wrapper.
+    /// The process of `litelease run`, not of its command.
     pub child: Child,
 }
 
 impl Run {
-    /// The wrapper's number.
+    /// Returns the process id of `litelease run`.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Sends the wrapper a signal.
+    /// Sends a signal to `litelease run`.
     pub fn signal(&self, signal: i32) {
         kill(self.pid(), signal);
     }
 
-    /// [`end`](Run::end) of one that cannot end before what it says is read.
+    /// Like [`end`](Run::end), for one that cannot end before its standard error is read.
     #[track_caller]
     pub fn end_reading(mut self) -> (i32, String) {
         let mut said = String::new();
@@ -114,14 +115,14 @@ impl Run {
         (self.end().0, said)
     }
 
-    /// Waits for its end: the exit code as a shell has it, and what it said on standard error.
+    /// Waits for its end. Returns the exit code as a shell has it, and the standard error.
     #[track_caller]
     pub fn end(mut self) -> (i32, String) {
         let status =
             eventually("the end of litelease run", || self.child.try_wait().expect("a status"));
         let mut said = String::new();
         if let Some(mut errors) = self.child.stderr.take() {
-            // What outlived it may still have this open, so it is not read to its end.
+            // A child that outlived it may keep the pipe open, so do not wait for its end.
             use std::io::Read;
             use std::os::fd::AsRawFd;
             // SAFETY: no pointers are involved.
@@ -137,13 +138,14 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // A test that failed leaves nothing running.
+        // A failed test leaves nothing running.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Runs a command that must end by itself, and soon: one that says little and does not is killed after a minute.
+/// Runs a command that must end by itself, and kills it after a minute. For short outputs only,
+/// because they are read at the end.
 pub fn ended(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it starts");
@@ -163,28 +165,34 @@ pub fn kill(pid: i32, signal: i32) {
     unsafe { libc::kill(pid, signal) };
 }
 
-/// Whether a process is there and not just waiting to be reaped.
+/// Checks whether a process exists and is not a zombie.
 pub fn is_running(pid: i32) -> bool {
-    let stat = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
-    stat.is_ok_and(|stat| {
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        !matches!(state, Some('Z' | 'X') | None)
-    })
+    let stat = stat(Path::new("/proc").join(pid.to_string()));
+    stat.is_some_and(|fields| !matches!(fields[0].as_str(), "Z" | "X"))
 }
 
-/// Waits until a process is gone.
+/// Returns the fields of a process or thread in its file `stat`, from the third one, its state, on.
+/// `folder` is `/proc/PID` or a folder in `/proc/PID/task`. `None` if the process is gone.
+pub fn stat(folder: impl AsRef<Path>) -> Option<Vec<String>> {
+    let stat = fs::read_to_string(folder.as_ref().join("stat")).ok()?;
+    // The second field is the program's name in parentheses, with anything in it.
+    let fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    Some(fields.map(str::to_owned).collect()).filter(|fields: &Vec<_>| !fields.is_empty())
+}
+
+/// Waits until a process has ended.
 #[track_caller]
 pub fn is_gone(pid: i32) {
     eventually(&format!("the end of process {pid}"), || (!is_running(pid)).then_some(()));
 }
 
-/// The exit code of a command that has ended, and what it printed.
+/// Returns the exit code of a command that has ended, its standard output and its standard error.
 pub fn told(output: &Output) -> (i32, String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
 }
 
-/// Whether something stays so for a while. It can only be disproved.
+/// Checks that a condition holds all the time, for this long.
 pub fn stays(time: Duration, mut look: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + time;
     while Instant::now() < end {

@@ -1,4 +1,4 @@
-//! Real files and real processes for tests.
+//! Real files and real processes for tests, and the one way to wait for something.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// A ttl that no test outlives.
 pub const LONG: Duration = Duration::from_secs(3600);
 
-/// A folder with a database file in it, which is gone when this is dropped.
+/// A temporary folder with a database file in it, removed on drop.
 pub struct TestFolder {
     /// The folder.
     pub folder: TempDir,
@@ -21,14 +21,14 @@ pub struct TestFolder {
 }
 
 impl TestFolder {
-    /// A file that does not exist yet, for databases in the given journal mode.
+    /// Creates the folder. The file does not exist yet; connections set this journal mode.
     pub fn new(journal: &'static str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("test.sqlite3");
         TestFolder { folder, file, journal }
     }
 
-    /// Opens a connection, and makes sure of its journal mode: SQLite may silently keep another one.
+    /// Opens a connection and checks its journal mode: SQLite may silently keep another one.
     pub fn connect(&self, busy_timeout: Duration) -> Connection {
         let connection = Connection::open(&self.file).expect("the file opens");
         connection.busy_timeout(busy_timeout).expect("a busy timeout");
@@ -39,7 +39,7 @@ impl TestFolder {
         connection
     }
 
-    /// Opens a connection of Litelease's own, with the lease table there.
+    /// Opens a handle on a connection of its own, and creates the tables.
     pub fn open(&self, busy_timeout: Duration) -> Litelease {
         let db = Litelease::from_connection(self.connect(busy_timeout));
         db.bootstrap().expect("bootstrap");
@@ -47,14 +47,14 @@ impl TestFolder {
     }
 }
 
-/// A database in memory with the lease table in it.
+/// Opens a database in memory, and creates the tables.
 pub fn memory() -> Litelease {
     let db = Litelease::from_connection(Connection::open_in_memory().expect("a database"));
     db.bootstrap().expect("bootstrap");
     db
 }
 
-/// The lease of a claim that must have been granted.
+/// Returns the lease of a claim that must have been granted.
 #[track_caller]
 pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
     match claimed {
@@ -63,7 +63,7 @@ pub fn acquired(claimed: litelease::Result<ClaimResult>) -> LeaseInfo {
     }
 }
 
-/// The extended code of an error that must be SQLite's own.
+/// Returns the extended code of an error that must be SQLite's own.
 #[track_caller]
 pub fn sqlite_code<T: std::fmt::Debug>(result: litelease::Result<T>) -> i32 {
     match result {
@@ -72,19 +72,19 @@ pub fn sqlite_code<T: std::fmt::Debug>(result: litelease::Result<T>) -> i32 {
     }
 }
 
-/// The system clock in milliseconds, for comparing with what was stored.
+/// Returns the system clock in milliseconds, for comparing with stored times.
 pub fn now_ms() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Starts the worker program with these words; its output is piped.
+/// Starts the worker program with these arguments; its input and output are pipes.
 pub fn worker(program: &str, words: &[&str], file: &Path) -> Child {
     let mut command = Command::new(program);
     command.arg(words[0]).arg(file).args(&words[1..]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the worker starts")
 }
 
-/// The loadable extension, built now if it is not there yet.
+/// Returns the path of the loadable extension, and builds it if needed.
 pub fn extension() -> PathBuf {
     built("litelease-extension").join(format!(
         "{}litelease_ext{}",
@@ -93,13 +93,13 @@ pub fn extension() -> PathBuf {
     ))
 }
 
-/// The command `litelease`, built now if it is not there yet.
+/// Returns the path of the command `litelease`, and builds it if needed.
 pub fn litelease() -> PathBuf {
     static PATH: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     PATH.get_or_init(|| built("litelease-cli").join("litelease")).clone()
 }
 
-/// Builds a package, and answers the folder with what was built.
+/// Builds a package, and returns the folder with the result.
 fn built(package: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target");
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(target, PathBuf::from);
@@ -110,12 +110,37 @@ fn built(package: &str) -> PathBuf {
     target.join("debug").canonicalize().expect("the target folder")
 }
 
-/// Waits until something is so, for as long as a slow machine may need.
+/// What a condition returns to [`eventually`]: `true` or `Some` ends the waiting.
+pub trait Condition {
+    /// What `Some` contains.
+    type Found;
+
+    /// Returns what was found, or `None` to go on waiting.
+    fn found(self) -> Option<Self::Found>;
+}
+
+impl Condition for bool {
+    type Found = ();
+
+    fn found(self) -> Option<()> {
+        self.then_some(())
+    }
+}
+
+impl<T> Condition for Option<T> {
+    type Found = T;
+
+    fn found(self) -> Option<T> {
+        self
+    }
+}
+
+/// Calls `look` until it returns `true` or `Some`. Fails after a minute, enough for a slow machine.
 #[track_caller]
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<C: Condition>(what: &str, mut look: impl FnMut() -> C) -> C::Found {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = look().found() {
             return found;
         }
         assert!(Instant::now() < deadline, "in vain: {what}");
@@ -125,7 +150,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Loads the extension into a connection.
 pub fn load_extension(connection: &Connection, path: &Path) {
-    // SAFETY: it is our own extension, and nothing else is loaded while loading is allowed.
+    // SAFETY: this is our own extension, and nothing else is loaded while loading is allowed.
     let loaded = unsafe {
         connection.load_extension_enable().expect("extensions can be allowed");
         connection.load_extension(path, None::<&str>)
@@ -134,11 +159,11 @@ pub fn load_extension(connection: &Connection, path: &Path) {
     loaded.expect("the extension loads");
 }
 
-/// Random numbers from a seed that is printed, so that a failure can be seen again.
+/// Random numbers from a printed seed, so that a failure can be repeated.
 pub struct Dice(u64);
 
 impl Dice {
-    /// Dice from `LITELEASE_SEED`, or from the clock.
+    /// Takes the seed from `LITELEASE_SEED`, or from the clock.
     pub fn new(what: &str) -> Self {
         let given = std::env::var("LITELEASE_SEED").ok().and_then(|seed| seed.parse().ok());
         let seed = given.unwrap_or_else(|| now_ms().unsigned_abs());
@@ -146,17 +171,17 @@ impl Dice {
         Dice(seed | 1)
     }
 
-    /// Dice from a number.
+    /// Takes a number as the seed.
     pub fn from(seed: u64) -> Self {
-        // Small numbers would begin with small answers.
+        // Without mixing, small seeds would begin with small numbers.
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..4).for_each(|_| _ = dice.below(2));
         dice
     }
 
-    /// A number below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
-        // xorshift64*: plenty for choosing moments.
+        // xorshift64*: good enough for choosing moments.
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -164,9 +189,9 @@ impl Dice {
     }
 }
 
-/// Writes a line to the terminal even if the test passes.
+/// Prints a line even if the test passes.
 pub fn tell(line: &str) {
     use std::io::Write;
-    // Where nobody listens there is nobody to tell.
+    // A closed standard error is no reason to fail.
     let _ = writeln!(std::io::stderr(), "{line}");
 }

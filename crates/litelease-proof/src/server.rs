@@ -1,4 +1,4 @@
-//! The real server as a process, and a small HTTP client that can also behave badly.
+//! Runs `litelease serve` as a process, and has a small HTTP client that can also misbehave.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,25 +11,25 @@ use serde_json::{Value, json};
 
 use crate::rig::litelease;
 
-/// A server on a port of its own, which is killed when this is dropped.
+/// A server on a port of its own, killed on drop.
 pub struct Server {
     child: Child,
-    /// Where it listens.
+    /// The address it listens at.
     pub address: SocketAddr,
-    /// What it has logged.
+    /// The file with its log.
     pub log: PathBuf,
 }
 
-/// A pool for tests.
+/// The id of the pool that tests use.
 pub const POOL: &str = "0b5b1f0e-1111-4222-8333-444455556666";
 
 impl Server {
-    /// Starts a server on a file, with more flags.
+    /// Starts a server on a database file, with these flags.
     pub fn start(db: &Path, flags: &[&str]) -> Self {
         Server::at("127.0.0.1:0", db, flags)
     }
 
-    /// The same at an address.
+    /// Starts a server that listens at this address.
     pub fn at(listen: &str, db: &Path, flags: &[&str]) -> Self {
         let log = db.with_extension("log");
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
@@ -46,30 +46,30 @@ impl Server {
         Server { child, address, log }
     }
 
-    /// A client of it.
+    /// Returns a new client of this server.
     pub fn client(&self) -> Client {
         Client::of(self.address)
     }
 
-    /// Its process.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM, waits for the end, and returns whether it ended with success.
     pub fn stop(mut self) -> bool {
         let asked = Command::new("kill").arg(self.pid().to_string()).status();
         asked.is_ok_and(|asked| asked.success())
             && self.child.wait().is_ok_and(|status| status.success())
     }
 
-    /// Ends it without asking.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// How much memory it has, in KiB.
+    /// Returns its resident memory in KiB.
     pub fn memory_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
@@ -84,31 +84,31 @@ impl Drop for Server {
     }
 }
 
-/// A client with one connection, which is opened when it is needed.
+/// A client with one connection, opened by the first request.
 pub struct Client {
     address: SocketAddr,
     stream: Option<TcpStream>,
 }
 
-/// What a server has answered.
+/// A response of the server.
 #[derive(Debug)]
 pub struct Response {
     /// The status.
     pub status: u16,
-    /// The head, as it came.
+    /// The status line and the headers, unchanged.
     pub head: String,
     /// The body.
     pub body: String,
 }
 
 impl Response {
-    /// The body as JSON.
+    /// Returns the body as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("not JSON: {self:?}"))
     }
 
-    /// The error that it tells.
+    /// Returns the field `error` of the body.
     #[track_caller]
     pub fn error(&self) -> String {
         self.json()["error"].as_str().unwrap_or_else(|| panic!("no error: {self:?}")).to_owned()
@@ -116,23 +116,23 @@ impl Response {
 }
 
 impl Client {
-    /// A client of a server at an address.
+    /// Creates a client of the server at an address.
     pub fn of(address: SocketAddr) -> Self {
         Client { address, stream: None }
     }
 
-    /// Another client of the same server.
+    /// Creates another client of the same server.
     pub fn another(&self) -> Self {
         Client::of(self.address)
     }
 
-    /// A call on a pool with a JSON body. `path` is what follows the id.
+    /// Sends a call on the pool with a JSON body. `path` follows the pool's id.
     #[track_caller]
     pub fn call(&mut self, method: &str, path: &str, body: &Value) -> Response {
         self.try_call(method, path, body, "").unwrap_or_else(|error| panic!("{method}: {error}"))
     }
 
-    /// The same, where the connection may break.
+    /// Like [`call`](Client::call), with more headers; returns an error if the connection breaks.
     pub fn try_call(
         &mut self,
         method: &str,
@@ -143,7 +143,7 @@ impl Client {
         self.ask(method, &format!("/l/{POOL}{path}"), body, headers)
     }
 
-    /// A request to any path; headers end with a line break each.
+    /// Sends a request to any path and reads the response. Each header ends with CRLF.
     pub fn ask(
         &mut self,
         method: &str,
@@ -156,7 +156,7 @@ impl Client {
         self.receive()
     }
 
-    /// Sends a request and does not wait for the answer.
+    /// Sends a request, and does not wait for the response.
     pub fn send(&mut self, method: &str, path: &str, body: &str, headers: &str) -> io::Result<()> {
         let length = body.len();
         let kind = match body {
@@ -174,7 +174,7 @@ impl Client {
         self.write(text.as_bytes())
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.stream.is_none() {
             let stream = TcpStream::connect(self.address)?;
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// Reads one answer.
+    /// Reads one response.
     pub fn receive(&mut self) -> io::Result<Response> {
         let received = self.read_response();
         let closes = match &received {
@@ -231,31 +231,31 @@ impl Client {
         Ok(Response { status, head, body: String::from_utf8_lossy(&body).into_owned() })
     }
 
-    /// Hangs up.
+    /// Closes the connection.
     pub fn hang_up(&mut self) {
         self.stream = None;
     }
 
-    /// The stream, for whoever wants to read by hand.
+    /// Returns the stream, for tests that read by hand.
     pub fn into_stream(self) -> Option<TcpStream> {
         self.stream
     }
 
-    /// Registers the pool with so many slots.
+    /// Registers the pool with this number of slots.
     #[track_caller]
     pub fn register(&mut self, count: i64) {
         let registered = self.call("PUT", "", &json!({ "count": count }));
         assert_eq!(registered.status, 200, "{registered:?}");
     }
 
-    /// How many slots of the pool are in use.
+    /// Returns how many slots of the pool are in use.
     #[track_caller]
     pub fn in_use(&mut self) -> i64 {
         self.call("GET", "", &Value::Null).json()["in_use"].as_i64().unwrap_or(-1)
     }
 }
 
-/// Reads some bytes. A socket with a timeout is interrupted by any signal, such as the end of a child.
+/// Reads some bytes. Any signal, such as SIGCHLD, interrupts a read that has a timeout.
 fn read(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(into) {

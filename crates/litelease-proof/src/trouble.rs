@@ -1,5 +1,6 @@
-//! Trouble for real processes: a disk that is full, and system calls that fail or kill. Needs rights that not every
-//! machine gives; whoever asks is told `None` then.
+//! Faults for real processes: full disks, and system calls that fail.
+//!
+//! They need rights that not every machine gives; the constructors return `None` without them.
 
 use std::fs;
 use std::io::Write;
@@ -8,11 +9,11 @@ use std::process::{Child, Command, Stdio};
 
 use crate::rig::eventually;
 
-/// A small filesystem of its own, unmounted when dropped.
+/// A small tmpfs, unmounted on drop.
 pub struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// One of this size, as `mount` understands it. None where nothing may be mounted.
+    /// Mounts one of this size, in the form `mount` takes. `None` if mounting is not allowed.
     pub fn new(size: &str) -> Option<Self> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut mount = Command::new("mount");
@@ -21,12 +22,12 @@ impl SmallDisk {
         mounted.then_some(SmallDisk(folder))
     }
 
-    /// Where it is.
+    /// Returns the folder it is mounted on.
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Fills it to the last byte with a file, which can be removed.
+    /// Fills it to the last byte, and returns the file that does so; removing it frees the space.
     pub fn fill(&self) -> PathBuf {
         let ballast = self.path().join("ballast");
         let mut file = fs::File::create(&ballast).expect("a file");
@@ -41,11 +42,11 @@ impl Drop for SmallDisk {
     }
 }
 
-/// System calls of a running process that go wrong until this is dropped.
+/// Makes system calls of a running process fail, until dropped.
 pub struct Injected(Child);
 
 impl Injected {
-    /// Lets calls go wrong as strace says it: `fdatasync:error=EIO`. None where nobody may be traced.
+    /// Injects a fault as strace writes it: `fdatasync:error=EIO`. `None` if tracing is forbidden.
     pub fn into(pid: u32, calls: &str) -> Option<Self> {
         let names = calls.split(':').next().unwrap_or_default();
         let mut strace = Command::new("strace");
@@ -65,12 +66,13 @@ impl Injected {
 
 impl Drop for Injected {
     fn drop(&mut self) {
-        // Asked to end, it lets the process go first.
+        // On SIGTERM, strace detaches from the process before it ends.
         crate::command::kill(self.0.id() as i32, libc::SIGTERM);
         let _ = self.0.wait();
     }
 }
 
+/// Checks whether every thread of a process is traced.
 fn is_traced(pid: u32) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut states =

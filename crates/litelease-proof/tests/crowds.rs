@@ -1,10 +1,13 @@
 //! Clients that are many, slow or silent: the server keeps its limits, and answers everybody else.
+//!
+//! A test program of its own: it raises the limit of open files of this process, and opens 10,000 of them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_proof::command::stat;
 use litelease_proof::rig::{TestFolder, eventually, tell};
 use litelease_proof::server::{POOL, Server};
 use serde_json::Value;
@@ -151,9 +154,8 @@ fn may_open(files: u64) -> bool {
 
 /// How long a process has run on a CPU, in hundredths of a second.
 fn cpu(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let (_, rest) = stat.rsplit_once(')').unwrap();
-    rest.split(' ').skip(12).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    let fields = stat(format!("/proc/{pid}")).unwrap();
+    fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum()
 }
 
 #[test]

@@ -1,4 +1,6 @@
 //! Held leases and the Tracker on real files, through the public API.
+//!
+//! A test program of its own: one test forks, and one counts the threads of this process.
 
 use std::fs;
 use std::io::Read;

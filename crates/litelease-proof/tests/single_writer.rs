@@ -1,4 +1,6 @@
 //! One writer at a time: real processes, real kills, and lock files that are none.
+//!
+//! A test program of its own: one test forks, and one counts the threads of this process.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{BufRead, BufReader};
@@ -14,7 +16,7 @@ use litelease::rusqlite::{self, Connection};
 use litelease::{
     LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriteLock, WriterOptions,
 };
-use litelease_proof::command::Desk;
+use litelease_proof::command::{Desk, stat};
 use litelease_proof::rig::{Dice, TestFolder, eventually, tell, worker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
@@ -577,8 +579,8 @@ fn a_queue_that_cannot_be_used_or_goes_away_costs_manners_and_not_the_lock() {
 fn is_stopped_or_dead(pid: u32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     threads.flatten().all(|thread| {
-        let Ok(stat) = fs::read_to_string(thread.path().join("stat")) else { return true };
-        stat.rsplit(')').next().is_some_and(|state| state.trim_start().starts_with(['T', 'Z']))
+        let Some(fields) = stat(thread.path()) else { return true };
+        matches!(fields[0].as_str(), "T" | "Z")
     })
 }
 

@@ -4,8 +4,8 @@
 
 use std::ffi::c_int;
 use std::fs;
-use std::path::Path;
 
+use litelease_files::{FileLock, LockKind, held_locks};
 use rusqlite::{Connection, ffi};
 
 /// Whether the file of a connection was moved, deleted or replaced since it was opened. SQLite goes on with
@@ -30,49 +30,16 @@ const RESERVED_LOCK: u64 = 0x4000_0001;
 
 /// The process that holds the write lock of a database file, where the system tells.
 pub(crate) fn write_lock_pid(path: &str) -> Option<u32> {
-    let locks = fs::read_to_string("/proc/locks").ok()?;
-    let holder = |path: &Path, byte: u64| {
-        let file = inode(path)?;
-        locks.lines().find_map(|line| Lock::parse(line)?.holder(file, byte))
+    let locks = held_locks()?;
+    let holder = |path: &str, byte: u64| {
+        let file = fs::metadata(path).ok()?;
+        let excludes = |lock: &&FileLock| {
+            lock.kind == LockKind::Posix
+                && lock.is_exclusive
+                && lock.is_on(&file)
+                && (lock.first..=lock.last).contains(&byte)
+        };
+        locks.iter().find(excludes)?.pid
     };
-    let shm = format!("{path}-shm");
-    holder(Path::new(&shm), WAL_WRITE_LOCK).or_else(|| holder(Path::new(path), RESERVED_LOCK))
-}
-
-/// A line of /proc/locks.
-struct Lock<'a> {
-    pid: u32,
-    /// Device and inode, as `08:01:1234`.
-    file: &'a str,
-    first: u64,
-    last: u64,
-}
-
-impl<'a> Lock<'a> {
-    /// `12: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120`; none for one that is read, waited for or no lock of
-    /// SQLite's kind.
-    fn parse(line: &'a str) -> Option<Self> {
-        let mut words = line.split_ascii_whitespace().skip(1);
-        let is_write =
-            words.next()? == "POSIX" && words.next().is_some() && words.next()? == "WRITE";
-        let (pid, file) = (words.next()?.parse().ok()?, words.next()?);
-        let first = words.next()?.parse().ok()?;
-        let last = words.next()?.parse().unwrap_or(u64::MAX); // or EOF
-        is_write.then_some(Lock { pid, file, first, last })
-    }
-
-    fn holder(&self, inode: u64, byte: u64) -> Option<u32> {
-        let of_file = self.file.rsplit(':').next()?.parse() == Ok(inode);
-        (of_file && (self.first..=self.last).contains(&byte)).then_some(self.pid)
-    }
-}
-
-#[cfg(unix)]
-fn inode(path: &Path) -> Option<u64> {
-    Some(std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).ok()?))
-}
-
-#[cfg(not(unix))]
-fn inode(_: &Path) -> Option<u64> {
-    None
+    holder(&format!("{path}-shm"), WAL_WRITE_LOCK).or_else(|| holder(path, RESERVED_LOCK))
 }

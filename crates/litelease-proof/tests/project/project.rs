@@ -1,5 +1,6 @@
 //! What the project says about itself is true.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,22 +91,172 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// Returns the files that git has below a folder of the project, or that match a pattern.
+fn tracked(pattern: &str) -> Vec<String> {
+    let listed = run(Command::new("git").args(["ls-files", "--", pattern]).current_dir(root()));
+    listed.lines().map(str::to_owned).collect()
+}
+
+/// Checks whether a document may name a file by this path: in full, or by its last parts
+/// (`src/rig.rs`). A folder is named in full and ends with a slash; `*` is a part of a name.
+fn names(path: &str, file: &str) -> bool {
+    if path.ends_with('/') {
+        return file.starts_with(path);
+    }
+    let (path, file): (Vec<_>, Vec<_>) = (path.split('/').collect(), file.split('/').collect());
+    let fits = |(pattern, name): (&&str, &&str)| match pattern.split_once('*') {
+        Some((start, end)) => name.starts_with(start) && name.ends_with(end),
+        None => pattern == name,
+    };
+    path.len() <= file.len() && path.iter().rev().zip(file.iter().rev()).all(fits)
+}
+
 #[test]
-fn the_map_names_every_source_file_and_no_other() {
-    let map = read("ARCHITECTURE.md");
-    for path in quoted(&map).filter(|word| word.contains('/') && !word.contains(' ')) {
-        assert!(root().join(path).exists(), "ARCHITECTURE.md names {path}, which does not exist");
+fn the_paths_in_the_documents_for_engineers_exist() {
+    let files = tracked(".");
+    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        let text = read(document);
+        let is_path = |word: &&str| {
+            let has_ending = [".rs", ".py", ".md", ".toml"].iter().any(|end| word.ends_with(end));
+            (word.contains('/') || has_ending) && !word.contains([' ', '{']) && *word != "//!"
+        };
+        let paths: Vec<&str> = quoted(&text).filter(is_path).collect();
+        assert!(paths.len() > 10, "{document} names {paths:?}");
+        for path in paths {
+            let exists = files.iter().any(|file| names(path, file));
+            assert!(exists, "{document} names `{path}`, which does not exist");
+        }
     }
-    let files = run(Command::new("git").args(["ls-files", "*/src/*.rs"]).current_dir(root()));
-    for path in files.lines() {
-        assert!(quoted(&map).any(|word| word == path), "ARCHITECTURE.md does not name {path}");
+}
+
+/// CONTRIBUTING.md says which tests belong to a change: each is a test file.
+#[test]
+fn the_tests_that_contributing_names_exist() {
+    let files = tracked("crates/litelease-proof/tests");
+    let text = read("CONTRIBUTING.md");
+    let columns = text.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let is_test = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    let tests: Vec<&str> = columns.flat_map(|(_, run)| quoted(run)).filter(is_test).collect();
+    assert!(tests.len() > 20, "CONTRIBUTING.md names {tests:?}");
+    for test in tests {
+        let exists = files.iter().any(|file| names(&format!("{test}.rs"), file));
+        assert!(exists, "CONTRIBUTING.md names the test `{test}`, which does not exist");
     }
-    assert!(files.lines().count() > 20);
+}
+
+#[test]
+fn every_source_file_begins_with_its_job() {
+    let files = tracked("crates/*/src/*.rs");
+    assert!(files.len() > 100);
+    for file in files {
+        let says = read(&file).starts_with("//! ");
+        assert!(says, "{file} must begin with a `//! ` line that says what it is for");
+    }
+}
+
+/// The source files that contain `unsafe`, and why they need it.
+const UNSAFE: &[(&str, &str, &[&str])] = &[
+    (
+        "drives SQLite through its C functions, and is called back by it",
+        "crates/litelease-store/src",
+        &["closing.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
+    ),
+    ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
+    (
+        "is called by SQLite: the SQL functions and tables",
+        "crates/litelease-sql/src",
+        &["call.rs", "table.rs"],
+    ),
+    (
+        "is loaded by SQLite, and called by Python through ctypes",
+        "crates/litelease-extension/src",
+        &["host_api.rs", "lib.rs", "routines.rs"],
+    ),
+    (
+        "hands the connections of rusqlite to the store",
+        "crates/litelease/src",
+        &["functions.rs", "handle.rs", "kept.rs", "leases.rs", "linked.rs", "raw.rs"],
+    ),
+    ("asks SQLite whether a file has moved", "crates/litelease/src", &["file.rs"]),
+    (
+        "calls the system: owners, modes and links of files",
+        "crates/litelease-files/src",
+        &["access.rs", "database.rs"],
+    ),
+    (
+        "calls the system: shared memory, futexes, clocks, processes, inotify",
+        "crates/litelease-keeper/src",
+        &["bell.rs", "clock.rs", "identity.rs", "process.rs", "watch.rs"],
+    ),
+    (
+        "calls the system: whether a process lives, and a lock that children share",
+        "crates/litelease-filelock/src",
+        &["holder.rs", "lock.rs"],
+    ),
+    (
+        "calls the system: signals, process groups, terminals, users, standard streams",
+        "crates/litelease-cli/src",
+        &[
+            "commands/demo.rs",
+            "commands/run/child.rs",
+            "commands/run/sentinel.rs",
+            "commands/run/terminal.rs",
+            "database.rs",
+            "holder.rs",
+            "main.rs",
+            "stream.rs",
+        ],
+    ),
+    (
+        "tests: a file system for SQLite, forks, signals and terminals",
+        "crates/litelease-proof/src",
+        &["bin/worker.rs", "command.rs", "rig.rs", "terminal.rs", "vfs.rs"],
+    ),
+];
+
+#[test]
+fn unsafe_is_only_in_the_files_that_call_c_or_are_called_by_it() {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let has_unsafe = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        code.split(|c| !is_word(c)).any(|word| word == "unsafe")
+    };
+    let files = tracked("crates/*/src/*.rs").into_iter();
+    let found: BTreeSet<String> = files.filter(|file| read(file).lines().any(has_unsafe)).collect();
+    let listed: BTreeSet<String> = UNSAFE
+        .iter()
+        .flat_map(|(_, folder, files)| files.iter().map(move |file| format!("{folder}/{file}")))
+        .collect();
+    let new: Vec<_> = found.difference(&listed).collect();
+    assert!(new.is_empty(), "{new:?} contain `unsafe`: do without, or say why in UNSAFE");
+    let gone: Vec<_> = listed.difference(&found).collect();
+    assert!(gone.is_empty(), "{gone:?} contain no `unsafe`: take them out of UNSAFE");
+}
+
+/// A heading of docs/proofs.md is a folder of tests, and its table has a line for each file in it.
+#[test]
+fn docs_proofs_describes_every_test_file_under_its_area() {
+    let mut files: Vec<String> = tracked("crates/litelease-proof/tests")
+        .iter()
+        .filter_map(|path| path.strip_prefix("crates/litelease-proof/tests/"))
+        .filter(|path| !path.ends_with("/main.rs"))
+        .map(str::to_owned)
+        .collect();
+
+    let (mut area, mut described) = ("", Vec::new());
     let proofs = read("docs/proofs.md");
-    for entry in fs::read_dir(root().join("crates/litelease-proof/tests")).unwrap() {
-        let name = entry.unwrap().file_name().into_string().unwrap();
-        assert!(quoted(&proofs).any(|word| word == name), "docs/proofs.md does not name {name}");
+    for line in proofs.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            area = quoted(heading).next().unwrap_or_default();
+        } else if let Some(file) = line.strip_prefix("| `").and_then(|rest| rest.split('`').next())
+        {
+            described.push(Path::new(area).join(file).display().to_string());
+        }
     }
+    files.sort();
+    described.sort();
+    assert_eq!(described, files, "left: docs/proofs.md, right: crates/litelease-proof/tests");
+    assert!(files.len() > 40);
 }
 
 /// The headings of a document, as links have them.
@@ -120,13 +271,12 @@ fn headings(path: &Path) -> impl Iterator<Item = String> {
 
 #[test]
 fn links_in_the_documents_lead_somewhere() {
-    let documents = run(Command::new("git").args(["ls-files", "*.md"]).current_dir(root()));
-    for document in documents.lines() {
-        let text = read(document);
+    for document in tracked("*.md") {
+        let text = read(&document);
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for target in targets.filter(|target| !target.starts_with("https://")) {
             let (path, heading) = target.split_once('#').unwrap_or((target, ""));
-            let base = root().join(document);
+            let base = root().join(&document);
             let path = match path {
                 "" => base,
                 path => base.parent().unwrap().join(path),

@@ -1,6 +1,6 @@
 //! What users tell: whole stories on one real file, through the public API only.
 //!
-//! `LITELEASE_STRESS_SECONDS=120 cargo test -p litelease-proof --test journeys` tells them again and again,
+//! `LITELEASE_STRESS_SECONDS=120 cargo test -p litelease-proof --test store journeys::` tells them again and again,
 //! several at a time on one file.
 
 use std::io::Read;

@@ -4,9 +4,8 @@ use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{eventually, tell};
 
 /// A block of code of the document, by the words after its fence.
 fn block(words: &str) -> String {
@@ -31,15 +30,6 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-#[track_caller]
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} does not come up");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 #[test]
 fn redis_refuses_an_old_token() {
     if Command::new("redis-server").arg("--version").output().is_err() {
@@ -52,14 +42,14 @@ fn redis_refuses_an_old_token() {
     server.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(folder.path());
     let _server = Server(server.stdout(Stdio::null()).spawn().unwrap());
     let address = format!("127.0.0.1:{port}");
-    wait_until("redis", || TcpStream::connect(&address).is_ok());
+    eventually("redis comes up", || TcpStream::connect(&address).is_ok());
 
     let script = block("lua redis");
     let ask = |words: &[&str]| {
         let output = Command::new("redis-cli").args(["-p", &port]).args(words).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
-    wait_until("redis", || ask(&["PING"]) == "PONG");
+    eventually("redis comes up", || ask(&["PING"]) == "PONG");
     let put = |token: i64, value: &str| {
         let token = format!("{token:019}");
         ask(&["EVAL", &script, "2", "fence:import", "results", &token, value])
@@ -148,7 +138,7 @@ fn postgresql_refuses_an_old_token() {
             false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
         }
     };
-    wait_until("PostgreSQL", || ask(&[], "SELECT 1").is_ok());
+    eventually("PostgreSQL comes up", || ask(&[], "SELECT 1").is_ok());
 
     ask(&[], &format!("CREATE TABLE results (value text);\n{}", block("sql postgres"))).unwrap();
     let script = block("sql postgres-use").replace(":value", ":'value'");

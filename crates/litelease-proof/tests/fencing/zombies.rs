@@ -1,6 +1,6 @@
 //! Zombies: a real process is stopped at a random moment of its work, somebody else takes over, and it goes on.
 //!
-//! `LITELEASE_ZOMBIES=5000 cargo test -p litelease-proof --test zombies` plays more rounds.
+//! `LITELEASE_ZOMBIES=5000 cargo test -p litelease-proof --test fencing zombies::` plays more rounds.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};

@@ -72,10 +72,10 @@ fn check(program: &str) {
 
 #[test]
 fn a_handle_cannot_outlive_its_connection() {
-    check(include_str!("../misuse/lifetimes.rs"));
+    check(include_str!("../../misuse/lifetimes.rs"));
 }
 
 #[test]
 fn a_handle_cannot_leave_the_thread_of_its_connection() {
-    check(include_str!("../misuse/threads.rs"));
+    check(include_str!("../../misuse/threads.rs"));
 }

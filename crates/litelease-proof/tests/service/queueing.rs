@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use litelease::Litelease;
 use litelease_proof::command::ended;
-use litelease_proof::rig::{Dice, LONG, TestFolder, litelease, tell};
+use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, litelease, tell};
 use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
@@ -20,15 +20,6 @@ fn served(count: i64) -> (TestFolder, Server, Client) {
     let mut client = server.client();
     client.register(count);
     (place, server, client)
-}
-
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(30), "not so: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn waiters(server: &Server) -> i64 {

@@ -1,0 +1,6 @@
+//! The command `litelease`: its subcommands, terminals and failing outputs.
+
+mod cli;
+mod output;
+mod run;
+mod terminal;

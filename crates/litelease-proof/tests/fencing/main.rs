@@ -1,0 +1,6 @@
+//! Fencing: guards, checkpoints, gates, and the same compare in other databases.
+
+mod fences;
+mod guards;
+mod targets;
+mod zombies;

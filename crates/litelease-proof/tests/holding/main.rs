@@ -1,0 +1,5 @@
+//! Holding: renewal, waiting, and takeover from dead holders.
+
+mod dead;
+mod keeper;
+mod waiting;

@@ -1,0 +1,6 @@
+//! The project: its documents, examples, packages and neighbours.
+
+mod installing;
+mod integrations;
+mod misuse;
+mod project;

@@ -1,0 +1,6 @@
+//! The rules: scenarios, every short history, random histories and the model.
+
+mod agreement;
+mod histories;
+mod model;
+mod scenarios;

@@ -1,0 +1,8 @@
+//! The service: HTTP, the queue, the page, and the server in trouble.
+
+mod http;
+mod page;
+mod queueing;
+mod serve;
+mod server_faults;
+mod watching;

@@ -1,0 +1,15 @@
+//! The store: leases and pools in real files, through faults, kills and power cuts.
+
+mod durability;
+mod endings;
+mod faults;
+mod handles;
+mod journeys;
+mod locking;
+mod neutrality;
+mod pools;
+mod power_cut;
+mod processes;
+mod schema;
+mod side_files;
+mod system_calls;
