@@ -90,9 +90,6 @@ impl Store {
             }
         };
         match step.write {
-            Some(_) if change == Change::Free && boundary == Boundary::Own => {
-                name.clone_into(&mut self.freed.borrow_mut());
-            }
             Some(state) if when == When::Now => arrived(name, state)?,
             _ => {}
         }
