@@ -17,6 +17,7 @@ mod epoch;
 mod error;
 mod file;
 mod gate;
+mod grant;
 mod guard;
 pub mod host_api;
 mod list;
