@@ -113,7 +113,7 @@ impl Store {
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<RuleOutcome<'q, T>, Error> {
         let Request { boundary, name, change, .. } = request;
-        let has_epoch = self.has_epoch.get();
+        let has_epoch = self.epoch_state.has_epoch.get();
         let statement = self.statement_for(change, target, has_epoch);
         let outcome = statement.with(self.connection, |statement| {
             let Ran { asked, ended } = statement
@@ -162,7 +162,11 @@ impl Store {
         outcome.or_else(|error| {
             let explained = self.explain(error);
             // If the table of the epoch came or went meanwhile, the other form of the statement is right.
-            if self.has_epoch.get() == has_epoch { explained } else { Ok(RuleOutcome::Stale) }
+            if self.epoch_state.has_epoch.get() == has_epoch {
+                explained
+            } else {
+                Ok(RuleOutcome::Stale)
+            }
         })
     }
 
@@ -229,7 +233,7 @@ impl Store {
     /// Returns the epoch that the statement found. Where it found none of this boot, reads it.
     fn found_epoch(&self, floor: Option<i64>) -> Result<Epoch, Error> {
         match floor {
-            Some(floor @ 0..) => Ok(Epoch { floor, boot: self.boot.get() }),
+            Some(floor @ 0..) => Ok(Epoch { floor, boot: self.epoch_state.boot.get() }),
             _ => self.epoch_record(),
         }
     }

@@ -46,7 +46,7 @@ impl Store {
         token: i64,
     ) -> Result<bool, Error> {
         // Most epochs are of this boot and large enough, which needs no look at the connection.
-        let covers = epoch.boot == self.boot.get() && epoch.is_enough_for(token);
+        let covers = epoch.boot == self.epoch_state.boot.get() && epoch.is_enough_for(token);
         Ok(covers || self.needed(boundary, epoch, token)?.is_none())
     }
 }

@@ -35,6 +35,7 @@ mod table_info;
 mod transaction;
 mod trigger;
 
+pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
 pub use closing::Closing;

@@ -1,17 +1,18 @@
 //! The verbs on the stored row, each as what the rule is asked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
     RenewResult, Row, Term, TransferResult,
 };
 
-use crate::batch::Batch;
+use crate::batch::BatchCache;
 use crate::change::Change;
-use crate::epoch::Unconfirmed;
+use crate::epoch::EpochState;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
+use crate::transaction::TransactionState;
 use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
@@ -21,26 +22,10 @@ use crate::{Error, When};
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
-    /// Whether the file has a table that keeps its epoch, as of the last look at its schema.
-    pub(crate) has_epoch: Cell<bool>,
-    /// The present boot, as far as this database is concerned, as of the same look.
-    pub(crate) boot: Cell<i64>,
-    /// Whether this store has seen a durable record of the present boot.
-    pub(crate) has_recorded: Cell<bool>,
-    /// What is to be confirmed after the present commit.
-    pub(crate) unconfirmed: Cell<Unconfirmed>,
-    /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
-    pub(crate) in_transaction: Cell<bool>,
-    /// Whether a transaction of ours is still open because its rollback failed.
-    pub(crate) owes_rollback: Cell<bool>,
-    /// The caller's `synchronous`, while it is raised.
-    pub(crate) owes_synchronous: Cell<Option<i64>>,
-    /// Whether the last transaction of ours got as far as its savepoint.
-    pub(crate) has_savepoint: Cell<bool>,
-    /// The batch that is open, if one is.
-    pub(crate) batch: RefCell<Option<Batch>>,
-    /// How many savepoints of ours are open.
-    pub(crate) savepoints: Cell<u32>,
+    pub(crate) epoch_state: EpochState,
+    pub(crate) transaction_state: TransactionState,
+    /// What the open batch remembers, if one is open.
+    pub(crate) batch: RefCell<Option<BatchCache>>,
 }
 
 impl Drop for Store {
@@ -56,16 +41,9 @@ impl Store {
         Store {
             connection,
             statements: Statements::new(),
-            has_epoch: Cell::new(false),
-            boot: Cell::new(0),
-            has_recorded: Cell::new(false),
-            unconfirmed: Cell::new(Unconfirmed::No),
-            in_transaction: Cell::new(false),
-            owes_rollback: Cell::new(false),
-            owes_synchronous: Cell::new(None),
-            has_savepoint: Cell::new(false),
+            epoch_state: EpochState::default(),
+            transaction_state: TransactionState::default(),
             batch: RefCell::new(None),
-            savepoints: Cell::new(0),
         }
     }
 
