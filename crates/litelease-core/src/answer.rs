@@ -177,6 +177,26 @@ pub enum AdmitResult {
     },
 }
 
+/// The answer to raising a floor by hand.
+///
+/// ```
+/// # use litelease_core::{RaiseResult, raise};
+/// assert_eq!(raise(41, 40), Ok(RaiseResult::TooLow { present: 41 }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the floor may be too low"]
+pub enum RaiseResult {
+    /// Every later token is larger than the floor.
+    Raised,
+    /// It was so already.
+    Unchanged,
+    /// Tokens never sink: nothing was changed.
+    TooLow {
+        /// The floor or token that is there.
+        present: i64,
+    },
+}
+
 /// Why a verb was rejected: the first of these that fits.
 ///
 /// ```

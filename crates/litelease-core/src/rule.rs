@@ -4,8 +4,8 @@
 //! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
-    AdmitResult, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
-    RenewResult, Row, State, Tenure, Term, TransferResult,
+    AdmitResult, BreakResult, ClaimResult, Claimant, LeaseInfo, RaiseResult, Refusal,
+    ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult,
 };
 
 /// What a verb decided: the state to store, if any, and the answer to give once it is stored.
@@ -233,8 +233,70 @@ pub fn inspect(row: Row<'_>, now_ms: i64) -> Option<LeaseInfo<&str>> {
     row.live(now_ms)
 }
 
-/// The time up to which rows may be purged: those whose last lease ended then or earlier. What has not
-/// ended yet is never purged, however late the time that was asked for.
+/// Decides whether the floor of a file may be raised from `present` to `floor`.
+///
+/// ```
+/// # use litelease_core::{RaiseResult, Refusal, raise};
+/// assert_eq!(raise(0, 41), Ok(RaiseResult::Raised));
+/// assert_eq!(raise(41, 41), Ok(RaiseResult::Unchanged));
+/// assert_eq!(raise(41, 40), Ok(RaiseResult::TooLow { present: 41 }));
+/// assert_eq!(raise(0, i64::MAX), Err(Refusal::TokenExhausted), "no token would be larger");
+/// ```
+pub fn raise(present: i64, floor: i64) -> Result<RaiseResult, Refusal> {
+    match floor {
+        _ if floor < present => Ok(RaiseResult::TooLow { present }),
+        i64::MAX => Err(Refusal::TokenExhausted),
+        _ if floor == present => Ok(RaiseResult::Unchanged),
+        _ => Ok(RaiseResult::Raised),
+    }
+}
+
+/// Raises the token of one name above `floor`, and ends its lease: no token up to `floor` is the newest any more.
+///
+/// `file_floor` is the floor of the file, which every token exceeds.
+///
+/// ```
+/// # use litelease_core::{RaiseResult, Row, State, raise_name};
+/// let row = Row::new("scheduler", State::stored(7, Some("a"), Some(150)));
+/// // 41 itself may have been granted elsewhere, so it must not become the newest token.
+/// let step = raise_name(row, 41, 0)?;
+/// assert_eq!(step.write, State::stored(42, None, None));
+///
+/// let step = raise_name(row, 6, 0)?;
+/// assert_eq!((step.write, step.answer), (None, RaiseResult::TooLow { present: 7 }));
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn raise_name(
+    row: Row<'_>,
+    floor: i64,
+    file_floor: i64,
+) -> Result<Step<'static, RaiseResult>, Refusal> {
+    let above = floor.checked_add(1).ok_or(Refusal::TokenExhausted)?;
+    match row.token().unwrap_or(0).max(file_floor) {
+        present if floor < present => Ok(Step::keep(RaiseResult::TooLow { present })),
+        _ => Ok(Step::write(State::free(above), RaiseResult::Raised)),
+    }
+}
+
+/// Decides whether a row may be purged: its last lease expired, or was released, at `limit_ms` or earlier.
+/// [`purge_limit`] says which limit.
+///
+/// ```
+/// # use litelease_core::{State, has_ended};
+/// let expired = State::stored(1, Some("a"), Some(150)).unwrap();
+/// assert!(has_ended(expired, 100, 150));
+/// assert!(!has_ended(expired, 100, 149));
+/// // A released row has no expiry: it was released when it was last written.
+/// let released = State::stored(1, None, None).unwrap();
+/// assert!(has_ended(released, 100, 100));
+/// assert!(!has_ended(released, 100, 99));
+/// ```
+pub fn has_ended(state: State<'_>, updated_at_ms: i64, limit_ms: i64) -> bool {
+    state.ends_at_ms(updated_at_ms) <= limit_ms
+}
+
+/// Returns the time up to which rows may be purged. A row whose lease has not ended yet is never purged, however
+/// late the time that was asked for.
 ///
 /// ```
 /// # use litelease_core::purge_limit;

@@ -10,10 +10,10 @@ use std::{ptr, slice, str};
 
 use litelease_store::host_api::{
     EpochQuestion, LARGEST_TOKEN_NEEDED, Outcome, Question, Verb, Wish, decide, difference, epoch,
-    epoch_covers, epoch_recorded, statement, tells_boots_apart,
+    epoch_covers, epoch_recorded, purge_limit, raise, statement, tells_boots_apart,
 };
 
-use litelease_core::{Claimant, Epoch, Reason, Refusal, State};
+use litelease_core::{Claimant, Epoch, RaiseResult, Reason, Refusal, State};
 #[cfg(unix)]
 use litelease_keeper::{HolderKind, Identity};
 
@@ -30,7 +30,7 @@ pub struct Text {
 #[derive(Clone, Copy)]
 pub struct CQuestion {
     /// 0 claim, 1 renew, 2 release, 3 transfer, 4 break, 5 inspect; 6 claim from the dead holder whose grant is
-    /// `owner` and `token`, for `new_owner`.
+    /// `owner` and `token`, for `new_owner`; 7 raise the token of the name above `token`.
     verb: c_int,
     has_row: c_int,
     has_expiry: c_int,
@@ -50,7 +50,7 @@ pub struct CQuestion {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CDecision {
-    /// 0 done, 1 busy, 2 rejected.
+    /// 0 done, 1 busy, 2 rejected, 3 the floor is too low.
     outcome: c_int,
     /// 0 never claimed, 1 held by, 2 superseded, 3 unknown token, 4 released, 5 expired.
     reason: c_int,
@@ -136,6 +136,24 @@ pub unsafe extern "C" fn litelease_host_epoch(
 #[unsafe(no_mangle)]
 pub extern "C" fn litelease_host_epoch_covers(floor: i64, boot: i64, token: i64) -> c_int {
     catch_unwind(|| epoch_covers(Epoch { floor, boot }, token)).map_or(0, c_int::from)
+}
+
+/// Decides whether the floor of a file may be raised from `present` to `floor`: 0 raise it, 1 it is so already,
+/// 2 it is too low, 3 no token would be larger.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_host_raise(present: i64, floor: i64) -> c_int {
+    match raise(present, floor) {
+        Ok(RaiseResult::Raised) => 0,
+        Ok(RaiseResult::Unchanged) => 1,
+        Ok(RaiseResult::TooLow { .. }) => 2,
+        Err(_) => 3,
+    }
+}
+
+/// Returns the time up to which rows may be purged: the parameter of the statements `ended` and `delete_ended`.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_host_purge_limit(before_ms: i64, now_ms: i64) -> i64 {
+    purge_limit(before_ms, now_ms)
 }
 
 /// Why a restored file cannot be fenced without a token that was seen elsewhere, copied to `out` as far as it fits. Answers its
@@ -310,6 +328,7 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         4 => Verb::Break,
         5 => Verb::Inspect,
         6 => Verb::ClaimFromDead { owner: new_owner.ok_or(5)?, ttl_ms, dead: who },
+        7 => Verb::RaiseName { floor: asked.token },
         _ => return Err(5),
     };
     let question = Question { verb, state, now_ms: asked.now_ms, floor: asked.floor };
@@ -318,6 +337,7 @@ unsafe fn answer(asked: &CQuestion) -> Result<CDecision, c_int> {
         Outcome::Done => (0, 0),
         Outcome::Busy => (1, 0),
         Outcome::Rejected(reason) => (2, number(reason)),
+        Outcome::FloorTooLow => (3, 0),
     };
     let tenure = write.and_then(|state| state.tenure());
     Ok(CDecision {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, inspect, purge_limit,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
 };
 
 use crate::mutant::Rules;
@@ -211,11 +211,11 @@ impl<R: Rules> RulePlayer<R> {
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
-            let ended = row.state().map_or(i64::MAX, |state| state.ends_at_ms(row.updated_at_ms));
-            if ended <= limit {
+            let ended = row.state().is_some_and(|state| has_ended(state, row.updated_at_ms, limit));
+            if ended {
                 *epoch = epoch.raised(row.token, CONTEXT).unwrap_or(*epoch);
             }
-            ended > limit
+            !ended
         });
         (before - rows.len()).to_string()
     }

@@ -1,15 +1,48 @@
-//! A transaction for many changes of pools, of which either all or none will do.
+//! A transaction for many changes of pools, which are stored all or not at all.
 //!
-//! Nobody else writes while it is open, so what was read once in it is remembered, and what is counted is stored once,
-//! before the commit.
+//! No other connection writes while it is open. So the batch remembers what was read once, and stores the counts of a
+//! pool once, before the commit.
+
+use std::mem;
 
 use litelease_core::{CommitContext, Epoch};
 
 use crate::pool_rows::PoolRow;
 use crate::{Error, Store};
 
-/// What the open batch knows.
-pub(crate) struct Batch {
+/// An open transaction for many changes of pools. Dropping it rolls back.
+///
+/// A change that fails half way is not undone by itself, so whoever opens a batch must not commit it after an error.
+#[must_use = "a batch that is dropped is rolled back"]
+pub struct Batch<'s> {
+    store: &'s Store,
+}
+
+impl Batch<'_> {
+    /// Commits. Whatever happens, no transaction is open afterwards; errors mean what they mean for
+    /// [`Store::commit`].
+    pub fn commit(self) -> Result<(), Error> {
+        let store = self.store;
+        self.leave_open();
+        store.commit()
+    }
+
+    /// Leaves the transaction open, for a caller that cannot keep a borrow of the store.
+    /// [`Store::commit`] or [`Store::rollback`] ends it.
+    pub fn leave_open(self) {
+        mem::forget(self);
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        // A rollback that fails is made up for before the next verb.
+        let _ = self.store.rollback();
+    }
+}
+
+/// What the open batch remembers.
+pub(crate) struct BatchCache {
     /// What is at risk in it.
     context: CommitContext,
     /// The pool that was used last.
@@ -34,22 +67,15 @@ struct Known {
 }
 
 impl Store {
-    /// Opens a transaction for many changes, of which either all or none will do: whoever opens it rolls back if
-    /// anything in it fails. So a change that fails half way need not be undone by itself.
-    pub fn begin_batch(&self) -> Result<(), Error> {
+    /// Opens a batch.
+    pub fn begin_batch(&self) -> Result<Batch<'_>, Error> {
         self.begin()?;
-        match self.boundary().and_then(|boundary| self.commit_context(boundary)) {
-            Ok(context) => {
-                let batch =
-                    Batch { context, pool: None, newest: None, epoch: None, digits: String::new() };
-                *self.batch.borrow_mut() = Some(batch);
-                Ok(())
-            }
-            Err(error) => {
-                let _ = self.rollback();
-                Err(error)
-            }
-        }
+        // From here on, an error drops the batch and so rolls back.
+        let batch = Batch { store: self };
+        let context = self.boundary().and_then(|boundary| self.commit_context(boundary))?;
+        let (pool, newest, epoch, digits) = (None, None, None, String::new());
+        *self.batch.borrow_mut() = Some(BatchCache { context, pool, newest, epoch, digits });
+        Ok(batch)
     }
 
     /// What is at risk in the open batch, if there is one.
@@ -98,7 +124,7 @@ impl Store {
         read: impl FnOnce(i64) -> Result<String, Error>,
     ) -> Result<String, Error> {
         let mut batch = self.batch.borrow_mut();
-        let Some(Batch { digits, .. }) = &mut *batch else { return read(1) };
+        let Some(BatchCache { digits, .. }) = &mut *batch else { return read(1) };
         if digits.is_empty() {
             *digits = read(LEASES)?;
         }
@@ -138,7 +164,7 @@ impl Store {
     }
 
     /// Does `work` with the open batch, if there is one.
-    fn in_batch<T>(&self, work: impl FnOnce(&mut Batch) -> T) -> Option<T> {
+    fn in_batch<T>(&self, work: impl FnOnce(&mut BatchCache) -> T) -> Option<T> {
         self.batch.borrow_mut().as_mut().map(work)
     }
 }

@@ -3,6 +3,8 @@
 //! What an epoch means is `litelease_core::Epoch`'s. Here it is read, and stored so that a power cut cannot take
 //! it even where it can take a grant.
 
+use std::cell::Cell;
+
 use litelease_core::{CommitContext, Epoch, epochs_left};
 
 use crate::boot::Boot;
@@ -58,10 +60,24 @@ impl EpochInfo {
     }
 }
 
+/// What one store knows of the epoch of its file.
+#[derive(Default)]
+pub(crate) struct EpochState {
+    /// Whether the file has a table that keeps its epoch, as of the last check of its schema.
+    pub(crate) has_epoch: Cell<bool>,
+    /// The present boot as of the same check; 0 for a database in memory.
+    pub(crate) boot: Cell<i64>,
+    /// Whether this store has seen a durable record of the present boot.
+    has_recorded: Cell<bool>,
+    /// What is to be confirmed after the present commit.
+    unconfirmed: Cell<Unconfirmed>,
+}
+
 /// What is to be confirmed after a commit of our own.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unconfirmed {
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Unconfirmed {
     /// There is no such commit: an epoch is stored as it is.
+    #[default]
     No,
     /// Nothing yet.
     Nothing,
@@ -107,7 +123,7 @@ impl Store {
                 done => done?,
             }
         }
-        self.has_recorded.set(true);
+        self.epoch_state.has_recorded.set(true);
         Ok(())
     }
 
@@ -127,8 +143,8 @@ impl Store {
     /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell. Returns whether the boot is
     /// recorded.
     pub fn record_boot_before_transaction(&self) -> Result<bool, Error> {
-        if self.has_recorded.get() || self.boundary()? != Boundary::Own {
-            return Ok(self.has_recorded.get());
+        if self.epoch_state.has_recorded.get() || self.boundary()? != Boundary::Own {
+            return Ok(self.epoch_state.has_recorded.get());
         }
         let recorded = match self.verify().and_then(|()| self.record_boot()) {
             Err(
@@ -139,7 +155,7 @@ impl Store {
             ) => Ok(()),
             done => done,
         };
-        recorded.map(|()| self.has_recorded.get())
+        recorded.map(|()| self.epoch_state.has_recorded.get())
     }
 
     /// Returns what the file knows of its epoch.
@@ -174,7 +190,7 @@ impl Store {
 
     /// The epoch of the file.
     pub(crate) fn epoch_record(&self) -> Result<Epoch, Error> {
-        if !self.has_epoch.get() {
+        if !self.epoch_state.has_epoch.get() {
             return Ok(Epoch::default());
         }
         self.epoch_in_batch(|| self.stored_epoch())
@@ -206,12 +222,12 @@ impl Store {
         if !context.is_own {
             return self.within(boundary, || work(context));
         }
-        self.unconfirmed.set(Unconfirmed::Nothing);
+        self.epoch_state.unconfirmed.set(Unconfirmed::Nothing);
         let done = match context.may_lose_commits {
             true => self.with_synchronous(EXTRA, || self.within(boundary, || work(context))),
             false => self.within(boundary, || work(context)),
         };
-        let unconfirmed = self.unconfirmed.replace(Unconfirmed::No);
+        let unconfirmed = self.epoch_state.unconfirmed.replace(Unconfirmed::No);
         if let (Ok(_), Unconfirmed::Epoch(epoch)) = (&done, unconfirmed) {
             self.confirm(epoch)?;
         }
@@ -232,7 +248,7 @@ impl Store {
         level: i64,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.owes_synchronous.set(Some(self.connection.synchronous()?));
+        self.transaction_state.owes_synchronous.set(Some(self.connection.synchronous()?));
         let done = match self.connection.set_synchronous(level) {
             Ok(()) => work(),
             Err(failure) => Err(Error::Sqlite(failure)),
@@ -246,15 +262,15 @@ impl Store {
     /// While a statement of the caller's that called us is interrupted, SQLite does nothing more, not even a
     /// rollback. Then this is still owed, and made up for at the next call or when the handle is given up.
     pub(crate) fn put_back_synchronous(&self) {
-        if let Some(level) = self.owes_synchronous.get()
+        if let Some(level) = self.transaction_state.owes_synchronous.get()
             && self.connection.set_synchronous(level).is_ok()
         {
-            self.owes_synchronous.set(None);
+            self.transaction_state.owes_synchronous.set(None);
         }
     }
 
     fn keep(&self, epoch: Epoch) -> Result<(), Error> {
-        if !self.has_epoch.get() {
+        if !self.epoch_state.has_epoch.get() {
             create(self.connection, &META)?;
         }
         let epoch = self.unsure(epoch)?;
@@ -269,12 +285,12 @@ impl Store {
 
     /// The epoch as it is stored before it is confirmed.
     fn unsure(&self, epoch: Epoch) -> Result<Epoch, Error> {
-        if epoch.boot <= 0 || self.unconfirmed.get() == Unconfirmed::No {
+        if epoch.boot <= 0 || self.epoch_state.unconfirmed.get() == Unconfirmed::No {
             return Ok(epoch);
         }
         // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes first.
         execute_once(self.connection, FORGET_EPOCH, &[])?;
-        self.unconfirmed.set(Unconfirmed::Epoch(epoch));
+        self.epoch_state.unconfirmed.set(Unconfirmed::Epoch(epoch));
         Ok(Epoch { boot: -epoch.boot, ..epoch })
     }
 

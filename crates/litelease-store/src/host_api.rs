@@ -5,8 +5,8 @@
 //! load a row, ask the rule, and save what it says, inside a transaction of their own.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, CommitContext, Epoch, Reason, Refusal,
-    ReleaseResult, RenewResult, Row, State, Status, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, CommitContext, Epoch, RaiseResult, Reason,
+    Refusal, ReleaseResult, RenewResult, Row, State, Status, Step, Term, TransferResult,
 };
 
 use crate::boot::Boot;
@@ -36,13 +36,33 @@ pub struct Question<'a> {
 #[allow(missing_docs)]
 #[derive(Clone, Copy)]
 pub enum Verb<'a> {
-    Claim { owner: &'a str, ttl_ms: i64 },
-    ClaimFromDead { owner: &'a str, ttl_ms: i64, dead: Claimant<'a> },
-    Renew { who: Claimant<'a>, ttl_ms: i64 },
-    Release { who: Claimant<'a> },
-    Transfer { who: Claimant<'a>, new_owner: &'a str, ttl_ms: i64 },
+    Claim {
+        owner: &'a str,
+        ttl_ms: i64,
+    },
+    ClaimFromDead {
+        owner: &'a str,
+        ttl_ms: i64,
+        dead: Claimant<'a>,
+    },
+    Renew {
+        who: Claimant<'a>,
+        ttl_ms: i64,
+    },
+    Release {
+        who: Claimant<'a>,
+    },
+    Transfer {
+        who: Claimant<'a>,
+        new_owner: &'a str,
+        ttl_ms: i64,
+    },
     Break,
     Inspect,
+    /// Raises the token of the name above this floor. The question's own floor is the file's.
+    RaiseName {
+        floor: i64,
+    },
 }
 
 /// What the rule answers, without its texts: the host knows them.
@@ -54,6 +74,8 @@ pub enum Outcome {
     Busy,
     /// Nothing was changed, for this reason.
     Rejected(Reason),
+    /// Nothing was changed: the token of the name, or the floor of the file, is larger than the floor asked for.
+    FloorTooLow,
 }
 
 /// The outcome, and the state to store if any.
@@ -103,6 +125,12 @@ pub fn decide(question: Question<'_>) -> Result<Decision<'_>, Refusal> {
             BreakResult::Broken { .. } => Outcome::Done,
             BreakResult::Rejected { reason, .. } => Outcome::Rejected(reason),
         }),
+        Verb::RaiseName { floor: above } => {
+            short(rule::raise_name(row, above, floor)?, |answer| match answer {
+                RaiseResult::Raised | RaiseResult::Unchanged => Outcome::Done,
+                RaiseResult::TooLow { .. } => Outcome::FloorTooLow,
+            })
+        }
         Verb::Inspect => match row.status(now_ms) {
             Some(Status::Live) => (Outcome::Done, None),
             Some(Status::Expired) => (Outcome::Rejected(Reason::Expired), None),
@@ -123,6 +151,10 @@ fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decisi
     let Step { write, answer } = step;
     (outcome(answer), write)
 }
+
+/// The rules of raising a file's floor and of purging. The statements `ended` and `delete_ended` are
+/// [`has_ended`] in SQL.
+pub use litelease_core::{has_ended, purge_limit, raise};
 
 /// What a host asks about the epoch of a file.
 #[allow(missing_docs)]

@@ -17,6 +17,7 @@ mod epoch;
 mod error;
 mod file;
 mod gate;
+mod grant;
 mod guard;
 pub mod host_api;
 mod list;
@@ -34,6 +35,7 @@ mod table_info;
 mod transaction;
 mod trigger;
 
+pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
 pub use closing::Closing;

@@ -1,25 +1,17 @@
 //! Pools of numbered slots: the verbs, each as what the rule is asked.
 
 use litelease_core::{
-    MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
+    LeaseInfo, MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
 };
 
+use crate::grant::{Attempt, check_arrival};
 use crate::pool_rows::{BorrowOptions, Borrowed, POOLS, PoolRow, SLOTS, SlotRow};
-use crate::schema::{create, damaged_meta};
+use crate::schema::create;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
 /// What an error about a slot names. The id of a pool may be a secret.
 const A_SLOT: &str = "a slot";
-
-/// What came of asking for a slot.
-enum Lent {
-    Decided(Option<Borrowed>),
-    /// The file's epoch is not right for this token: it comes first.
-    EpochNeeded {
-        token: i64,
-    },
-}
 
 impl Store {
     /// Makes a pool of `count` slots, or changes how many it has.
@@ -83,21 +75,13 @@ impl Store {
             {
                 return Ok(answer);
             }
-            let mut records = 0;
-            let lent = loop {
-                match self.changing_pools(boundary, || {
-                    self.lend_or_not(boundary, id, ttl_ms, when, options)
-                })? {
-                    Lent::Decided(lent) => break lent,
-                    // Others may have raised the floor meanwhile, but not again and again.
-                    Lent::EpochNeeded { .. } if records == 3 => return Err(damaged_meta()),
-                    Lent::EpochNeeded { token } => self.record_epoch(boundary, token)?,
-                }
-                records += 1;
-            };
-            match &lent {
-                Some(lent) if when == When::Now => arrived(lent.slot)?,
-                _ => {}
+            let lent = self.with_epoch(boundary, || {
+                self.changing_pools(boundary, || {
+                    self.attempt_to_lend(boundary, id, ttl_ms, when, options)
+                })
+            })?;
+            if let Some(lent) = &lent {
+                check_slot_arrival(when, lent.slot)?;
             }
             Ok(lent)
         })
@@ -157,9 +141,8 @@ impl Store {
                 }
                 Ok(renewed)
             })?;
-            match renewed {
-                Some(slot) if when == When::Now => arrived(slot)?,
-                _ => {}
+            if let Some(slot) = renewed {
+                check_slot_arrival(when, slot)?;
             }
             Ok(renewed)
         })
@@ -232,31 +215,29 @@ impl Store {
     }
 
     /// Lends a slot, if one is free, with the write lock held.
-    fn lend_or_not(
+    fn attempt_to_lend(
         &self,
         boundary: Boundary,
         id: &str,
         ttl_ms: i64,
         when: When,
         options: BorrowOptions<'_>,
-    ) -> Result<Lent, Error> {
+    ) -> Result<Attempt<Option<Borrowed>>, Error> {
         // Read the clock here, under the write lock: waiting for the lock takes time too.
         let term = term(ttl_ms, when)?;
         let mut pool = self.find_pool(id, term.now_ms())?.ok_or(Error::NoSuchPool)?;
         if let Some(kept) = self.kept(&pool, options.key, term.now_ms())? {
-            return Ok(Lent::Decided(Some(kept)));
+            return Ok(Attempt::Decided(Some(kept)));
         }
         self.sweep(&mut pool, term.now_ms())?;
         let (snapshot, newest, epoch) =
             (self.pool_snapshot(&pool)?, self.newest_slot_token()?, self.epoch_record()?);
         let slot = borrow_slot(snapshot, term, newest, epoch.floor).map_err(refused)?;
-        let Some(slot) = slot else { return Ok(Lent::Decided(None)) };
-        if !self.epoch_covers(epoch, slot.token)
-            && self.needed(boundary, epoch, slot.token)?.is_some()
-        {
-            return Ok(Lent::EpochNeeded { token: slot.token });
+        let Some(slot) = slot else { return Ok(Attempt::Decided(None)) };
+        if !self.may_grant(boundary, epoch, slot.token)? {
+            return Ok(Attempt::EpochNeeded { token: slot.token });
         }
-        self.lend(&mut pool, slot, options).map(|lent| Lent::Decided(Some(lent)))
+        self.lend(&mut pool, slot, options).map(|lent| Attempt::Decided(Some(lent)))
     }
 
     /// The live lease that was borrowed with this key.
@@ -302,15 +283,8 @@ fn check_text(what: &'static str, text: Option<&str>, least: usize) -> Result<()
     }
 }
 
-/// Makes sure that a lease which was just stored is not over already: committing takes time too.
-fn arrived(slot: SlotInfo) -> Result<(), Error> {
-    if slot.is_live(When::Now.now_ms()) {
-        return Ok(());
-    }
-    Err(Error::ExpiredOnArrival(litelease_core::LeaseInfo {
-        name: A_SLOT.into(),
-        owner: String::new(),
-        token: slot.token,
-        lease_expires_at_ms: slot.expires_at_ms,
-    }))
+fn check_slot_arrival(when: When, slot: SlotInfo) -> Result<(), Error> {
+    let SlotInfo { token, expires_at_ms, .. } = slot;
+    let lease = LeaseInfo { name: A_SLOT, owner: "", token, lease_expires_at_ms: expires_at_ms };
+    check_arrival(when, lease)
 }

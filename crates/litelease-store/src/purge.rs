@@ -1,12 +1,12 @@
 //! Deleting rows of names that nobody uses any more, without ever giving a number of theirs again.
 
-use litelease_core::{CommitContext, purge_limit};
+use litelease_core::{CommitContext, has_ended, purge_limit};
 
 use crate::sqlite::Value;
 use crate::statements::{execute_once, stored_state};
 use crate::{Error, Store, When};
 
-/// The rows whose last lease ended at `?1` or earlier: it expired then, or was released then.
+/// `litelease_core::has_ended` as a condition of SQL, with the limit as `?1`.
 pub(crate) const ENDED: &str = "coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
 
 /// What a purge is about to delete.
@@ -25,14 +25,14 @@ impl Store {
         self.with_context("purge", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
-                let limit = Value::Integer(purge_limit(before_ms, when.now_ms()));
-                self.all_or_nothing(|| self.delete_ended(context, limit))
+                let limit_ms = purge_limit(before_ms, when.now_ms());
+                self.all_or_nothing(|| self.delete_ended(context, limit_ms))
             })
         })
     }
 
-    fn delete_ended(&self, context: CommitContext, limit: Value<'_>) -> Result<u64, Error> {
-        let ended = self.ended(limit)?;
+    fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
+        let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
             return Ok(0);
         }
@@ -40,7 +40,7 @@ impl Store {
         execute_once(
             self.connection,
             &format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
-            &[limit],
+            &[Value::Integer(limit_ms)],
         )?;
         match self.connection.changes() {
             rows if rows == ended.rows => Ok(rows.unsigned_abs()),
@@ -52,20 +52,24 @@ impl Store {
         }
     }
 
-    /// Reads what would be deleted. A row that is not valid is reported, never quietly swept away.
-    fn ended(&self, limit: Value<'_>) -> Result<Ended, Error> {
+    /// Reads what would be deleted, and has the rule confirm it. A row that is not valid is reported and left alone.
+    fn ended(&self, limit_ms: i64) -> Result<Ended, Error> {
         let sql = format!(
-            "SELECT name, owner, token, lease_expires_at_ms
+            "SELECT name, owner, token, lease_expires_at_ms, updated_at_ms
              FROM main.litelease_resources WHERE {ENDED}"
         );
         let mut statement = self.connection.prepare(&sql)?;
-        let mut run = statement.run(&[limit])?;
+        let mut run = statement.run(&[Value::Integer(limit_ms)])?;
         let mut ended = Ended::default();
         while run.step()? {
             let name = run.column(0).and_then(Value::text);
             let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
             let columns = [run.column(1), run.column(2), run.column(3)];
-            let state = stored_state(columns).ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
+            // A time that is no integer matters only where the row was released.
+            let updated_at_ms = run.column(4).and_then(Value::integer).unwrap_or(i64::MAX);
+            let state = stored_state(columns)
+                .filter(|state| has_ended(*state, updated_at_ms, limit_ms))
+                .ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
             ended.rows += 1;
             ended.largest_token = ended.largest_token.max(state.token());
         }

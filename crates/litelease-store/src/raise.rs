@@ -1,6 +1,6 @@
 //! Raising tokens by hand, for a file that may be older than what it protects.
 
-use litelease_core::{CommitContext, State, Step};
+use litelease_core::{self as rule, CommitContext, RaiseResult};
 
 use crate::boot::Boot;
 use crate::change::Change;
@@ -22,13 +22,15 @@ impl Store {
         self.with_context("raise", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
-                let present = self.epoch_record()?.floor;
-                match floor {
-                    _ if floor < present => Err(Error::FloorTooLow { name: None, floor, present }),
-                    // There would be nothing above it.
-                    i64::MAX => Err(Error::TokenExhausted { name: EVERY_NAME.into() }),
-                    _ if floor == present => Ok(()),
-                    _ => self.all_or_nothing(|| self.raise_floor(context, floor).map(drop)),
+                let raised = rule::raise(self.epoch_record()?.floor, floor);
+                match raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))? {
+                    RaiseResult::Raised => {
+                        self.all_or_nothing(|| self.raise_floor(context, floor).map(drop))
+                    }
+                    RaiseResult::Unchanged => Ok(()),
+                    RaiseResult::TooLow { present } => {
+                        Err(Error::FloorTooLow { name: None, floor, present })
+                    }
                 }
             })
         })
@@ -37,20 +39,17 @@ impl Store {
     /// Raises the token of one name above `floor`, and ends its lease: no token up to the floor counts any more.
     pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
         self.with_context("raise", Some(name), || {
-            // The floor itself may be somebody's token, and must not be the newest one then.
-            let Some(above) = floor.checked_add(1) else {
-                return Err(Error::TokenExhausted { name: name.into() });
-            };
+            let boundary = self.boundary()?;
             let raised =
-                self.change(self.boundary()?, name, when, Change::Grant, |row, file, _| {
-                    let present = row.token().unwrap_or(0).max(file);
-                    Ok(match State::stored(above, None, None).filter(|_| floor >= present) {
-                        Some(state) => Step { write: Some(state), answer: Ok(()) },
-                        None => Step { write: None, answer: Err(present) },
-                    })
+                self.change(boundary, name, when, Change::Grant, |row, file_floor, _| {
+                    rule::raise_name(row, floor, file_floor)
                 })?;
-            let name = Some(name.into());
-            raised.map_err(|present| Error::FloorTooLow { name, floor, present })
+            match raised {
+                RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
+                RaiseResult::TooLow { present } => {
+                    Err(Error::FloorTooLow { name: Some(name.into()), floor, present })
+                }
+            }
         })
     }
 

@@ -9,12 +9,12 @@ use std::ffi::{CStr, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::slice;
 
-use litelease_core::State;
+use litelease_core::{State, Step};
 
-use crate::Failure;
 use crate::callbacks::Library;
 use crate::sqlite::{Api, CallSlot, Run, Statement, Value, sqlite3_context, sqlite3_value};
 use crate::statements::stored_state;
+use crate::{Error, Failure};
 
 /// What the rule is asked about: the columns of the row, and what else decides.
 pub(crate) struct Columns<'a> {
@@ -26,11 +26,29 @@ pub(crate) struct Columns<'a> {
     pub(crate) is_unverified: bool,
 }
 
+/// The answer to asking the rule about a row. Only a decision is stored.
+pub(crate) enum Asked<'q, T> {
+    /// The rule decided at this time.
+    Decided { step: Step<'q, T>, now_ms: i64 },
+    /// The file's epoch does not cover the token that the rule wants to store.
+    EpochNeeded { token: i64 },
+    /// The statement was compiled since the schema was last checked, so the rule was not asked.
+    Unverified,
+}
+
+/// A run of a statement that asks the rule.
+pub(crate) struct Ran<'q, T> {
+    /// The answer; `None` if the statement has reached no row.
+    pub(crate) asked: Result<Option<Asked<'q, T>>, Error>,
+    /// How the statement ended.
+    pub(crate) ended: Result<(), Failure>,
+}
+
 /// What to store.
 #[derive(Clone, Copy)]
-pub(crate) struct Write<'q> {
-    pub(crate) state: State<'q>,
-    pub(crate) now_ms: i64,
+struct Write<'q> {
+    state: State<'q>,
+    now_ms: i64,
 }
 
 /// One run of a statement that asks the rule.
@@ -54,7 +72,25 @@ pub(crate) const RULE_CALL: &CStr = match CStr::from_bytes_with_nul(&KIND.0) {
 
 impl Statement {
     /// Runs a statement about `name` that asks the rule, which decides whether and what is written.
-    pub(crate) fn run_rule<'q>(
+    pub(crate) fn run_rule<'q, T>(
+        &mut self,
+        name: &str,
+        mut ask: impl FnMut(Columns<'_>) -> Result<Asked<'q, T>, Error>,
+    ) -> Ran<'q, T> {
+        let mut asked = Ok(None);
+        let ended = self.run_call(name, &mut |columns| {
+            asked = ask(columns).map(Some);
+            match &asked {
+                Ok(Some(Asked::Decided { step, now_ms })) => {
+                    step.write.map(|state| Write { state, now_ms: *now_ms })
+                }
+                _ => None,
+            }
+        });
+        Ran { asked, ended }
+    }
+
+    fn run_call<'q>(
         &mut self,
         name: &str,
         ask: &mut dyn FnMut(Columns<'_>) -> Option<Write<'q>>,

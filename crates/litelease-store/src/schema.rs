@@ -181,8 +181,8 @@ impl Store {
         if has_epoch && !self.connection.answers_one(META_IS_RIGHT)? {
             return Err(damaged_meta());
         }
-        self.has_epoch.set(has_epoch);
-        self.boot.set(self.connection.boot());
+        self.epoch_state.has_epoch.set(has_epoch);
+        self.epoch_state.boot.set(self.connection.boot());
         Ok(())
     }
 }

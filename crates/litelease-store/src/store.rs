@@ -1,18 +1,18 @@
 //! The verbs on the stored row, each as what the rule is asked.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
     RenewResult, Row, Term, TransferResult,
 };
 
-use crate::batch::Batch;
+use crate::batch::BatchCache;
 use crate::change::Change;
-use crate::epoch::Unconfirmed;
+use crate::epoch::EpochState;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
-use crate::transaction::Boundary;
+use crate::transaction::TransactionState;
 use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
@@ -22,28 +22,10 @@ use crate::{Error, When};
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
-    /// Whether the file has a table that keeps its epoch, as of the last look at its schema.
-    pub(crate) has_epoch: Cell<bool>,
-    /// The present boot, as far as this database is concerned, as of the same look.
-    pub(crate) boot: Cell<i64>,
-    /// Whether this store has seen a durable record of the present boot.
-    pub(crate) has_recorded: Cell<bool>,
-    /// What is to be confirmed after the present commit.
-    pub(crate) unconfirmed: Cell<Unconfirmed>,
-    /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
-    pub(crate) in_transaction: Cell<bool>,
-    /// Whether a transaction of ours is still open because its rollback failed.
-    pub(crate) owes_rollback: Cell<bool>,
-    /// The caller's `synchronous`, while it is raised.
-    pub(crate) owes_synchronous: Cell<Option<i64>>,
-    /// Whether the last transaction of ours got as far as its savepoint.
-    pub(crate) has_savepoint: Cell<bool>,
-    /// The batch that is open, if one is.
-    pub(crate) batch: RefCell<Option<Batch>>,
-    /// How many savepoints of ours are open.
-    pub(crate) savepoints: Cell<u32>,
-    /// The name that was released last, in a transaction of its own, and not claimed since; empty if there is none.
-    pub(crate) freed: RefCell<String>,
+    pub(crate) epoch_state: EpochState,
+    pub(crate) transaction_state: TransactionState,
+    /// What the open batch remembers, if one is open.
+    pub(crate) batch: RefCell<Option<BatchCache>>,
 }
 
 impl Drop for Store {
@@ -59,17 +41,9 @@ impl Store {
         Store {
             connection,
             statements: Statements::new(),
-            has_epoch: Cell::new(false),
-            boot: Cell::new(0),
-            has_recorded: Cell::new(false),
-            unconfirmed: Cell::new(Unconfirmed::No),
-            in_transaction: Cell::new(false),
-            owes_rollback: Cell::new(false),
-            owes_synchronous: Cell::new(None),
-            has_savepoint: Cell::new(false),
+            epoch_state: EpochState::default(),
+            transaction_state: TransactionState::default(),
             batch: RefCell::new(None),
-            savepoints: Cell::new(0),
-            freed: RefCell::default(),
         }
     }
 
@@ -80,8 +54,7 @@ impl Store {
 
     /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.
     ///
-    /// That somebody has it is told without the write lock, except for the name that was released last: whoever
-    /// works in turns, releasing and claiming one name, mostly finds it free, and not to look first saves a quarter.
+    /// Returns `Busy` without taking the write lock, except in a transaction of the caller's that has not read yet.
     pub fn claim<'q, T>(
         &self,
         name: &'q str,
@@ -93,33 +66,19 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("claim", Some(name), || {
             let boundary = self.boundary()?;
-            let look = || {
-                self.look(name, |row| {
+            if boundary.may_look_first()
+                && let Some(busy) = self.look(name, |row| {
                     let now_ms = when.now_ms();
                     Term::new(ttl_ms, now_ms)?;
                     Ok(rule::busy(row, now_ms).map(&keep))
-                })
-            };
-            let is_likely_free = boundary == Boundary::Own && self.was_freed(name);
-            if boundary.may_look_first()
-                && !is_likely_free
-                && let Some(busy) = look()?
+                })?
             {
                 return Ok(busy);
             }
-            let claimed = self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim(row, owner, term, floor.max(min_token))?.map(&keep))
-            });
-            match claimed {
-                // Somebody else keeps writing. That the name is taken can be told all the same.
-                Err(Error::Sqlite(failure))
-                    if is_likely_free && failure.code & 0xff == code::BUSY =>
-                {
-                    look()?.ok_or(Error::Sqlite(failure))
-                }
-                claimed => claimed,
-            }
+            })
         })
     }
 
@@ -135,21 +94,11 @@ impl Store {
         keep: impl Fn(ClaimResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.with_context("claim", Some(name), || {
-            self.was_freed(name);
             self.change(self.boundary()?, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
                 Ok(rule::claim_from_dead(row, owner, term, floor, dead)?.map(&keep))
             })
         })
-    }
-
-    /// Whether `name` was released last and not claimed since. From now on, it was not.
-    fn was_freed(&self, name: &str) -> bool {
-        let mut freed = self.freed.borrow_mut();
-        // A name may be empty, too: that one is always looked at.
-        let was_freed = !name.is_empty() && *freed == name;
-        freed.clear();
-        was_freed
     }
 
     /// Prolongs a live lease.

@@ -1,5 +1,7 @@
 //! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
 
+use std::cell::Cell;
+
 use crate::sqlite::{TxnState, code};
 use crate::statements::execute_once;
 use crate::{Error, Store};
@@ -22,6 +24,21 @@ impl Boundary {
     }
 }
 
+/// What one store knows of the transactions that it has opened.
+#[derive(Default)]
+pub(crate) struct TransactionState {
+    /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
+    in_transaction: Cell<bool>,
+    /// Whether a transaction of ours is still open because its rollback failed.
+    owes_rollback: Cell<bool>,
+    /// Whether the last transaction of ours got as far as its savepoint.
+    has_savepoint: Cell<bool>,
+    /// How many savepoints of ours are open.
+    savepoints: Cell<u32>,
+    /// The caller's `synchronous`, while it is raised.
+    pub(crate) owes_synchronous: Cell<Option<i64>>,
+}
+
 /// Transactions and savepoints for callers who let the store own them.
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
@@ -30,7 +47,7 @@ impl Store {
             self.record_boot_before_transaction()?;
             self.open()
         })?;
-        self.in_transaction.set(true);
+        self.transaction_state.in_transaction.set(true);
         Ok(())
     }
 
@@ -41,7 +58,7 @@ impl Store {
     pub fn commit(&self) -> Result<(), Error> {
         self.with_context("commit", None, || {
             let ready = self.boundary().and_then(|_| self.store_counts());
-            self.in_transaction.set(false);
+            self.transaction_state.in_transaction.set(false);
             self.batch.take();
             match ready {
                 Ok(()) => self.end(),
@@ -55,24 +72,24 @@ impl Store {
 
     /// Rolls the open transaction back. That SQLite has already done so by itself is fine.
     pub fn rollback(&self) -> Result<(), Error> {
-        self.in_transaction.set(false);
+        self.transaction_state.in_transaction.set(false);
         self.batch.take();
-        self.owes_rollback.set(!self.connection.is_autocommit());
-        if !self.owes_rollback.get() {
+        self.transaction_state.owes_rollback.set(!self.connection.is_autocommit());
+        if !self.transaction_state.owes_rollback.get() {
             return Ok(());
         }
         // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
         self.with_context("roll back", None, || self.statements.rollback.execute(self.connection))?;
-        self.owes_rollback.set(false);
+        self.transaction_state.owes_rollback.set(false);
         Ok(())
     }
 
     /// Opens a savepoint inside the open transaction, and answers its number.
     pub fn savepoint(&self) -> Result<u32, Error> {
         self.boundary()?;
-        let number = self.savepoints.get() + 1;
+        let number = self.transaction_state.savepoints.get() + 1;
         self.at_savepoint("SAVEPOINT", number)?;
-        self.savepoints.set(number);
+        self.transaction_state.savepoints.set(number);
         Ok(number)
     }
 
@@ -80,7 +97,7 @@ impl Store {
     pub fn release_savepoint(&self, number: u32) -> Result<(), Error> {
         self.boundary()?;
         self.at_savepoint("RELEASE", number)?;
-        self.savepoints.set(number - 1);
+        self.transaction_state.savepoints.set(number - 1);
         Ok(())
     }
 
@@ -108,11 +125,11 @@ impl Store {
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
         let opened = opened.and_then(|()| self.at_savepoint("SAVEPOINT", 0));
-        self.has_savepoint.set(opened.is_ok());
+        self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
         }
-        self.savepoints.set(0);
+        self.transaction_state.savepoints.set(0);
         opened
     }
 
@@ -126,17 +143,19 @@ impl Store {
 
     /// Forgets what an interrupt has stopped: the connection is about to close, which undoes it too.
     pub fn forget_debts(&self) {
-        self.owes_rollback.set(false);
-        self.owes_synchronous.set(None);
+        self.transaction_state.owes_rollback.set(false);
+        self.transaction_state.owes_synchronous.set(None);
     }
 
     fn has_debts(&self) -> bool {
-        self.owes_rollback.get() || self.owes_synchronous.get().is_some()
+        self.transaction_state.owes_rollback.get()
+            || self.transaction_state.owes_synchronous.get().is_some()
     }
 
     /// Makes up for what an interrupt has stopped.
     fn pay_debts(&self) -> Result<(), Error> {
-        let settled = if self.owes_rollback.get() { self.settle() } else { Ok(()) };
+        let settled =
+            if self.transaction_state.owes_rollback.get() { self.settle() } else { Ok(()) };
         self.put_back_synchronous();
         settled
     }
@@ -148,17 +167,17 @@ impl Store {
     /// is refused: they may have begun another one since.
     pub(crate) fn settle(&self) -> Result<(), Error> {
         if self.connection.is_autocommit() {
-            self.owes_rollback.set(false);
+            self.transaction_state.owes_rollback.set(false);
             return Ok(());
         }
-        if !self.has_savepoint.get() {
+        if !self.transaction_state.has_savepoint.get() {
             self.rollback()?;
             return Err(Error::TransactionEnded);
         }
         match self.at_savepoint("ROLLBACK TO", 0) {
             Ok(()) => self.rollback(),
             Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {
-                self.owes_rollback.set(false);
+                self.transaction_state.owes_rollback.set(false);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -190,7 +209,7 @@ impl Store {
             self.pay_debts()?;
         }
         let is_autocommit = self.connection.is_autocommit();
-        if self.in_transaction.get() && is_autocommit {
+        if self.transaction_state.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
         }
         if is_autocommit && !self.is_inside_write() {

@@ -68,6 +68,8 @@ pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waite
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
 };
+#[doc(hidden)]
+pub use pools::Batch;
 pub use pools::Pools;
 pub use raw::RawLitelease;
 pub use rusqlite;

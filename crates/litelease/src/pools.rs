@@ -32,20 +32,38 @@ pub struct Pools<'l> {
     leases: &'l Leases,
 }
 
+/// An open transaction for many changes of pools, which are stored all or not at all. Dropping it rolls back.
+#[doc(hidden)]
+pub struct Batch<'l>(litelease_store::Batch<'l>);
+
+#[doc(hidden)]
+impl Batch<'_> {
+    /// Commits. Whatever happens, no transaction is open afterwards.
+    pub fn commit(self) -> Result<()> {
+        lift(self.0.commit())
+    }
+}
+
 /// For a server that makes many changes in one commit.
 #[doc(hidden)]
 impl Litelease {
-    /// Opens a transaction of which either all or nothing will do: the caller rolls back if anything in it fails.
-    pub fn begin_batch(&self) -> Result<()> {
-        lift(self.store().begin_batch())
+    /// Opens a batch.
+    pub fn batch(&self) -> Result<Batch<'_>> {
+        lift(self.store().begin_batch()).map(Batch)
     }
 
-    /// Commits it. Whatever happens, no transaction is open afterwards.
+    /// Opens a batch and leaves it open, for a caller that cannot keep a borrow of the handle. If anything in it fails,
+    /// the caller calls `rollback_batch`.
+    pub fn begin_batch(&self) -> Result<()> {
+        lift(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
+    }
+
+    /// Commits what `begin_batch` has opened. Whatever happens, no transaction is open afterwards.
     pub fn commit_batch(&self) -> Result<()> {
         lift(self.store().commit())
     }
 
-    /// Undoes it. That SQLite has already done so by itself is fine.
+    /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.
     pub fn rollback_batch(&self) -> Result<()> {
         lift(self.store().rollback())
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use litelease_core::{
     BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row, State, Tenure,
-    Term, TransferResult, purge_limit,
+    Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
@@ -311,7 +311,7 @@ impl World {
     /// Deletes the row if its last lease has ended by now, as a store does.
     fn purge(&mut self) -> Result<(), Broken> {
         let Some(state) = self.state else { return Ok(()) };
-        if state.ends_at_ms(self.updated_at_ms) <= purge_limit(i64::MAX, self.now_ms) {
+        if has_ended(state, self.updated_at_ms, purge_limit(i64::MAX, self.now_ms)) {
             demand(self.live().is_none(), LIVE_IS_KEPT)?;
             self.floor = self.floor.max(state.token());
             self.state = None;

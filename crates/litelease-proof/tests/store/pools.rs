@@ -420,3 +420,23 @@ fn a_pool_can_be_the_first_thing_in_a_callers_deferred_transaction() {
     db.conn().execute_batch("COMMIT").unwrap();
     assert_eq!(db.pools().slot("p", &lent.lease_id).unwrap(), Some(lent.slot));
 }
+
+#[test]
+fn a_batch_that_is_dropped_stores_nothing() {
+    let db = memory();
+    db.pools().register("a", 2).unwrap();
+    let borrow = || db.pools().borrow("a", LONG).unwrap().unwrap();
+    let in_use = || db.pools().info("a").unwrap().unwrap().in_use;
+
+    let batch = db.batch().unwrap();
+    borrow();
+    drop(batch);
+    assert!(db.conn().is_autocommit());
+    assert_eq!(in_use(), 0);
+
+    let batch = db.batch().unwrap();
+    borrow();
+    batch.commit().unwrap();
+    assert!(db.conn().is_autocommit());
+    assert_eq!(in_use(), 1);
+}
