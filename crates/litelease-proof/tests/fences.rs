@@ -53,7 +53,7 @@ fn a_checkpoint_keeps_any_value_as_it_is() {
 #[test]
 fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() {
     let db = memory();
-    let first = acquired(db.claim_at("import", "a", LONG, 100));
+    let first = acquired(db.at(100).claim("import", "a", LONG));
     assert_eq!(db.checkpoint("import", first.token, "page 3").unwrap(), CheckpointResult::Stored);
     let second = acquired(db.claim("import", "b", LONG));
     let last = db.last_checkpoint("import").unwrap().unwrap();

@@ -619,7 +619,7 @@ fn a_lease_that_merely_ended_still_passes_unless_the_guard_is_strict() {
         db.release_exact(&lease).map(drop).unwrap();
         assert_eq!(write(1).is_err(), strict, "released, {guard:?}");
         // A clock that is far behind made this grant, so by now it has expired.
-        let lease = acquired(db.claim_at("w", "a", LONG, 1_000));
+        let lease = acquired(db.at(1_000).claim("w", "a", LONG));
         assert_eq!(write(lease.token).is_err(), strict, "expired, {guard:?}");
         assert!(write(1).is_err(), "superseded, {guard:?}");
         let lease = acquired(db.claim("w", "a", LONG));
@@ -638,8 +638,8 @@ fn the_clock_may_go_where_it_likes_and_the_fence_holds() {
     for step in [day, -3_600_000, 2 * day, -5 * day, 0, 9 * day] {
         now_ms += step;
         // Take it over, whatever that clock thinks of the one before.
-        let _ = db.break_lease_at("writer", now_ms).unwrap();
-        grants.push(acquired(db.claim_at("writer", "x", LONG, now_ms)).token);
+        let _ = db.at(now_ms).break_lease("writer").unwrap();
+        grants.push(acquired(db.at(now_ms).claim("writer", "x", LONG)).token);
     }
     assert!(grants.is_sorted(), "{grants:?}");
     let (newest, old) = grants.split_last().unwrap();

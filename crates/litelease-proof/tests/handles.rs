@@ -346,7 +346,7 @@ fn an_interrupt_leaves_nothing_behind_for_the_next_handle() {
     for step in 0..400 {
         left.store(step, Ordering::Relaxed);
         // More than one statement: a transaction of its own.
-        let purged = LiteleaseRef::new(&conn).purge_at(900, 900);
+        let purged = LiteleaseRef::new(&conn).at(900).purge(900);
         let claimed = LiteleaseRef::new(&conn).claim("x", "a", LONG);
         left.store(i64::MAX, Ordering::Relaxed);
         interrupted += usize::from(purged.is_err()) + usize::from(claimed.is_err());
@@ -385,7 +385,7 @@ fn verbs() -> Vec<(&'static str, Verb)> {
     vec![
         ("bootstrap", |db| db.bootstrap()),
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
-        ("claim_at", |db| db.claim_at("x", "a", LONG, 100).map(drop)),
+        ("claim_at", |db| db.at(100).claim("x", "a", LONG).map(drop)),
         ("claim_above", |db| db.claim_above("x", "a", LONG, 7).map(drop)),
         ("renew", |db| db.renew("x", "a", LONG).map(drop)),
         ("renew_exact", |db| db.renew_exact(&lease(), LONG).map(drop)),

@@ -99,7 +99,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
     let place = TestFolder::new(journal);
     let writer = place.open(Duration::ZERO);
     writer.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
-    acquired(writer.claim_at("live", "a", Duration::from_millis(900), 100));
+    acquired(writer.at(100).claim("live", "a", Duration::from_millis(900)));
     let conn = place.connect(timeout);
     let leases = LiteleaseRef::new(&conn);
     writer.conn().execute_batch("BEGIN IMMEDIATE; INSERT INTO mine VALUES (1)").unwrap();
@@ -126,7 +126,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
         answer
     });
     writer.conn().execute_batch("ROLLBACK").unwrap();
-    assert_eq!(leases.owner_at("live", 110).unwrap().as_deref(), Some("a"), "nothing was written");
+    assert_eq!(leases.at(110).owner("live").unwrap().as_deref(), Some("a"), "nothing was written");
     assert_eq!(leases.token("free").unwrap(), None, "nothing was written");
     answers.to_vec()
 }

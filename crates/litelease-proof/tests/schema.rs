@@ -399,8 +399,8 @@ fn a_schema_change_that_is_none_of_our_business_changes_nothing() {
 fn with_floor() -> Litelease {
     let db = memory("");
     db.bootstrap().unwrap();
-    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-    assert_eq!(db.purge_at(200, 200).unwrap(), 1);
+    acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
+    assert_eq!(db.at(200).purge(200).unwrap(), 1);
     db
 }
 
@@ -478,8 +478,8 @@ fn statements_are_compiled_once_and_not_for_every_name() {
         let db = Litelease::from_connection(conn);
         db.bootstrap().unwrap();
         if purges {
-            acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-            db.purge_at(200, 200).unwrap();
+            acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
+            db.at(200).purge(200).unwrap();
         }
         let cycle = |name: &str| {
             let lease = acquired(db.claim(name, "a", LONG));

@@ -164,7 +164,7 @@ fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
     let mut told = String::new();
     holder.stdout.take().unwrap().read_to_string(&mut told).unwrap();
     holder.wait().unwrap(); // it is gone, and has not released
-    let lease = db.inspect_at("x", 0).unwrap().unwrap();
+    let lease = db.at(0).inspect("x").unwrap().unwrap();
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
     assert!(matches!(next, ClaimResult::Acquired(next) if next.token == 2));
     let late = litelease::now_ms() - lease.lease_expires_at_ms;

@@ -339,7 +339,7 @@ impl Committer {
     /// Whether a slot may be free for those who wait here. If not, it is remembered when one may be.
     fn has_something_to_serve(&mut self, id: &Id, now_ms: i64) -> bool {
         let pools = self.db.pools();
-        match (pools.info_at(id, now_ms), pools.next_expiry(id)) {
+        match (pools.at(now_ms).info(id), pools.next_expiry(id)) {
             // A lease that is over is found to be by serving, even where the pool has become too small to lend its slot
             // again. Otherwise it would hide the next one to end.
             (Ok(Some(info)), Ok(next)) if next.is_none_or(|at_ms| at_ms > now_ms) => {
@@ -369,7 +369,7 @@ impl Committer {
             // The clock is read under the write lock: waiting for the lock takes time too.
             batch.now_ms = (self.clock)();
             for (id, lease) in unclaimed {
-                match self.db.pools().return_slot_at(id, lease, batch.now_ms) {
+                match self.db.pools().at(batch.now_ms).return_slot(id, lease) {
                     Ok(true) => self.freed(id, batch)?,
                     Ok(false) | Err(Error::NoSuchPool) => {}
                     Err(error) => return Err(error),
@@ -417,7 +417,7 @@ impl Committer {
         }
         let (id, reply, answered) = match job {
             Job::Register { id, count, reply } => {
-                let answered = pools.register_at(&id, count, now_ms).map(Answer::Pool);
+                let answered = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, answered)
             }
             Job::Delete { id, reply } => {
@@ -426,11 +426,11 @@ impl Committer {
             }
             Job::Borrow(borrow) => return self.borrow(borrow, batch),
             Job::Return { id, lease, reply } => {
-                let answered = pools.return_slot_at(&id, &lease, now_ms).map(Answer::Returned);
+                let answered = pools.at(now_ms).return_slot(&id, &lease).map(Answer::Returned);
                 (id, reply, answered)
             }
             Job::Renew { id, lease, ttl_ms, reply } => {
-                let renewed = pools.renew_at(&id, &lease, in_ms(ttl_ms), now_ms);
+                let renewed = pools.at(now_ms).renew(&id, &lease, in_ms(ttl_ms));
                 let answered = renewed.map(|renewed| match renewed {
                     Some(slot) => {
                         let ttl_ms = slot.expires_at_ms.saturating_sub(now_ms);
@@ -506,7 +506,7 @@ impl Committer {
             let Some(head) = head else { break };
             let options = BorrowOptions { note: head.note.as_deref(), key: head.key.as_deref() };
             let lent =
-                self.db.pools().borrow_with_at(id, in_ms(head.ttl_ms), options, batch.now_ms);
+                self.db.pools().at(batch.now_ms).borrow_with(id, in_ms(head.ttl_ms), options);
             let (ttl_ms, has_key) = (head.ttl_ms, head.key.is_some());
             let lent = lent.map(|lent| as_lent(lent, ttl_ms, has_key, batch.now_ms));
             let (answer, error) = match as_answer(lent) {
@@ -598,9 +598,9 @@ impl Committer {
         let now_ms = (self.clock)();
         let pools = self.db.pools();
         let placed = file::check_place(&self.db);
-        let looked = placed.and_then(|()| pools.info_at(id, now_ms));
+        let looked = placed.and_then(|()| pools.at(now_ms).info(id));
         let looked = looked.and_then(|info| match info {
-            Some(info) => Ok(Some((info, pools.slots_at(id, now_ms)?))),
+            Some(info) => Ok(Some((info, pools.at(now_ms).slots(id)?))),
             None => Ok(None),
         });
         match looked {
@@ -668,7 +668,7 @@ impl Job {
 
 fn lend(pools: &Pools<'_>, borrow: &BorrowJob, now_ms: i64) -> Result<Answer, Error> {
     let options = BorrowOptions { note: borrow.note.as_deref(), key: borrow.key.as_deref() };
-    let lent = pools.borrow_with_at(&borrow.id, in_ms(borrow.ttl_ms), options, now_ms)?;
+    let lent = pools.at(now_ms).borrow_with(&borrow.id, in_ms(borrow.ttl_ms), options)?;
     Ok(as_lent(lent, borrow.ttl_ms, borrow.key.is_some(), now_ms))
 }
 

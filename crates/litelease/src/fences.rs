@@ -1,6 +1,6 @@
 //! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and gates.
 
-use litelease_store::{Value, When};
+use litelease_store::Value;
 use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
 
@@ -155,7 +155,7 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
         let output = value.to_sql()?;
-        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, When::Now))
+        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, self.when()))
     }
 
     /// The latest checkpoint of `name`, for a successor to go on from.

@@ -40,6 +40,10 @@ pub struct Litelease {
     connection: Connection,
 }
 
+// SAFETY: `Leases` is not `Send` only because of the counter of its `Rc`. The handle and its `LeasesAt` views use that
+// counter; the views borrow the handle, so it cannot move while one is alive, and they are not `Send` themselves.
+unsafe impl Send for Litelease {}
+
 /// The verbs on a connection or transaction that belongs to the caller.
 ///
 /// It joins an open transaction and never ends it; a token that was granted in it is the caller's only after

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use litelease_store::{Connection, sqlite3};
@@ -15,7 +14,7 @@ use crate::linked::Linked;
 
 /// What is kept with one connection: a set of verbs for each kind of handle, in the order of [`Kind`].
 #[derive(Default)]
-struct Kept([Option<Rc<Leases>>; 2]);
+struct Kept([Option<Leases>; 2]);
 
 /// The kinds of handles on a connection of the caller's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub(crate) enum Kind {
 static CONNECTIONS: [Mutex<BTreeMap<usize, Kept>>; 16] =
     [const { Mutex::new(BTreeMap::new()) }; 16];
 
-// SAFETY: the verbs and the counters of their `Rc` are used only by the thread that has the connection, which is one
+// SAFETY: the verbs and the counter of their `Rc` are used only by the thread that has the connection, which is one
 // at a time: a `Loan` is made by whoever has the connection, and `closing` is called by whoever closes it. The map
 // merely carries them from one to the next.
 unsafe impl Send for Kept {}
@@ -41,7 +40,7 @@ unsafe impl Send for Kept {}
 ///
 /// The connection must outlive it, because it is used when this is dropped; `Drop` makes the compiler see to that.
 pub(crate) struct Loan<'c> {
-    leases: Rc<Leases>,
+    leases: Leases,
     connection: Connection,
     kind: Kind,
     is_kept: bool,
@@ -56,7 +55,7 @@ impl<'c> Loan<'c> {
         let kept = find(connection, kind);
         let is_kept = kept.is_some();
         // SAFETY: this function asks for the same, and those that are kept are dropped before it closes.
-        let leases = kept.unwrap_or_else(|| Rc::new(unsafe { Leases::on(connection, kind) }));
+        let leases = kept.unwrap_or_else(|| unsafe { Leases::on(connection, kind) });
         Loan { leases, connection, kind, is_kept, borrowed: PhantomData }
     }
 
@@ -74,13 +73,16 @@ impl Drop for Loan<'_> {
     }
 }
 
-fn find(connection: Connection, kind: Kind) -> Option<Rc<Leases>> {
+fn find(connection: Connection, kind: Kind) -> Option<Leases> {
     let address = address(connection);
-    map(address).get(&address).and_then(|Kept(kept)| kept[kind as usize].clone())
+    let map = map(address);
+    let leases = map.get(&address)?.0[kind as usize].as_ref()?;
+    // SAFETY: the caller has the connection, and its `Loan` ends before that closes.
+    Some(unsafe { leases.share() })
 }
 
 /// Keeps verbs until their connection closes. Where SQLite cannot tell when that will be, nothing is kept.
-fn keep(connection: Connection, kind: Kind, leases: &Rc<Leases>) {
+fn keep(connection: Connection, kind: Kind, leases: &Leases) {
     let address = address(connection);
     let is_known = map(address).contains_key(&address);
     // SAFETY: all connections of this crate are the linked library's. The map is not locked meanwhile: SQLite may
@@ -88,7 +90,8 @@ fn keep(connection: Connection, kind: Kind, leases: &Rc<Leases>) {
     if is_known || unsafe { connection.when_closing::<Linked>(closing) } == Ok(true) {
         let mut map = map(address);
         let Kept(kept) = map.entry(address).or_default();
-        kept[kind as usize].get_or_insert_with(|| Rc::clone(leases));
+        // SAFETY: these are dropped by `closing`.
+        kept[kind as usize].get_or_insert_with(|| unsafe { leases.share() });
     }
 }
 

@@ -1,5 +1,8 @@
 //! The verbs, written once for every handle.
 
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::time::Duration;
 
 use litelease_core::Claimant;
@@ -18,7 +21,8 @@ use crate::{
 /// It is reached through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
 /// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ in who owns the
 /// transaction and not in what a claim is. Each verb reads the system clock once it holds the write lock;
-/// its `_at` form takes the time instead. The `_exact` forms mean one grant and not just one owner text.
+/// through [`at`](Leases::at) it takes the time that the caller gives instead.
+/// The `_exact` forms mean one grant and not just one owner text.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,12 +43,65 @@ use crate::{
 /// # }
 /// ```
 pub struct Leases {
+    shared: Rc<Shared>,
+    when: When,
+}
+
+/// The parts that a handle has in common with its views at given times.
+struct Shared {
     store: Store,
     notifier: Notifier,
     kind: Kind,
 }
 
+// `Litelease` may move between threads because this may.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Shared>();
+};
+
+/// The verbs of a handle at a given time: see [`Leases::at`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let early: LeasesAt<'_> = db.at(100);
+/// early.claim("scheduler", "a", Duration::from_millis(50))?;
+/// assert_eq!(early.owner("scheduler")?.as_deref(), Some("a"));
+/// assert_eq!(db.owner("scheduler")?, None, "which ended in 1970");
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LeasesAt<'l> {
+    leases: Leases,
+    /// The handle stays where it is, open, and with this thread.
+    borrowed: PhantomData<&'l Leases>,
+}
+
 impl Leases {
+    /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
+    ///
+    /// They decide and write as if the system clock said `now_ms`. The handle itself still reads the clock.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ttl = Duration::from_millis(50);
+    /// db.at(100).claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(db.at(149).claim("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
+    /// let next = db.at(150).claim("scheduler", "b", ttl)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn at(&self, now_ms: i64) -> LeasesAt<'_> {
+        let leases = Leases { shared: Rc::clone(&self.shared), when: When::At(now_ms) };
+        LeasesAt { leases, borrowed: PhantomData }
+    }
+
     /// Creates the lease table if it is missing, and checks it strictly if it is there.
     ///
     /// On a database that has the right table this changes nothing, with one exception: outside a transaction it records
@@ -88,29 +145,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn claim(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::Now, 0)
-    }
-
-    /// [`claim`](Leases::claim) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
-    /// let next = db.claim_at("scheduler", "b", Duration::from_millis(50), 150)?;
-    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn claim_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::At(now_ms), 0)
+        self.claim_when(name, owner, ttl, 0)
     }
 
     /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
@@ -136,29 +171,7 @@ impl Leases {
         ttl: Duration,
         min_token: i64,
     ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::Now, min_token)
-    }
-
-    /// [`claim_above`](Leases::claim_above) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let lease = db.claim_above_at("scheduler", "a", Duration::from_millis(50), 100, 41)?;
-    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn claim_above_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-        min_token: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::At(now_ms), min_token)
+        self.claim_when(name, owner, ttl, min_token)
     }
 
     /// Claims a name whose holder the caller knows to be dead: ends exactly the grant `dead` and claims in one commit,
@@ -187,31 +200,7 @@ impl Leases {
         ttl: Duration,
         dead: &LeaseInfo,
     ) -> Result<ClaimResult> {
-        self.claim_from_dead_when(name, owner, ttl, dead, When::Now)
-    }
-
-    /// [`claim_from_dead`](Leases::claim_from_dead) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let dead = db.claim_at("scheduler", "a", ttl, 100)?.acquired().unwrap();
-    /// let next = db.claim_from_dead_at("scheduler", "b", ttl, &dead, 110)?;
-    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn claim_from_dead_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        dead: &LeaseInfo,
-        now_ms: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_from_dead_when(name, owner, ttl, dead, When::At(now_ms))
+        self.claim_from_dead_when(name, owner, ttl, dead)
     }
 
     /// Prolongs a live lease of `owner` to at least `ttl` from now. It never shortens one and never revives one.
@@ -234,30 +223,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(name, any_grant_of(owner), ttl, When::Now)
-    }
-
-    /// [`renew`](Leases::renew) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let late = db.renew_at("scheduler", "a", ttl, 150)?;
-    /// assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<RenewResult> {
-        self.renew_when(name, any_grant_of(owner), ttl, When::At(now_ms))
+        self.renew_when(name, any_grant_of(owner), ttl)
     }
 
     /// Prolongs exactly this grant: owner and token must both match.
@@ -273,30 +239,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew_exact(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl, When::Now)
-    }
-
-    /// [`renew_exact`](Leases::renew_exact) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// db.claim_at("scheduler", "a", ttl, 150)?; // the same owner text, another grant
-    /// let old = db.renew_exact_at(&lease, ttl, 160)?;
-    /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_exact_at(
-        &self,
-        lease: &LeaseInfo,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl, When::At(now_ms))
+        self.renew_when(&lease.name, exactly(lease), ttl)
     }
 
     /// Ends a live lease of `owner` early. The next grant's token is still larger.
@@ -314,23 +257,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn release(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner), When::Now)
-    }
-
-    /// [`release`](Leases::release) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert!(matches!(db.release_at("scheduler", "a", 120)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_at(&self, name: &str, owner: &str, now_ms: i64) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner), When::At(now_ms))
+        self.release_when(name, any_grant_of(owner))
     }
 
     /// Ends exactly this grant early: owner and token must both match.
@@ -346,24 +273,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn release_exact(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease), When::Now)
-    }
-
-    /// [`release_exact`](Leases::release_exact) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// let late = db.release_exact_at(&lease, 150)?;
-    /// assert!(matches!(late, ReleaseResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_exact_at(&self, lease: &LeaseInfo, now_ms: i64) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease), When::At(now_ms))
+        self.release_when(&lease.name, exactly(lease))
     }
 
     /// Hands a live lease of `owner` to `new_owner`, under a new token and for `ttl` from now.
@@ -389,31 +299,7 @@ impl Leases {
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::Now)
-    }
-
-    /// [`transfer`](Leases::transfer) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let handed = db.transfer_at("scheduler", "a", "b", ttl, 120)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.lease_expires_at_ms == 170));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn transfer_at(
-        &self,
-        name: &str,
-        owner: &str,
-        new_owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<TransferResult> {
-        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::At(now_ms))
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
     }
 
     /// Hands exactly this grant to `new_owner`: owner and token must both match.
@@ -435,30 +321,7 @@ impl Leases {
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::Now)
-    }
-
-    /// [`transfer_exact`](Leases::transfer_exact) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// let handed = db.transfer_exact_at(&lease, "b", ttl, 120)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(_)));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn transfer_exact_at(
-        &self,
-        lease: &LeaseInfo,
-        new_owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::At(now_ms))
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
     }
 
     /// The operator's way to end anybody's live lease. It raises the token too, so that the broken holder is
@@ -478,24 +341,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
-        self.break_when(name, When::Now)
-    }
-
-    /// [`break_lease`](Leases::break_lease) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let nothing = db.break_lease_at("scheduler", 150)?;
-    /// assert!(matches!(nothing, BreakResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn break_lease_at(&self, name: &str, now_ms: i64) -> Result<BreakResult> {
-        self.break_when(name, When::At(now_ms))
+        self.break_when(name)
     }
 
     /// The live lease on `name`, if there is one. Takes no write lock.
@@ -511,24 +357,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.into_owned()))
-    }
-
-    /// [`inspect`](Leases::inspect) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert!(db.inspect_at("scheduler", 149)?.is_some());
-    /// assert!(db.inspect_at("scheduler", 150)?.is_none());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn inspect_at(&self, name: &str, now_ms: i64) -> Result<Option<LeaseInfo>> {
-        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.into_owned()))
+        lift(self.verbs()?.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
     /// Who has `name` right now. Takes no write lock.
@@ -544,23 +373,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
-        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.owner.into()))
-    }
-
-    /// [`owner`](Leases::owner) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert_eq!(db.owner_at("scheduler", 150)?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn owner_at(&self, name: &str, now_ms: i64) -> Result<Option<String>> {
-        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.owner.into()))
+        lift(self.verbs()?.inspect(name, self.when, |lease| lease.owner.into()))
     }
 
     /// The newest token of `name`, whether its lease is live or not. Takes no write lock.
@@ -589,7 +402,7 @@ impl Leases {
     /// # use litelease::*;
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
-    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
+    /// db.at(100).claim("scheduler", "a", Duration::from_millis(50))?;
     /// let all: Vec<LeaseRow> = db.list()?;
     /// assert_eq!((all[0].name.as_str(), all[0].token), ("scheduler", 1));
     /// assert_eq!(all[0].status(149), Some(Status::Live));
@@ -610,31 +423,14 @@ impl Leases {
     /// # use litelease::*;
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
-    /// db.claim_at("job 1", "a", Duration::from_millis(50), 100)?;
+    /// db.at(100).claim("job 1", "a", Duration::from_millis(50))?;
     /// assert_eq!(db.purge(150)?, 1);
     /// let again = db.claim("job 1", "a", Duration::from_secs(30))?;
     /// assert!(matches!(again, ClaimResult::Acquired(lease) if lease.token == 2));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn purge(&self, before_ms: i64) -> Result<u64> {
-        lift(self.verbs()?.purge(before_ms, When::Now))
-    }
-
-    /// [`purge`](Leases::purge) at a given Unix time in milliseconds: what is live then is kept.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert_eq!(db.purge_at(900, 149)?, 0);
-    /// assert_eq!(db.purge_at(900, 150)?, 1);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn purge_at(&self, before_ms: i64, now_ms: i64) -> Result<u64> {
-        lift(self.verbs()?.purge(before_ms, When::At(now_ms)))
+        lift(self.verbs()?.purge(before_ms, self.when))
     }
 
     /// Raises the floor of the file: every token granted from now on, of any name, is larger than `floor`.
@@ -672,7 +468,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
-        lift(self.verbs()?.raise_name(name, floor, When::Now))
+        lift(self.verbs()?.raise_name(name, floor, self.when))
     }
 
     /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
@@ -699,7 +495,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence(&self) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(None, When::Now))
+        lift(self.verbs()?.restore_fence(None, self.when))
     }
 
     /// [`restore_fence`](Leases::restore_fence) that raises tokens far above `token` as well: the largest one that was seen
@@ -714,7 +510,7 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(Some(token), When::Now))
+        lift(self.verbs()?.restore_fence(Some(token), self.when))
     }
 
     /// Returns what the file knows of its epoch: how far tokens have come, and whether the present boot is recorded.
@@ -734,12 +530,12 @@ impl Leases {
     /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases. Returns whether
     /// it is recorded.
     pub(crate) fn record_boot(&self) -> Result<bool> {
-        lift(self.store.record_boot_before_transaction())
+        lift(self.shared.store.record_boot_before_transaction())
     }
 
     /// Returns whether the present boot is known to be recorded, without the write lock.
     pub(crate) fn has_recorded_boot(&self) -> bool {
-        self.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
+        self.shared.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
     }
 
     /// The verbs on a connection.
@@ -747,25 +543,39 @@ impl Leases {
     /// # Safety
     /// They must be dropped before the connection is closed, and used by one thread at a time with it.
     pub(crate) unsafe fn on(connection: Connection, kind: Kind) -> Self {
-        Leases { store: Store::new(connection), notifier: Notifier::default(), kind }
+        let (store, notifier) = (Store::new(connection), Notifier::default());
+        Leases { shared: Rc::new(Shared { store, notifier, kind }), when: When::Now }
+    }
+
+    /// Returns another handle on the same store, which reads the system clock.
+    ///
+    /// # Safety
+    /// As for [`on`](Leases::on).
+    pub(crate) unsafe fn share(&self) -> Self {
+        Leases { shared: Rc::clone(&self.shared), when: When::Now }
+    }
+
+    /// Returns the time that the verbs decide at.
+    pub(crate) fn when(&self) -> When {
+        self.when
     }
 
     /// The store, for everything but a verb.
     pub(crate) fn store(&self) -> &Store {
-        &self.store
+        &self.shared.store
     }
 
     /// The store, for a verb: an error where the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
-        match self.kind {
-            Kind::Joining if !self.store.joins_transaction() => Err(Error::NotInTransaction),
-            _ => Ok(&self.store),
+        match self.shared.kind {
+            Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
+            _ => Ok(&self.shared.store),
         }
     }
 
     /// A transaction of ours has committed: whatever was freed in it is free now.
     pub(crate) fn committed(&self) {
-        self.notifier.committed(&self.store);
+        self.shared.notifier.committed(&self.shared.store);
     }
 
     fn claim_when(
@@ -773,12 +583,12 @@ impl Leases {
         name: &str,
         owner: &str,
         ttl: Duration,
-        when: When,
         min_token: i64,
     ) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
         lift(
-            self.verbs()?.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()),
+            self.verbs()?
+                .claim(name, owner, ttl_ms, self.when, min_token, |answer| answer.into_owned()),
         )
     }
 
@@ -788,29 +598,24 @@ impl Leases {
         owner: &str,
         ttl: Duration,
         dead: &LeaseInfo,
-        when: When,
     ) -> Result<ClaimResult> {
         let (ttl_ms, dead) = (in_ms(ttl), exactly(dead));
         lift(
-            self.verbs()?
-                .claim_from_dead(name, owner, ttl_ms, when, dead, |answer| answer.into_owned()),
+            self.verbs()?.claim_from_dead(name, owner, ttl_ms, self.when, dead, |answer| {
+                answer.into_owned()
+            }),
         )
     }
 
-    fn renew_when(
-        &self,
-        name: &str,
-        who: Claimant<'_>,
-        ttl: Duration,
-        when: When,
-    ) -> Result<RenewResult> {
-        lift(self.verbs()?.renew(name, who, in_ms(ttl), when, |answer| answer.into_owned()))
+    fn renew_when(&self, name: &str, who: Claimant<'_>, ttl: Duration) -> Result<RenewResult> {
+        lift(self.verbs()?.renew(name, who, in_ms(ttl), self.when, |answer| answer.into_owned()))
     }
 
-    fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
-        let answer = lift(self.verbs()?.release(name, who, when, |answer| answer.into_owned()))?;
+    fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
+        let answer =
+            lift(self.verbs()?.release(name, who, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
-            self.notifier.freed(&self.store);
+            self.shared.notifier.freed(&self.shared.store);
         }
         Ok(answer)
     }
@@ -821,21 +626,29 @@ impl Leases {
         who: Claimant<'_>,
         new_owner: &str,
         ttl: Duration,
-        when: When,
     ) -> Result<TransferResult> {
         let ttl_ms = in_ms(ttl);
         lift(
             self.verbs()?
-                .transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned()),
+                .transfer(name, who, new_owner, ttl_ms, self.when, |answer| answer.into_owned()),
         )
     }
 
-    fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
-        let answer = lift(self.verbs()?.break_lease(name, when, |answer| answer.into_owned()))?;
+    fn break_when(&self, name: &str) -> Result<BreakResult> {
+        let answer =
+            lift(self.verbs()?.break_lease(name, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
-            self.notifier.freed(&self.store);
+            self.shared.notifier.freed(&self.shared.store);
         }
         Ok(answer)
+    }
+}
+
+impl Deref for LeasesAt<'_> {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        &self.leases
     }
 }
 

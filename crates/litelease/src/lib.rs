@@ -56,7 +56,7 @@ pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
-pub use leases::Leases;
+pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,

@@ -30,6 +30,7 @@ use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotIn
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
     leases: &'l Leases,
+    when: When,
 }
 
 /// For a server that makes many changes in one commit.
@@ -67,11 +68,31 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn pools(&self) -> Pools<'_> {
-        Pools { leases: self }
+        Pools { leases: self, when: self.when() }
     }
 }
 
 impl Pools<'_> {
+    /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// pools.register("printer", 1)?;
+    /// let ttl = Duration::from_millis(50);
+    /// pools.at(100).borrow("printer", ttl)?;
+    /// assert_eq!(pools.at(149).borrow("printer", ttl)?, None);
+    /// let next = pools.at(150).borrow("printer", ttl)?.unwrap();
+    /// assert_eq!((next.slot.position, next.slot.token), (0, 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn at(self, now_ms: i64) -> Self {
+        Pools { when: When::At(now_ms), ..self }
+    }
+
     /// Makes a pool of `count` slots (0 to 1,000,000), or changes how many it has.
     ///
     /// Making it smaller takes nothing from anybody; nothing more is lent out until fewer than `count` are.
@@ -85,20 +106,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
-        lift(self.leases.verbs()?.pool(id, count, When::Now))
-    }
-
-    /// [`register`](Pools::register) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.pools().register_at("importers", 4, 100)?.count, 4);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn register_at(&self, id: &str, count: i64, now_ms: i64) -> Result<PoolInfo> {
-        lift(self.leases.verbs()?.pool(id, count, When::At(now_ms)))
+        lift(self.leases.verbs()?.pool(id, count, self.when))
     }
 
     /// How many slots a pool has and how many are lent out, if there is such a pool. Takes no write lock.
@@ -111,25 +119,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
-        lift(self.leases.verbs()?.pool_info(id, When::Now))
-    }
-
-    /// [`info`](Pools::info) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
-    /// assert_eq!(pools.info_at("importers", 149)?.unwrap().in_use, 1);
-    /// assert_eq!(pools.info_at("importers", 150)?.unwrap().in_use, 0);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn info_at(&self, id: &str, now_ms: i64) -> Result<Option<PoolInfo>> {
-        lift(self.leases.verbs()?.pool_info(id, When::At(now_ms)))
+        lift(self.leases.verbs()?.pool_info(id, self.when))
     }
 
     /// Borrows the lowest free slot for `ttl`, if there is one.
@@ -153,25 +143,6 @@ impl Pools<'_> {
         self.borrow_with(id, ttl, BorrowOptions::new())
     }
 
-    /// [`borrow`](Pools::borrow) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("printer", 1)?;
-    /// let ttl = Duration::from_millis(50);
-    /// pools.borrow_at("printer", ttl, 100)?;
-    /// let next = pools.borrow_at("printer", ttl, 150)?.unwrap();
-    /// assert_eq!((next.slot.position, next.slot.token), (0, 2));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn borrow_at(&self, id: &str, ttl: Duration, now_ms: i64) -> Result<Option<Borrowed>> {
-        self.borrow_with_at(id, ttl, BorrowOptions::new(), now_ms)
-    }
-
     /// [`borrow`](Pools::borrow) with a note for operators or an idempotency key.
     ///
     /// ```
@@ -193,31 +164,7 @@ impl Pools<'_> {
         ttl: Duration,
         options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::Now, options))
-    }
-
-    /// [`borrow_with`](Pools::borrow_with) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let options = BorrowOptions::new().note("nightly import");
-    /// pools.borrow_with_at("importers", Duration::from_millis(50), options, 100)?;
-    /// assert_eq!(pools.slots_at("importers", 100)?[0].note.as_deref(), Some("nightly import"));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn borrow_with_at(
-        &self,
-        id: &str,
-        ttl: Duration,
-        options: BorrowOptions<'_>,
-        now_ms: i64,
-    ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::At(now_ms), options))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), self.when, options))
     }
 
     /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.
@@ -235,24 +182,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
-        lift(self.leases.verbs()?.return_slot(id, lease, When::Now))
-    }
-
-    /// [`return_slot`](Pools::return_slot) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let late = pools.borrow_at("importers", Duration::from_millis(50), 100)?.unwrap();
-    /// assert!(!pools.return_slot_at("importers", &late.lease, 150)?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn return_slot_at(&self, id: &str, lease: &str, now_ms: i64) -> Result<bool> {
-        lift(self.leases.verbs()?.return_slot(id, lease, When::At(now_ms)))
+        lift(self.leases.verbs()?.return_slot(id, lease, self.when))
     }
 
     /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. None if it is over.
@@ -270,31 +200,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, id: &str, lease: &str, ttl: Duration) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::Now))
-    }
-
-    /// [`renew`](Pools::renew) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let ttl = Duration::from_millis(50);
-    /// let late = pools.borrow_at("importers", ttl, 100)?.unwrap();
-    /// assert_eq!(pools.renew_at("importers", &late.lease, ttl, 150)?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_at(
-        &self,
-        id: &str,
-        lease: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::At(now_ms)))
+        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), self.when))
     }
 
     /// The slot of a lease, whether its time is up or not; `expires_at_ms` tells. None once it was returned, or
@@ -329,25 +235,7 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
-        lift(self.leases.verbs()?.slots(id, When::Now))
-    }
-
-    /// [`slots`](Pools::slots) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
-    /// assert_eq!(pools.slots_at("importers", 149)?.len(), 1);
-    /// assert_eq!(pools.slots_at("importers", 150)?.len(), 0);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn slots_at(&self, id: &str, now_ms: i64) -> Result<Vec<SlotRow>> {
-        lift(self.leases.verbs()?.slots(id, When::At(now_ms)))
+        lift(self.leases.verbs()?.slots(id, self.when))
     }
 
     /// When the next lease of a pool ends by itself, if it has one: then it is worth borrowing again.
@@ -359,7 +247,7 @@ impl Pools<'_> {
     /// # db.bootstrap()?;
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
+    /// pools.at(100).borrow("importers", Duration::from_millis(50))?;
     /// assert_eq!(pools.next_expiry("importers")?, Some(150));
     /// # Ok::<(), litelease::Error>(())
     /// ```
