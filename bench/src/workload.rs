@@ -164,10 +164,10 @@ fn cycle_through<H: Deref<Target = Leases>>(handle: impl Fn() -> H) -> Result<()
     };
     // A longer ttl: after a renewal within the same millisecond SQLite would find the page unchanged, and
     // write nothing.
-    let RenewResult::Renewed(lease) = handle().renew_exact(&lease, 2 * TTL)? else {
+    let RenewResult::Renewed(lease) = handle().renew(&lease, 2 * TTL)? else {
         return Err("not renewed".into());
     };
-    match handle().release_exact(&lease)? {
+    match handle().release(&lease)? {
         ReleaseResult::Released { .. } => Ok(()),
         answer => Err(format!("{answer:?}").into()),
     }

@@ -88,7 +88,7 @@ pub(crate) fn release_patiently(path: &Path, lease: &LeaseInfo) -> bool {
         let left_ms = lease.lease_expires_at_ms.saturating_sub(litelease::now_ms());
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default());
         connection.busy_timeout(left.min(PATIENCE))?;
-        Litelease::from_connection(connection).release_exact(lease)
+        Litelease::from_connection(connection).release(lease)
     };
     // Rejected, it was ended by somebody else or by itself.
     release().is_ok()

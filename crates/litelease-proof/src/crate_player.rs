@@ -162,23 +162,23 @@ pub fn perform(
             leases.at(now_ms).claim_from_dead(name, owner, ttl, &dead)?.to_text()
         }
         Action::Renew { name, owner, token: None, .. } => {
-            leases.at(now_ms).renew(name, owner, ttl)?.to_text()
+            leases.at(now_ms).renew_by_owner(name, owner, ttl)?.to_text()
         }
         Action::Renew { name, owner, token: Some(token), .. } => {
-            leases.at(now_ms).renew_exact(&grant(name, owner, *token), ttl)?.to_text()
+            leases.at(now_ms).renew(&grant(name, owner, *token), ttl)?.to_text()
         }
         Action::Release { name, owner, token: None } => {
-            leases.at(now_ms).release(name, owner)?.to_text()
+            leases.at(now_ms).release_by_owner(name, owner)?.to_text()
         }
         Action::Release { name, owner, token: Some(token) } => {
-            leases.at(now_ms).release_exact(&grant(name, owner, *token))?.to_text()
+            leases.at(now_ms).release(&grant(name, owner, *token))?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: None, .. } => {
-            leases.at(now_ms).transfer(name, owner, new_owner, ttl)?.to_text()
+            leases.at(now_ms).transfer_by_owner(name, owner, new_owner, ttl)?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: Some(token), .. } => {
             let lease = grant(name, owner, *token);
-            leases.at(now_ms).transfer_exact(&lease, new_owner, ttl)?.to_text()
+            leases.at(now_ms).transfer(&lease, new_owner, ttl)?.to_text()
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),

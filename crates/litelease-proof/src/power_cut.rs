@@ -449,12 +449,12 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
         acknowledged.push((vfs::position(), lease.name.clone(), lease.token));
         match dice.below(4) {
             0 => {
-                let handed_on = db.at(now_ms).transfer_exact(&lease, "b", TTL).expect("a transfer");
+                let handed_on = db.at(now_ms).transfer(&lease, "b", TTL).expect("a transfer");
                 if let litelease::TransferResult::Transferred(lease) = handed_on {
                     acknowledged.push((vfs::position(), lease.name, lease.token));
                 }
             }
-            1 => drop(db.at(now_ms).release_exact(&lease).expect("a release")),
+            1 => drop(db.at(now_ms).release(&lease).expect("a release")),
             _ => {}
         }
     }
@@ -544,7 +544,7 @@ fn claim_and_perhaps_transfer(db: &Leases, name: &str, now_ms: i64, dice: &mut D
     let lease = claimed.acquired().expect("nobody has it");
     match dice.below(3) {
         0 => {
-            let handed_on = db.at(now_ms).transfer_exact(&lease, "b", TTL).expect("a transfer");
+            let handed_on = db.at(now_ms).transfer(&lease, "b", TTL).expect("a transfer");
             handed_on.transferred().expect("handed on").token
         }
         _ => lease.token,

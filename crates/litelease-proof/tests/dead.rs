@@ -321,7 +321,7 @@ fn a_holder_that_dies_in_the_middle_of_a_renewal_is_succeeded() {
         std::thread::sleep(Duration::from_micros(dice.below(5_000)));
         holder.kill();
         assert_eq!(succeed(&db, SOON), Some(2 * round + 2));
-        let _ = db.release("x", "successor").unwrap();
+        let _ = db.release_by_owner("x", "successor").unwrap();
     }
     let whole: String =
         db.conn().pragma_query_value(None, "integrity_check", |row| row.get(0)).unwrap();

@@ -160,11 +160,11 @@ fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
 fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_mark() {
     type Verb = fn(&Leases) -> litelease::Result<Option<i64>>;
     let verbs: [(&str, Verb); 5] = [
-        ("transfer", |db| db.at(10).transfer("x", "a", "b", TTL).map(|_| None)),
+        ("transfer", |db| db.at(10).transfer_by_owner("x", "a", "b", TTL).map(|_| None)),
         ("break", |db| db.at(10).break_lease("x").map(|_| None)),
         ("claim", |db| db.at(100).claim("x", "b", TTL).map(|_| None)),
-        ("renew", |db| db.at(10).renew("x", "a", TTL).map(|_| Some(1))),
-        ("release", |db| db.at(10).release("x", "a").map(|_| Some(1))),
+        ("renew", |db| db.at(10).renew_by_owner("x", "a", TTL).map(|_| Some(1))),
+        ("release", |db| db.at(10).release_by_owner("x", "a").map(|_| Some(1))),
     ];
     for (verb, call) in verbs {
         let place = TestFolder::new("DELETE");
@@ -336,7 +336,7 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
         }),
         ("transfer", {
             Box::new(move |db| {
-                let _ = db.at(10).transfer("x", "a", "b", TTL).unwrap();
+                let _ = db.at(10).transfer_by_owner("x", "a", "b", TTL).unwrap();
                 newest(db)
             })
         }),
@@ -697,7 +697,7 @@ fn raising_a_name_supersedes_its_holder_and_leaves_the_others_alone() {
     db.raise_name("x", 500).unwrap();
     assert_eq!((db.owner("x").unwrap(), db.token("x").unwrap()), (None, Some(501)));
     assert!(!db.present("x", 500).unwrap(), "somebody may have it");
-    assert!(matches!(db.renew_exact(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
+    assert!(matches!(db.renew(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
     assert_eq!(acquired(db.claim("x", "b", LONG)).token, 502);
     assert_eq!(acquired(db.claim("y", "b", LONG)).token, 1);
     for floor in [501, 0, -3] {
@@ -740,7 +740,7 @@ fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
             (None, Some(floor))
         );
         for zombie in [&old, &newer] {
-            let renewed = restored.renew_exact(zombie, LONG).unwrap();
+            let renewed = restored.renew(zombie, LONG).unwrap();
             assert!(matches!(renewed, RenewResult::Rejected { .. }), "{journal}: {renewed:?}");
         }
         assert_eq!(acquired(restored.claim("x", "c", LONG)).token, floor + 1);

@@ -197,7 +197,11 @@ fn a_statement_that_would_delay_the_commit_means_no_grant() {
             error => {
                 blocked += 1;
                 assert_eq!((sqlite_code(error), seen), (ffi::SQLITE_BUSY, None), "{pragma}");
-                assert_eq!(sqlite_code(db.release("held", "a")), ffi::SQLITE_BUSY, "{pragma}");
+                assert_eq!(
+                    sqlite_code(db.release_by_owner("held", "a")),
+                    ffi::SQLITE_BUSY,
+                    "{pragma}"
+                );
             }
         }
         assert!(

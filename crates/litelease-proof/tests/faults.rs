@@ -56,10 +56,10 @@ fn a_stored_row_that_is_not_valid_is_reported_and_left_alone() {
             in_transaction,
             db.at(120).claim("x", "b", LONG).unwrap_err(),
             db.at(900).claim("x", "b", LONG).unwrap_err(),
-            db.at(120).renew("x", "a", LONG).unwrap_err(),
-            db.at(120).renew_exact(&lease, LONG).unwrap_err(),
-            db.at(120).release("x", "a").unwrap_err(),
-            db.at(120).transfer("x", "a", "b", LONG).unwrap_err(),
+            db.at(120).renew_by_owner("x", "a", LONG).unwrap_err(),
+            db.at(120).renew(&lease, LONG).unwrap_err(),
+            db.at(120).release_by_owner("x", "a").unwrap_err(),
+            db.at(120).transfer_by_owner("x", "a", "b", LONG).unwrap_err(),
             db.at(120).break_lease("x").unwrap_err(),
             db.at(120).inspect("x").unwrap_err(),
             db.at(120).owner("x").unwrap_err(),
@@ -125,8 +125,8 @@ fn life_cycle(db: &Litelease) {
         let lease = acquired(db.claim(text, text, LONG));
         assert_eq!((lease.name.as_str(), lease.owner.as_str(), lease.token), (text, text, 1));
         assert_eq!(db.inspect(text).unwrap(), Some(lease.clone()));
-        assert!(matches!(db.renew_exact(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
-        db.release_exact(&lease).unwrap();
+        assert!(matches!(db.renew(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
+        db.release(&lease).unwrap();
         assert_eq!(acquired(db.claim(text, "other", LONG)).token, 2);
     }
     assert_eq!(db.token("cafe").unwrap(), None);
@@ -186,7 +186,7 @@ fn a_read_only_database_answers_and_refuses_to_grant() {
             "{text}"
         );
         assert_eq!(sqlite_code::<()>(Err(error)), ffi::SQLITE_READONLY);
-        assert_eq!(sqlite_code(db.release("live", "a")), ffi::SQLITE_READONLY);
+        assert_eq!(sqlite_code(db.release_by_owner("live", "a")), ffi::SQLITE_READONLY);
         assert!(db.conn().is_autocommit());
         // Inside a deferred transaction, too.
         db.conn().execute_batch("BEGIN").unwrap();
@@ -272,7 +272,7 @@ fn a_full_disk_means_no_grant_and_works_again_when_there_is_room() {
         assert!(failures > 0, "{journal}: the disk never was full");
         assert_eq!(db.owner("held").unwrap().as_deref(), Some("a"), "{journal}");
         fs::remove_file(&ballast).unwrap();
-        assert!(matches!(db.renew_exact(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
+        assert!(matches!(db.renew(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
         let _ = db.claim("afterwards", "a", LONG).unwrap();
     }
 }
@@ -333,9 +333,9 @@ fn an_old_process_with_the_same_owner_text_cannot_touch_its_successor() {
     let (old, new) = (place.open(Duration::ZERO), place.open(Duration::ZERO));
     let first = acquired(old.at(100).claim("x", "worker", Duration::from_millis(50)));
     let second = acquired(new.at(150).claim("x", "worker", Duration::from_millis(50)));
-    let renewed = old.at(160).renew_exact(&first, LONG).unwrap();
+    let renewed = old.at(160).renew(&first, LONG).unwrap();
     assert!(matches!(renewed, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
-    let released = old.at(160).release_exact(&first).unwrap();
+    let released = old.at(160).release(&first).unwrap();
     assert!(matches!(
         released,
         litelease::ReleaseResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }
@@ -349,7 +349,7 @@ fn handles_can_move_between_threads() {
     let db = place.open(Duration::ZERO);
     acquired(db.claim("x", "a", LONG));
     let db = thread::spawn(move || {
-        db.release("x", "a").unwrap();
+        db.release_by_owner("x", "a").unwrap();
         db
     })
     .join()

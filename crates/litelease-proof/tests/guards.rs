@@ -224,7 +224,7 @@ fn guarded(schema: &str, table: &str, guard: &Guard) -> Litelease {
 
 fn two_grants(db: &Litelease) {
     let first = acquired(db.claim("writer", "a", LONG));
-    let second = db.transfer_exact(&first, "b", LONG).unwrap().transferred().unwrap();
+    let second = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
     assert_eq!((first.token, second.token), (1, 2));
 }
 
@@ -519,7 +519,7 @@ fn names_of_every_kind_can_guard_a_table() {
         let db = guarded(SCHEMA, "orders", &Guard::by_connection());
         db.guard("orders", name, &Guard::by_connection()).unwrap();
         let first = acquired(db.claim(name, "a", LONG));
-        let lease = db.transfer_exact(&first, "b", LONG).unwrap().transferred().unwrap();
+        let lease = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
         assert!(db.present("writer", 2).unwrap());
         for (token, passes) in
             [(None, false), (Some(first.token), false), (Some(lease.token), true)]
@@ -616,7 +616,7 @@ fn a_lease_that_merely_ended_still_passes_unless_the_guard_is_strict() {
         };
         let lease = acquired(db.claim("w", "a", LONG));
         write(lease.token).unwrap();
-        db.release_exact(&lease).map(drop).unwrap();
+        db.release(&lease).map(drop).unwrap();
         assert_eq!(write(1).is_err(), strict, "released, {guard:?}");
         // A clock that is far behind made this grant, so by now it has expired.
         let lease = acquired(db.at(1_000).claim("w", "a", LONG));
@@ -728,7 +728,7 @@ fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
     old.conn().execute_batch("BEGIN").unwrap();
     assert!(old.present("writer", lease.token).unwrap());
     // Meanwhile somebody else is granted the name; the old snapshot does not know.
-    let _ = db.transfer_exact(&lease, "b", LONG).unwrap();
+    let _ = db.transfer(&lease, "b", LONG).unwrap();
     assert!(old.present("writer", lease.token).unwrap());
     let refused = old.conn().execute("INSERT INTO orders VALUES (1, 1)", []).unwrap_err();
     let code = refused.sqlite_error().unwrap().extended_code;

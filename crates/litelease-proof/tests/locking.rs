@@ -260,13 +260,13 @@ fn a_name_that_was_released_last_is_busy_all_the_same_once_somebody_else_has_it(
         let writer = place.connect(Duration::ZERO);
         let hand_over = || {
             let lease = acquired(mine.claim("x", "a", LONG));
-            released(mine.release_exact(&lease));
+            released(mine.release(&lease));
             acquired(theirs.claim("x", "b", LONG))
         };
         let theirs_now = hand_over();
         let busy = ClaimResult::Busy(theirs_now.clone());
         assert_eq!(mine.claim("x", "a", LONG).unwrap(), busy, "{journal}");
-        released(theirs.release_exact(&theirs_now));
+        released(theirs.release(&theirs_now));
 
         let busy = ClaimResult::Busy(hand_over());
         writer.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -280,7 +280,7 @@ fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
     let place = TestFolder::new("WAL");
     let (db, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let lease = acquired(db.claim("x", "a", LONG));
-    released(db.release_exact(&lease));
+    released(db.release(&lease));
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let claimed = db.claim("x", "a", LONG);
     assert_eq!(sqlite_code(claimed), ffi::SQLITE_BUSY);

@@ -35,11 +35,11 @@ type Freeing = fn(&mut Litelease, &litelease::LeaseInfo);
 #[test]
 fn a_waiter_is_granted_the_name_however_it_becomes_free() {
     let ways: [(&str, Freeing); 4] = [
-        ("release", |db, lease| drop(db.release_exact(lease).unwrap())),
+        ("release", |db, lease| drop(db.release(lease).unwrap())),
         ("break", |db, lease| drop(db.break_lease(&lease.name).unwrap())),
         ("a release in a transaction", |db, lease| {
             let tx = db.transaction().unwrap();
-            tx.release_exact(lease).unwrap();
+            tx.release(lease).unwrap();
             tx.commit().unwrap();
         }),
         ("somebody else's statement", |db, _| {
@@ -68,15 +68,15 @@ fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
     let waiter = Waiter::at(&place.file);
     let heard = waiter.heard();
     acquired(db.claim("x", "a", LONG));
-    let _ = db.renew("x", "a", LONG).unwrap();
+    let _ = db.renew_by_owner("x", "a", LONG).unwrap();
     assert_eq!(waiter.heard(), heard, "nothing has become free");
-    db.release("x", "a").unwrap();
+    db.release_by_owner("x", "a").unwrap();
     assert_ne!(waiter.heard(), heard, "release");
 
     let heard = waiter.heard();
     acquired(db.claim("x", "a", LONG));
     let tx = db.transaction().unwrap();
-    tx.release("x", "a").unwrap();
+    tx.release_by_owner("x", "a").unwrap();
     assert_eq!(waiter.heard(), heard, "not before the COMMIT");
     tx.commit().unwrap();
     assert_ne!(waiter.heard(), heard, "commit");
@@ -92,12 +92,12 @@ fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain()
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("x", "a", LONG));
-    db.release("x", "a").unwrap();
+    db.release_by_owner("x", "a").unwrap();
     let waiter = Waiter::at(&place.file);
     let heard = waiter.heard();
     eventually("a ring", || {
         acquired(db.claim("x", "a", LONG));
-        db.release("x", "a").unwrap();
+        db.release_by_owner("x", "a").unwrap();
         (waiter.heard() != heard).then_some(())
     });
 }
@@ -126,7 +126,7 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
             // a checkpoint does, but only its -wal.
             for _ in 0..300 {
                 match way {
-                    "ring" => drop(db.release_exact(&lease).unwrap()),
+                    "ring" => drop(db.release(&lease).unwrap()),
                     _ => db.conn().execute_batch("PRAGMA user_version = 7").unwrap(),
                 }
                 thread::sleep(Duration::from_millis(100));
@@ -180,7 +180,7 @@ fn waiters_without_a_bell_get_there_too() {
     let lease = acquired(db.claim("x", "a", LONG));
     let granted = waiting(&place, "x", "b");
     thread::sleep(Duration::from_millis(50));
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     assert_eq!(granted.recv_timeout(Duration::from_secs(60)), Ok(2));
 }
 
@@ -207,7 +207,7 @@ fn many_processes_that_wait_are_all_served_one_at_a_time() {
     };
     let mut waiters: Vec<Child> = (0..6).map(start).collect();
     is_waited_for(&place);
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     let mut tokens = Vec::new();
     for waiter in &mut waiters {
         let mut told = String::new();

@@ -111,7 +111,7 @@ impl Leases {
     /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
     /// assert!(db.present("order-writer", lease.token)?);
     ///
-    /// let _ = db.transfer_exact(&lease, "b", Duration::from_secs(30))?;
+    /// let _ = db.transfer(&lease, "b", Duration::from_secs(30))?;
     /// assert!(!db.present("order-writer", lease.token)?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -142,7 +142,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// let old = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// let new = db.transfer_exact(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
+    /// let new = db.transfer(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
     /// assert_eq!(db.checkpoint("import", new.token, 4711)?, CheckpointResult::Stored);
     /// let late = db.checkpoint("import", old.token, 17)?;
     /// assert_eq!(late, CheckpointResult::Stale { newest: Some(2) });

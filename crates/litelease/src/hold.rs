@@ -177,7 +177,7 @@ impl Held {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
             let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);
             if let Some(lease) = stored {
-                let _ = leases.release_exact(&lease);
+                let _ = leases.release(&lease);
             }
         })?;
         let lease = match answer {
@@ -203,7 +203,7 @@ impl Held {
                 }
                 Err(error) => {
                     // Nobody would keep it alive.
-                    let _ = leases.release_exact(&lease);
+                    let _ = leases.release(&lease);
                     return Err(error);
                 }
             }
@@ -398,7 +398,7 @@ impl Held {
             return Err(HoldError::OtherFile);
         }
         let start = SystemClock.now();
-        match tx.renew_exact(&self.lease(), hold.grant().ttl)? {
+        match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
                 hold.renewing(start);
                 tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });

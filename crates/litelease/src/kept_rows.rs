@@ -34,7 +34,7 @@ impl KeptRows {
         let tx = self.db.transaction()?;
         let mut answers = Vec::with_capacity(grants.len());
         for grant in grants {
-            answers.push(match tx.renew_exact(&lease(grant), grant.ttl) {
+            answers.push(match tx.renew(&lease(grant), grant.ttl) {
                 Ok(RenewResult::Renewed(lease)) => Ok(lease.lease_expires_at_ms),
                 Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
@@ -75,7 +75,7 @@ impl Rows for KeptRows {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.release_exact(&lease(grant)) {
+        match self.db.release(&lease(grant)) {
             Ok(ReleaseResult::Released { .. }) => Ok(()),
             Ok(ReleaseResult::Rejected { reason, current }) => {
                 Err(loss(grant.token, reason, current))

@@ -22,7 +22,8 @@ use crate::{
 /// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ in who owns the
 /// transaction and not in what a claim is. Each verb reads the system clock once it holds the write lock;
 /// through [`at`](Leases::at) it takes the time that the caller gives instead.
-/// The `_exact` forms mean one grant and not just one owner text.
+/// `renew`, `release` and `transfer` take the lease that was granted; their `_by_owner` forms take an owner text, which
+/// two processes may share.
 ///
 /// ```
 /// use std::time::Duration;
@@ -203,10 +204,32 @@ impl Leases {
         self.claim_from_dead_when(name, owner, ttl, dead)
     }
 
-    /// Prolongs a live lease of `owner` to at least `ttl` from now. It never shortens one and never revives one.
+    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives one.
     ///
-    /// Two processes may use one owner text, and then each would renew the other's lease: prefer
-    /// [`renew_exact`](Leases::renew_exact).
+    /// Owner and token must both match: a later grant to the same owner text is not renewed.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// assert!(matches!(db.renew(&lease, ttl)?, RenewResult::Renewed(_)));
+    ///
+    /// let later = litelease::now_ms() + 60_000;
+    /// db.at(later).claim("scheduler", "a", ttl)?; // the same owner text, another grant
+    /// let old = db.at(later).renew(&lease, ttl)?;
+    /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn renew(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(&lease.name, exactly(lease), ttl)
+    }
+
+    /// [`renew`](Leases::renew) for a caller that knows only the owner text: prolongs whichever lease `owner` has now.
+    ///
+    /// Two processes that use one owner text would renew each other's leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -215,18 +238,20 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.renew("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
+    /// assert!(matches!(db.renew_by_owner("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
     /// assert!(matches!(
-    ///     db.renew("scheduler", "b", ttl)?,
+    ///     db.renew_by_owner("scheduler", "b", ttl)?,
     ///     RenewResult::Rejected { reason: Reason::HeldBy, .. }
     /// ));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
+    pub fn renew_by_owner(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
         self.renew_when(name, any_grant_of(owner), ttl)
     }
 
-    /// Prolongs exactly this grant: owner and token must both match.
+    /// Ends this grant early. The next grant's token is still larger.
+    ///
+    /// Owner and token must both match: a later grant to the same owner text is not released.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -235,16 +260,16 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(db.renew_exact(&lease, ttl)?, RenewResult::Renewed(_)));
+    /// assert!(matches!(db.release(&lease)?, ReleaseResult::Released { .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn renew_exact(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl)
+    pub fn release(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
+        self.release_when(&lease.name, exactly(lease))
     }
 
-    /// Ends a live lease of `owner` early. The next grant's token is still larger.
+    /// [`release`](Leases::release) for a caller that knows only the owner text: ends whichever lease `owner` has now.
     ///
-    /// Prefer [`release_exact`](Leases::release_exact) where two processes may use one owner text.
+    /// Two processes that use one owner text would release each other's leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -253,32 +278,16 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.release("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
+    /// assert!(matches!(db.release_by_owner("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn release(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
+    pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
         self.release_when(name, any_grant_of(owner))
     }
 
-    /// Ends exactly this grant early: owner and token must both match.
+    /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(db.release_exact(&lease)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_exact(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease))
-    }
-
-    /// Hands a live lease of `owner` to `new_owner`, under a new token and for `ttl` from now.
-    ///
-    /// Owner and token change in one step: from it on the old owner's token is superseded. Inside a
+    /// Owner and token must both match. They change in one step, and the old token is superseded from then on. Inside a
     /// transaction of the caller's, the new token may be used only after COMMIT.
     ///
     /// ```
@@ -287,22 +296,22 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// db.claim("scheduler", "a", ttl)?;
-    /// let handed = db.transfer("scheduler", "a", "b", ttl)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let handed = db.transfer(&lease, "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn transfer(
         &self,
-        name: &str,
-        owner: &str,
+        lease: &LeaseInfo,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
     }
 
-    /// Hands exactly this grant to `new_owner`: owner and token must both match.
+    /// [`transfer`](Leases::transfer) for a caller that knows only the owner text: hands on whichever lease `owner` has
+    /// now.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -310,18 +319,19 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// let handed = db.transfer_exact(&lease, "b", ttl)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
+    /// db.claim("scheduler", "a", ttl)?;
+    /// let handed = db.transfer_by_owner("scheduler", "a", "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn transfer_exact(
+    pub fn transfer_by_owner(
         &self,
-        lease: &LeaseInfo,
+        name: &str,
+        owner: &str,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
     }
 
     /// The operator's way to end anybody's live lease. It raises the token too, so that the broken holder is
@@ -489,7 +499,7 @@ impl Leases {
     /// # let ttl = Duration::from_secs(30);
     /// let old = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
     /// let floor = db.restore_fence()?;
-    /// assert!(matches!(db.renew_exact(&old, ttl)?, RenewResult::Rejected { .. }));
+    /// assert!(matches!(db.renew(&old, ttl)?, RenewResult::Rejected { .. }));
     /// let lease = db.claim("scheduler", "b", ttl)?;
     /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == floor + 1));
     /// # Ok::<(), litelease::Error>(())

@@ -139,7 +139,7 @@ impl Tracker {
         let is_current =
             |owner: &str| !token.is_empty() && owner.split(' ').next_back() == Some(token);
         if let Some(lease) = db.inspect(name)?.filter(|lease| is_current(&lease.owner)) {
-            db.release_exact(&lease)?;
+            db.release(&lease)?;
         }
         Ok(())
     }

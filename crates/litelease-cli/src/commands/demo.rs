@@ -113,13 +113,13 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
             format!("progress refused: token {} is superseded by {newest}", lease.token)
         }
     })?;
-    say(&match db.renew_exact(&lease, TTL)? {
+    say(&match db.renew(&lease, TTL)? {
         RenewResult::Renewed(lease) => format!("renew    done, token {}", lease.token),
         RenewResult::Rejected { reason, current } => {
             format!("renew    rejected: token {} is {}", lease.token, why(reason, current))
         }
     })?;
-    say(&match db.release_exact(&lease)? {
+    say(&match db.release(&lease)? {
         ReleaseResult::Released { token, .. } => format!("release  done, token {token}"),
         ReleaseResult::Rejected { reason, current } => {
             format!("release  rejected: token {} is {}", lease.token, why(reason, current))

@@ -42,7 +42,7 @@ impl Grant {
 pub(crate) fn unless_told(db: &Litelease, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
-    Err(failure.adding(match db.release_exact(granted) {
+    Err(failure.adding(match db.release(granted) {
         Ok(ReleaseResult::Released { .. }) => {
             format!("the lease on {name} (token {token}) was released again")
         }
