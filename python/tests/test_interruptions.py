@@ -120,9 +120,9 @@ CASES = {
     "claim what is taken": Case(lambda db: db.claim("x", "b", 3600), claimed),
     "claim what is exhausted": Case(lambda db: db.claim("x", "b", 3600), at_the_end),
     "claim_from_dead": Case(lambda db: db.claim_from_dead("x", "b", 3600, dead=dead()), claimed),
-    "renew": Case(lambda db: db.renew("x", "a", 7200), claimed),
-    "release": Case(lambda db: db.release("x", "a"), claimed),
-    "transfer": Case(lambda db: db.transfer("x", "a", "b", 3600), claimed),
+    "renew": Case(lambda db: db.renew_by_owner("x", "a", 7200), claimed),
+    "release": Case(lambda db: db.release_by_owner("x", "a"), claimed),
+    "transfer": Case(lambda db: db.transfer_by_owner("x", "a", "b", 3600), claimed),
     "break_lease": Case(lambda db: db.break_lease("x"), claimed),
     "inspect": Case(lambda db: db.inspect("x"), claimed),
     "owner": Case(lambda db: db.owner("x"), claimed),
@@ -617,7 +617,7 @@ def test_real_signals_leave_nothing_behind(elsewhere: Callable[..., Any]) -> Non
                 notes.execute("CREATE TABLE notes (n)")
             acts: list[Callable[[], object]] = [
                 lambda: db.claim("x", "a", 30),
-                lambda: db.release("x", "a"),
+                lambda: db.release_by_owner("x", "a"),
                 lambda: db.restore_fence() if rng.random() < 0.01 else db.purge(0),
                 lambda: gate.admit("x", 1),
                 lambda: writes(writer),

@@ -61,7 +61,7 @@ def test_threads_that_share_a_connection_are_told_no_token_twice(tmp_path: Path)
             claimed = mine.claim("x", str(number), 30)
             if isinstance(claimed, Acquired):
                 told.append(claimed.lease.token)
-                assert isinstance(mine.release("x", str(number), token=claimed.lease.token), litelease.Released)
+                assert isinstance(mine.release(claimed.lease), litelease.Released)
 
     in_threads(4, work)
     assert len(told) == len(set(told)) > 10
@@ -134,9 +134,12 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     calls: list[Callable[[], object]] = [
         joined.bootstrap,
         lambda: joined.claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
-        lambda: joined.renew("x", "a", 30),
-        lambda: joined.release("x", "a"),
-        lambda: joined.transfer("x", "a", "b", 30),
+        lambda: joined.renew(litelease.LeaseInfo("x", "a", 1, 0), 30),
+        lambda: joined.release(litelease.LeaseInfo("x", "a", 1, 0)),
+        lambda: joined.transfer(litelease.LeaseInfo("x", "a", 1, 0), "b", 30),
+        lambda: joined.renew_by_owner("x", "a", 30),
+        lambda: joined.release_by_owner("x", "a"),
+        lambda: joined.transfer_by_owner("x", "a", "b", 30),
         lambda: joined.break_lease("x"),
         lambda: joined.inspect("x"),
         lambda: joined.owner("x"),

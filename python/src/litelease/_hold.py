@@ -17,7 +17,7 @@ from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
 from ._session import call, session_of
-from ._types import Acquired, Busy, InvalidTtl, LiteleaseError, Lost
+from ._types import Acquired, Busy, InvalidTtl, LeaseInfo, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
 _EXAMINE_EVERY = 0.25
@@ -80,7 +80,7 @@ class Held:
         if not self._reasons:
             db = self._open()
             try:
-                db.release(self.name, self.owner, token=self.token)
+                db.release(LeaseInfo(self.name, self.owner, self.token, 0))
             finally:
                 db.conn.close()
         self._ended = True
@@ -152,7 +152,10 @@ class Held:
             return  # the owner text may be another holder's, too
         db = self._open()
         with contextlib.closing(db.conn), contextlib.suppress(sqlite3.Error, LiteleaseError):
-            db.release(self.name, self.owner, token=token)
+            if token is None:
+                db.release_by_owner(self.name, self.owner)
+            else:
+                db.release(LeaseInfo(self.name, self.owner, token, 0))
 
     def _acquire(self, wait: float) -> float:
         deadline, examine_at = clock() + wait, 0.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ._leases import Litelease
 from ._session import start_thread
-from ._types import LiteleaseError, Rejected
+from ._types import LeaseInfo, LiteleaseError, Rejected
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -160,7 +160,7 @@ class Keeper:
         if kept.file != file_of(kept.path):
             return
         try:
-            self._connection(kept.path).release(kept.name, kept.owner, token=kept.token)
+            self._connection(kept.path).release(LeaseInfo(kept.name, kept.owner, kept.token, 0))
             warnings.warn(f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning)
         except (sqlite3.Error, LiteleaseError, ResourceWarning):
             pass  # then the lease ends by itself

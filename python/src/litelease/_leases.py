@@ -197,6 +197,23 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def renew(
+        self, lease: LeaseInfo, ttl: float | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
+    ) -> Renewed | Rejected:
+        """Prolongs this grant to at least ``ttl`` from now. It never shortens a lease and never revives one.
+
+        Owner and token must both match: a later grant to the same owner text is not renewed.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> lease = db.claim("scheduler", "a", ttl=30).lease
+        >>> type(db.renew(lease, ttl=60)).__name__
+        'Renewed'
+        """
+        name, owner, token = _grant(lease, "renew")
+        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, token)
+
+    @verb
+    def renew_by_owner(
         self,
         name: str,
         owner: str,
@@ -204,28 +221,39 @@ or SQLite has ended it after an error; begin it again
         *,
         ttl_ms: int | None = None,
         now_ms: int | None = None,
-        token: int | None = None,
     ) -> Renewed | Rejected:
-        """Prolongs a live lease. It never shortens one and never revives one. With ``token``, exactly that grant
-        is meant: two processes may use one owner text."""
-        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, token)
+        """Prolongs whichever lease ``owner`` has now, for a caller that knows only the owner text.
+
+        Two processes that use one owner text would renew each other's leases.
+        """
+        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, None)
 
     @verb
-    def release(
-        self, name: str, owner: str, *, now_ms: int | None = None, token: int | None = None
-    ) -> Released | Rejected:
-        """Ends a live lease early. With ``token``, exactly that grant is meant."""
+    def release(self, lease: LeaseInfo, *, now_ms: int | None = None) -> Released | Rejected:
+        """Ends this grant early. Owner and token must both match."""
+        return self._release(*_grant(lease, "release"), now_ms)
 
-        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Released | Rejected]:
-            decision = _ask(name, _RELEASE, row=row, owner=owner, now_ms=now, token=token)
-            if decision.outcome:
-                return decision, _rejected(name, decision, row, now)
-            return decision, Released(name, decision.token)
-
-        return self._change(name, None, now_ms, decide)
+    @verb
+    def release_by_owner(self, name: str, owner: str, *, now_ms: int | None = None) -> Released | Rejected:
+        """Ends whichever lease ``owner`` has now, for a caller that knows only the owner text."""
+        return self._release(name, owner, None, now_ms)
 
     @verb
     def transfer(
+        self,
+        lease: LeaseInfo,
+        new_owner: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Transferred | Rejected:
+        """Hands this grant to a new owner under a new token, in one step. Owner and token must both match."""
+        name, owner, token = _grant(lease, "transfer")
+        return self._transfer(name, owner, token, new_owner, _in_ms(name, ttl, ttl_ms), now_ms)
+
+    @verb
+    def transfer_by_owner(
         self,
         name: str,
         owner: str,
@@ -234,28 +262,9 @@ or SQLite has ended it after an error; begin it again
         *,
         ttl_ms: int | None = None,
         now_ms: int | None = None,
-        token: int | None = None,
     ) -> Transferred | Rejected:
-        """Hands a live lease to a new owner under a new token, with no moment in between."""
-        ttl_ms = _in_ms(name, ttl, ttl_ms)
-
-        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Transferred | Rejected]:
-            decision = _ask(
-                name,
-                _TRANSFER,
-                row=row,
-                owner=owner,
-                new_owner=new_owner,
-                ttl_ms=ttl_ms,
-                now_ms=now,
-                token=token,
-                floor=floor,
-            )
-            if decision.outcome:
-                return decision, _rejected(name, decision, row, now)
-            return decision, Transferred(LeaseInfo(name, new_owner, decision.token, decision.expires_at_ms))
-
-        return self._change(name, new_owner, now_ms, decide)
+        """Hands on whichever lease ``owner`` has now, for a caller that knows only the owner text."""
+        return self._transfer(name, owner, None, new_owner, _in_ms(name, ttl, ttl_ms), now_ms)
 
     @verb
     def break_lease(self, name: str, *, now_ms: int | None = None) -> Broken | Rejected:
@@ -420,6 +429,36 @@ or SQLite has ended it after an error; begin it again
             return decision, Renewed(LeaseInfo(name, owner, decision.token, decision.expires_at_ms))
 
         return self._change(name, owner, now_ms, decide)
+
+    def _release(self, name: str, owner: str, token: int | None, now_ms: int | None) -> Released | Rejected:
+        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Released | Rejected]:
+            decision = _ask(name, _RELEASE, row=row, owner=owner, now_ms=now, token=token)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Released(name, decision.token)
+
+        return self._change(name, None, now_ms, decide)
+
+    def _transfer(
+        self, name: str, owner: str, token: int | None, new_owner: str, ttl_ms: int, now_ms: int | None
+    ) -> Transferred | Rejected:
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Transferred | Rejected]:
+            decision = _ask(
+                name,
+                _TRANSFER,
+                row=row,
+                owner=owner,
+                new_owner=new_owner,
+                ttl_ms=ttl_ms,
+                now_ms=now,
+                token=token,
+                floor=floor,
+            )
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Transferred(LeaseInfo(name, new_owner, decision.token, decision.expires_at_ms))
+
+        return self._change(name, new_owner, now_ms, decide)
 
     def _change(
         self,
@@ -650,6 +689,14 @@ class _EpochNeeded(Exception):
     def __init__(self, token: int) -> None:
         super().__init__(token)
         self.token = token
+
+
+def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:
+    if not isinstance(lease, LeaseInfo):
+        raise TypeError(
+            f"{verb}() takes the lease that a claim granted, got {lease!r}: for a name and an owner there is {verb}_by_owner()"
+        )
+    return lease.name, lease.owner, lease.token
 
 
 def _check_floor(floor: int) -> None:

@@ -58,7 +58,7 @@ class Tracker:
         lease = db.inspect(name)
         # The token is the last word of the owner text, which tells the others who has it.
         if lease is not None and token and lease.owner.rpartition(" ")[2] == token:
-            db.release(name, lease.owner, token=lease.token)
+            db.release(lease)
 
     @contextlib.contextmanager
     def lock(self, name: str, expire: float = 60) -> Iterator[str]:
@@ -95,7 +95,7 @@ class Tracker:
         if not taken or not self.db_path.exists():
             return
         try:
-            self._open().release(name, taken[0])
+            self._open().release_by_owner(name, taken[0])
         except sqlite3.Error:
             taken.clear()  # it ends by itself, and trying again would wait as long again
             raise
