@@ -329,7 +329,7 @@ def test_in_a_transaction_of_the_callers_it_stays_theirs(name: str, end: str) ->
             db.conn.execute("BEGIN IMMEDIATE")
             db.conn.execute("CREATE TABLE mine (n)")
             tracer = Tracer(number)
-            is_interrupted, _ = attempt(lambda: case.act(db.joined()), tracer)
+            is_interrupted, _ = attempt(lambda: case.act(db.joining()), tracer)
             where = f"{name}, event {number}"
             assert db.conn.in_transaction, where
             assert savepoints_are_gone(db.conn), where
@@ -421,7 +421,7 @@ def test_a_debt_never_costs_the_caller_a_transaction_of_their_own() -> None:
             db.conn.execute("BEGIN IMMEDIATE")
             db.conn.execute("CREATE TABLE mine (n)")
             try:
-                db.joined().token("x")
+                db.joining().token("x")
             except LiteleaseError as error:
                 # It was interrupted between BEGIN and the savepoint that tells it from others.
                 assert "begin again" in str(error) and was_open

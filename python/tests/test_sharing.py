@@ -121,7 +121,7 @@ def test_a_connection_is_refused_in_a_forked_child(tmp_path: Path) -> None:
 def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     db = shared(tmp_path / "db")
     db.conn.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
-    joined = db.joined()
+    joined = db.joining()
     db.conn.execute("BEGIN IMMEDIATE")
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     db.conn.execute("INSERT INTO jobs VALUES (1)")
@@ -164,7 +164,7 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
         joined.hold("x")
     if CAN_LOAD:
         with pytest.raises(NotInTransaction):
-            Pools(db.conn).joined().register("p", 1)
+            Pools(db.conn).joining().register("p", 1)
     db.conn.execute("SAVEPOINT a")
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     db.conn.execute("RELEASE a")
@@ -196,10 +196,10 @@ def test_a_connection_without_autocommit_is_told_that_nothing_would_be_stored(tm
     plain = Litelease(sqlite3.connect(tmp_path / "db"))
     plain.bootstrap()
     for call in (db.bootstrap, lambda: db.claim("x", "a", 30), lambda: db.owner("x"), lambda: db.hold("x")):
-        with pytest.raises(AutocommitOff, match="autocommit=False.*joined"):
+        with pytest.raises(AutocommitOff, match="autocommit=False.*joining"):
             call()
     assert plain.token("x") is None
-    joined = db.joined()
+    joined = db.joining()
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     conn.commit()
     assert isinstance(plain.claim("x", "b", 30), Busy)

@@ -76,7 +76,7 @@ class Litelease(Fences):
         self._checked: tuple[tuple[int, int], bool] | None = None
         self._found: tuple[tuple[int, int], bool] | None = None
 
-    def joined(self) -> Litelease:
+    def joining(self) -> Litelease:
         """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
 
         SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle then
@@ -84,7 +84,7 @@ class Litelease(Fences):
 
         >>> db = Litelease(sqlite3.connect(":memory:", isolation_level=None))
         >>> db.bootstrap()
-        >>> in_tx = db.joined()
+        >>> in_tx = db.joining()
         >>> _ = db.conn.execute("BEGIN IMMEDIATE")
         >>> in_tx.claim("scheduler", "a", ttl=30).lease.token
         1

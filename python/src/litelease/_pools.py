@@ -49,7 +49,7 @@ class Pools:
         self._is_joined = False
         call(self._session, None, self._load)
 
-    def joined(self) -> Pools:
+    def joining(self) -> Pools:
         """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open."""
         joined = Pools(self.conn)
         joined._is_joined = True

@@ -301,7 +301,7 @@ def _check_boundary(connection: sqlite3.Connection, is_joined: bool) -> None:
     elif getattr(connection, "autocommit", None) is False:
         raise AutocommitOff(
             "this connection was opened with autocommit=False, so it is always inside a transaction and nothing counts before "
-            "conn.commit(): open another one without that for Litelease, or use Litelease(conn).joined() and commit yourself"
+            "conn.commit(): open another one without that for Litelease, or use Litelease(conn).joining() and commit yourself"
         )
 
 
