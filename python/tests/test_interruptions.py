@@ -119,7 +119,7 @@ CASES = {
     "claim with a mark": Case(lambda db: db.claim("y", "a", 3600), claimed_strongly, mode="delete"),
     "claim what is taken": Case(lambda db: db.claim("x", "b", 3600), claimed),
     "claim what is exhausted": Case(lambda db: db.claim("x", "b", 3600), at_the_end),
-    "claim_from_dead": Case(lambda db: db.claim_from_dead("x", "b", 3600, dead=dead()), claimed),
+    "claim_from_dead": Case(lambda db: db._claim_from_dead("x", "b", 3600, dead=dead()), claimed),
     "renew": Case(lambda db: db.renew_by_owner("x", "a", 7200), claimed),
     "release": Case(lambda db: db.release_by_owner("x", "a"), claimed),
     "transfer": Case(lambda db: db.transfer_by_owner("x", "a", "b", 3600), claimed),

@@ -113,7 +113,7 @@ class Verbs(Player):
             return told(db.claim(name, owner, ttl_ms=ttl, now_ms=now, min_token=step.number("above") or 0))
         if step.verb == "claim from dead":
             dead = LeaseInfo(name, words["from"], token or 0, 0)
-            return told(db.claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
+            return told(db._claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
         if step.verb == "renew":
             if token is None:
                 return told(db.renew_by_owner(name, owner, ttl_ms=ttl, now_ms=now))

@@ -133,7 +133,7 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     assert db.token("x") is None and db.token("y") is None
     calls: list[Callable[[], object]] = [
         joined.bootstrap,
-        lambda: joined.claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
+        lambda: joined._claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
         lambda: joined.renew(litelease.LeaseInfo("x", "a", 1, 0), 30),
         lambda: joined.release(litelease.LeaseInfo("x", "a", 1, 0)),
         lambda: joined.transfer(litelease.LeaseInfo("x", "a", 1, 0), "b", 30),

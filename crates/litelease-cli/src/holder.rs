@@ -71,8 +71,6 @@ fn user_name(uid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use litelease::HolderKind;
-
     use super::*;
 
     #[test]
@@ -87,10 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_is_found_and_a_successor_of_its_number_is_not() {
-        let me = Identity::new(HolderKind::Hold);
-        assert!(Holder::of(&me.to_string()).is_some_and(|holder| !holder.command.is_empty()));
-        let other = Identity { start: me.start.map(|start| start + 1), ..me };
+    fn a_running_process_is_found_and_a_successor_of_its_number_is_not() {
+        let parent = Identity::of_parent();
+        assert!(Holder::of(&parent.to_string()).is_some_and(|holder| !holder.command.is_empty()));
+        let other = Identity { start: parent.start.map(|start| start + 1), ..parent };
         assert!(Holder::of(&other.to_string()).is_none());
         assert!(Holder::of("worker-a").is_none());
     }

@@ -372,7 +372,7 @@ fn the_status_tells_user_command_and_since_when() {
     let (_, who, _) = told(&desk.run(&["who", "x"]));
     assert!(who.contains("the process is there: litelease run x -- sh -c"), "{who}");
     // A process that has the number of the holder, but is another one, is not shown for it.
-    let me = litelease::Identity::new(litelease::HolderKind::Hold);
+    let me = litelease::Identity::new(litelease_keeper::HolderKind::Hold);
     let other = litelease::Identity { start: me.start.map(|start| start + 1), ..me };
     acquired(desk.db().claim("z", &other.to_string(), LONG));
     let (_, z) = json(&desk, &["who", "z"]);

@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease::{ClaimResult, HoldOptions, HolderKind, Identity, Litelease, Liveness, PidScope};
+use litelease::{ClaimResult, HoldOptions, Identity, Litelease, Liveness};
+use litelease_keeper::{HolderKind, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
 

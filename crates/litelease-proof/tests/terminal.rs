@@ -208,7 +208,7 @@ fn whoever_waits_at_a_terminal_for_a_writer_is_told_which() {
 }
 
 fn host() -> String {
-    litelease::Identity::new(litelease::HolderKind::Hold).host
+    litelease::Identity::new(litelease_keeper::HolderKind::Hold).host
 }
 
 #[test]

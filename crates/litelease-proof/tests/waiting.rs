@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, Litelease, Waiter};
+use litelease::{ClaimResult, Litelease};
 use litelease_keeper::Bell;
+use litelease_keeper::Waiter;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");

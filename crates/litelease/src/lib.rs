@@ -49,6 +49,7 @@ mod single_writer;
 mod tracker;
 mod transaction;
 mod wait;
+mod watch;
 
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
@@ -64,7 +65,7 @@ pub use litelease_core::{
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
-pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
+pub use litelease_keeper::{Identity, Liveness, Loss};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
 };
@@ -74,6 +75,7 @@ pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use watch::Watch;
 
 /// The system clock as Litelease reads it: Unix time in milliseconds.
 ///

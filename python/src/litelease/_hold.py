@@ -168,7 +168,7 @@ class Held:
                 if isinstance(answer, Busy) and start >= examine_at:
                     examine_at = start + _EXAMINE_EVERY
                     if _library.is_dead(answer.current.owner):
-                        answer = db.claim_from_dead(self.name, self.owner, self._ttl, dead=answer.current)
+                        answer = db._claim_from_dead(self.name, self.owner, self._ttl, dead=answer.current)
                 if isinstance(answer, Acquired):
                     self.token = answer.lease.token
                     return start

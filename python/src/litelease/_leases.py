@@ -152,7 +152,7 @@ or SQLite has ended it after an error; begin it again
         return self._change(name, owner, now_ms, decide)
 
     @verb
-    def claim_from_dead(
+    def _claim_from_dead(
         self,
         name: str,
         owner: str,
@@ -170,7 +170,7 @@ or SQLite has ended it after an error; begin it again
         >>> db = Litelease(sqlite3.connect(":memory:"))
         >>> db.bootstrap()
         >>> dead = db.claim("scheduler", "a", ttl=30).lease
-        >>> db.claim_from_dead("scheduler", "b", ttl=30, dead=dead).lease.token
+        >>> db._claim_from_dead("scheduler", "b", ttl=30, dead=dead).lease.token
         2
         """
         if not isinstance(owner, str):

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{LeaseRow, Litelease, Status, Waiter, nap};
+use litelease::{LeaseRow, Litelease, Status};
 use serde_json::json;
 
 use crate::Common;
@@ -29,11 +29,11 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    let waiter = Waiter::at(&database::path(common)?);
+    let watch = db.watch();
     let begin = Instant::now();
     let mut known = BTreeMap::new();
     loop {
-        let heard = waiter.heard();
+        let seen = watch.changes();
         database::check_moved(&db)?;
         let now = look(&db, &args.names)?;
         for (name, listed) in &now {
@@ -49,7 +49,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         if left.is_zero() {
             return Ok(code::OK);
         }
-        waiter.nap(heard, nap(next_ms.saturating_sub(now_ms), left));
+        watch.wait(seen, next_ms, left);
     }
 }
 
