@@ -16,13 +16,13 @@ use crate::{
     RenewResult, Result, TransferResult,
 };
 
-/// The verbs on leases, as every handle of this crate has them.
+/// The verbs on leases. Every handle of this crate has them.
 ///
-/// It is reached through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
-/// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ in who owns the
-/// transaction and not in what a claim is. Each verb reads the system clock once it holds the write lock;
-/// through [`at`](Leases::at) it takes the time that the caller gives instead.
-/// `renew`, `release` and `transfer` take the lease that was granted; their `_by_owner` forms take an owner text, which
+/// Reach it through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
+/// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ only in
+/// who owns the transaction. Each verb reads the system clock once it holds the write lock; through
+/// [`at`](Leases::at) it takes the time that the caller gives instead. `renew`, `release` and
+/// `transfer` take the lease that was granted; their `_by_owner` forms take an owner text, which
 /// two processes may share.
 ///
 /// ```
@@ -84,7 +84,8 @@ pub struct LeasesAt<'l> {
 impl Leases {
     /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
     ///
-    /// They decide and write as if the system clock said `now_ms`. The handle itself still reads the clock.
+    /// They decide and write as if the system clock said `now_ms`. The handle itself still reads
+    /// the clock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -103,13 +104,15 @@ impl Leases {
         LeasesAt { leases, borrowed: PhantomData }
     }
 
-    /// Creates the lease table if it is missing, and checks it strictly if it is there.
+    /// Creates the lease table if it is missing; otherwise checks it strictly.
     ///
-    /// On a database that has the right table this changes nothing, with one exception: outside a transaction it records
-    /// the present boot of the machine, once, so that no power cut can take that. From then on all grants of this boot are
-    /// in order after a power cut, whatever the `synchronous` of the connection that makes them. So call it at every start.
+    /// Call it at every start. If the table is there, it changes nothing, with one exception:
+    /// outside a transaction it durably records the present boot of the machine, once. From then on
+    /// all grants of this boot stay in order after a power cut, whatever the `synchronous` setting
+    /// of the connection that makes them.
     ///
-    /// It may run inside a transaction, but there it records nothing: it cannot be made durable.
+    /// Inside a transaction it does not record the boot, because it could not make the record
+    /// durable.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -125,14 +128,15 @@ impl Leases {
 
     /// Grants `name` to `owner` for `ttl`, if nobody has it.
     ///
-    /// A live lease is `Busy`, whoever asks, the same owner too. Inside a transaction of the caller's, the token
-    /// is the caller's only after COMMIT; open such a transaction with `BEGIN IMMEDIATE`, or the claim may fail
-    /// with SQLite's own BUSY.
+    /// Returns `Busy` while a lease is live, also to its own owner. Inside a transaction of the
+    /// caller's, use the token only after COMMIT, and open the transaction with `BEGIN IMMEDIATE`:
+    /// otherwise the claim may fail with SQLITE_BUSY.
     ///
-    /// One case is not in order after a power cut: a claim inside a transaction that the caller has begun, on a connection
-    /// whose commits a power cut can take, in a boot that nobody has recorded. [`bootstrap`](Leases::bootstrap) records it,
-    /// and so do [`transaction`](crate::Litelease::transaction), a [`SingleWriter`](crate::SingleWriter) and a claim outside
-    /// a transaction on such a connection.
+    /// After a power cut, tokens may be out of order in one case: a claim inside a transaction that
+    /// the caller has begun, on a connection whose commits a power cut can lose, in a boot that is
+    /// not recorded. [`bootstrap`](Leases::bootstrap) records the boot, and so do
+    /// [`transaction`](crate::Litelease::transaction), a [`SingleWriter`](crate::SingleWriter) and
+    /// a claim outside a transaction on such a connection.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -149,12 +153,12 @@ impl Leases {
         self.claim_when(name, owner, ttl, 0)
     }
 
-    /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
+    /// Claims like [`claim`](Leases::claim), with a token larger than `min_token`.
     ///
-    /// For a file that may be older than what it protects, such as one restored from a backup. As with any
-    /// claim, inside a transaction the token is the caller's only after COMMIT. A `min_token` of a later epoch than the file's
-    /// is recorded first, as a boot is; inside a transaction of the caller's it cannot be, so call [`raise`](Leases::raise)
-    /// before.
+    /// Use it for a file that may be older than what it protects, such as one restored from a
+    /// backup. Inside a transaction, use the token only after COMMIT. If `min_token` belongs to a
+    /// later epoch than the file's, that epoch is recorded first; inside a transaction of the
+    /// caller's this is impossible, so call [`raise`](Leases::raise) before.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -175,11 +179,12 @@ impl Leases {
         self.claim_when(name, owner, ttl, min_token)
     }
 
-    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit, under a new token.
-    /// Returns `Busy` if another grant is live by now.
+    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit,
+    /// under a new token. Returns `Busy` if another grant is live by now.
     ///
-    /// Hidden, because [`hold`](crate::Litelease::hold), [`claim_wait`](crate::Litelease::claim_wait) and
-    /// `litelease run` examine holders by themselves; public for the scenarios, which play every row of the rule.
+    /// Hidden, because [`hold`](crate::Litelease::hold),
+    /// [`claim_wait`](crate::Litelease::claim_wait) and `litelease run` examine holders by
+    /// themselves; public for the scenarios, which play every row of the rule.
     #[doc(hidden)]
     pub fn claim_from_dead(
         &self,
@@ -191,7 +196,8 @@ impl Leases {
         self.claim_from_dead_when(name, owner, ttl, dead)
     }
 
-    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives one.
+    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives
+    /// one.
     ///
     /// Owner and token must both match: a later grant to the same owner text is not renewed.
     ///
@@ -214,7 +220,8 @@ impl Leases {
         self.renew_when(&lease.name, exactly(lease), ttl)
     }
 
-    /// [`renew`](Leases::renew) for a caller that knows only the owner text: prolongs whichever lease `owner` has now.
+    /// Prolongs whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`renew`](Leases::renew).
     ///
     /// Two processes that use one owner text would renew each other's leases.
     ///
@@ -254,7 +261,8 @@ impl Leases {
         self.release_when(&lease.name, exactly(lease))
     }
 
-    /// [`release`](Leases::release) for a caller that knows only the owner text: ends whichever lease `owner` has now.
+    /// Ends whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`release`](Leases::release).
     ///
     /// Two processes that use one owner text would release each other's leases.
     ///
@@ -274,8 +282,9 @@ impl Leases {
 
     /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
     ///
-    /// Owner and token must both match. They change in one step, and the old token is superseded from then on. Inside a
-    /// transaction of the caller's, the new token may be used only after COMMIT.
+    /// Owner and token must both match. They change in one step, and the old token is superseded
+    /// from then on. Inside a transaction of the caller's, the new token may be used only after
+    /// COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -297,8 +306,8 @@ impl Leases {
         self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
     }
 
-    /// [`transfer`](Leases::transfer) for a caller that knows only the owner text: hands on whichever lease `owner` has
-    /// now.
+    /// Hands on whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`transfer`](Leases::transfer).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -321,10 +330,10 @@ impl Leases {
         self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
     }
 
-    /// The operator's way to end anybody's live lease. It raises the token too, so that the broken holder is
-    /// superseded at once and not only when somebody else claims.
+    /// Ends any holder's live lease, for operators. It also raises the token, so that the holder is
+    /// superseded at once and not only at the next claim.
     ///
-    /// (`break` is a word of the language; everywhere else the verb is called that.)
+    /// (In SQL and in the command the verb is called `break`, which is a keyword in Rust.)
     ///
     /// ```
     /// # use std::time::Duration;
@@ -341,7 +350,7 @@ impl Leases {
         self.break_when(name)
     }
 
-    /// The live lease on `name`, if there is one. Takes no write lock.
+    /// Returns the live lease on `name`, if there is one. Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -357,7 +366,7 @@ impl Leases {
         lift(self.verbs()?.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
-    /// Who has `name` right now. Takes no write lock.
+    /// Returns the owner of the live lease on `name`, if there is one. Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -373,7 +382,7 @@ impl Leases {
         lift(self.verbs()?.inspect(name, self.when, |lease| lease.owner.into()))
     }
 
-    /// The newest token of `name`, whether its lease is live or not. Takes no write lock.
+    /// Returns the newest token of `name`, whether its lease is live or not. Takes no write lock.
     ///
     /// A holder whose token is smaller has been superseded.
     ///
@@ -392,7 +401,8 @@ impl Leases {
         lift(self.verbs()?.token(name))
     }
 
-    /// All names that were ever granted and not purged since, live or not, in their order. Takes no write lock.
+    /// Lists all names that were ever granted and not purged since, live or not, sorted by name.
+    /// Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -410,10 +420,11 @@ impl Leases {
         lift(self.verbs()?.list())
     }
 
-    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds), and
-    /// answers how many.
+    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
+    /// milliseconds), and returns how many.
     ///
-    /// The same commit raises the file's token floor to the largest token deleted, so that no number returns.
+    /// The same commit raises the file's token floor to the largest token deleted, so that no token
+    /// is ever granted again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -430,10 +441,12 @@ impl Leases {
         lift(self.verbs()?.purge(before_ms, self.when))
     }
 
-    /// Raises the floor of the file: every token granted from now on, of any name, is larger than `floor`.
+    /// Raises the floor of the file: every token granted from now on, of any name, is larger than
+    /// `floor`.
     ///
-    /// For a file that may be older than what it protects, when the largest token seen elsewhere is known. Tokens
-    /// that are in the file already stay as they are; [`restore_fence`](Leases::restore_fence) raises those too.
+    /// Use it for a file that may be older than what it protects, if you know the largest token
+    /// seen elsewhere. Tokens that are in the file already stay as they are;
+    /// [`restore_fence`](Leases::restore_fence) raises those too.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -450,8 +463,8 @@ impl Leases {
         lift(self.verbs()?.raise(floor))
     }
 
-    /// Raises the token of one name above `floor`, and ends its lease if it is live: whoever has a token up to the
-    /// floor is superseded at once, and the next grant is larger.
+    /// Raises the token of one name above `floor`, and ends its lease if it is live. Holders of
+    /// tokens up to the floor are superseded at once, and the next grant is larger.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -468,15 +481,18 @@ impl Leases {
         lift(self.verbs()?.raise_name(name, floor, self.when))
     }
 
-    /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+    /// Fences off everything that was granted before this file was restored from a backup, and
+    /// returns the new floor.
     ///
-    /// Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
-    /// every token and the floor far above all that can have been granted since the backup was made: by 2⁴⁶, which
-    /// is more than 16,000 boots of the machine with 2³² grants each. There is room for 127 such calls below 2⁵³, where
-    /// JavaScript and JSON have every number, and for 131,000 in all.
+    /// Call it once, after putting the backup in place and before any program uses it. It ends
+    /// every lease, and raises every token and the floor by 2⁴⁶, far above everything that can have
+    /// been granted since the backup was made: that is more than 16,000 boots of the machine with
+    /// 2³² grants each. There is room for 127 such calls below 2⁵³, the limit of exact integers in
+    /// JavaScript and JSON, and for 131,000 in all.
     ///
-    /// Where the system has no boot id, each start of a process takes an epoch, and so this is
-    /// [`LargestTokenNeeded`](crate::Error::LargestTokenNeeded): use [`restore_fence_above`](Leases::restore_fence_above).
+    /// Where the system has no boot id, each start of a process takes an epoch, and this fails with
+    /// [`LargestTokenNeeded`](crate::Error::LargestTokenNeeded): use
+    /// [`restore_fence_above`](Leases::restore_fence_above).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -495,8 +511,8 @@ impl Leases {
         lift(self.verbs()?.restore_fence(None, self.when))
     }
 
-    /// [`restore_fence`](Leases::restore_fence) that raises tokens far above `token` as well: the largest one that was seen
-    /// anywhere, in a log or in a gate; 0 if none was.
+    /// Fences off like [`restore_fence`](Leases::restore_fence), and raises tokens far above
+    /// `token` as well: the largest one that was seen anywhere, in a log or in a gate, or 0.
     ///
     /// ```
     /// # use litelease::*;
@@ -510,7 +526,8 @@ impl Leases {
         lift(self.verbs()?.restore_fence(Some(token), self.when))
     }
 
-    /// Returns what the file knows of its epoch: how far tokens have come, and whether the present boot is recorded.
+    /// Returns what the file knows of its epoch: how far tokens have come, and whether the present
+    /// boot is recorded.
     ///
     /// ```
     /// # use litelease::*;
@@ -524,8 +541,8 @@ impl Leases {
         lift(self.verbs()?.epoch())
     }
 
-    /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases. Returns whether
-    /// it is recorded.
+    /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases.
+    /// Returns whether it is recorded.
     pub(crate) fn record_boot(&self) -> Result<bool> {
         lift(self.shared.store.record_boot_before_transaction())
     }
@@ -535,10 +552,11 @@ impl Leases {
         self.shared.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
     }
 
-    /// The verbs on a connection.
+    /// Returns the verbs on a connection.
     ///
     /// # Safety
-    /// They must be dropped before the connection is closed, and used by one thread at a time with it.
+    /// The result must be dropped before the connection is closed, and only one thread at a time
+    /// may use either.
     pub(crate) unsafe fn on(connection: Connection, kind: Kind) -> Self {
         let (store, notifier) = (Store::new(connection), Notifier::default());
         Leases { shared: Rc::new(Shared { store, notifier, kind }), when: When::Now }
@@ -557,12 +575,12 @@ impl Leases {
         self.when
     }
 
-    /// The store, for everything but a verb.
+    /// Returns the store, for everything but a verb.
     pub(crate) fn store(&self) -> &Store {
         &self.shared.store
     }
 
-    /// The store, for a verb: an error where the handle demands a transaction and none is open.
+    /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
         match self.shared.kind {
             Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
@@ -570,7 +588,7 @@ impl Leases {
         }
     }
 
-    /// A transaction of ours has committed: whatever was freed in it is free now.
+    /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed(&self.shared.store);
     }
@@ -663,8 +681,8 @@ fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 
-/// A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for. One beyond 64
-/// bits becomes the largest, which the rule refuses as an overflow at any time after 1970.
+/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond
+/// 64 bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
 pub(crate) fn in_ms(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

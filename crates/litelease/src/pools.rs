@@ -8,11 +8,11 @@ use crate::error::lift;
 use crate::leases::in_ms;
 use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 
-/// The verbs on pools, on whichever handle they were asked for.
+/// The verbs on pools, through any handle.
 ///
-/// A pool is `count` numbered slots. Borrowing lends out the lowest free one for a bounded time, under a fencing
-/// token that is larger than every earlier one of any pool in the file. An id is any text; that of a pool which is
-/// also served over HTTP is a UUID in lower case.
+/// A pool is `count` numbered slots. Borrowing lends out the lowest free one for a bounded time,
+/// under a fencing token that is larger than every earlier one of any pool in the file. An id is
+/// any text; if the pool is also served over HTTP, it is a UUID in lower case.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -36,7 +36,8 @@ pub struct Pools<'l> {
 /// For a server that makes many changes in one commit.
 #[doc(hidden)]
 impl Litelease {
-    /// Opens a transaction of which either all or nothing will do: the caller rolls back if anything in it fails.
+    /// Opens a transaction of which either all or nothing will do: the caller rolls back if
+    /// anything in it fails.
     pub fn begin_batch(&self) -> Result<()> {
         lift(self.store().begin_batch())
     }
@@ -53,7 +54,7 @@ impl Litelease {
 }
 
 impl Leases {
-    /// The verbs on pools of numbered slots, in this handle's connection and transaction.
+    /// Returns the verbs on pools of numbered slots, in this handle's connection and transaction.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -95,7 +96,8 @@ impl Pools<'_> {
 
     /// Makes a pool of `count` slots (0 to 1,000,000), or changes how many it has.
     ///
-    /// Making it smaller takes nothing from anybody; nothing more is lent out until fewer than `count` are.
+    /// If the pool gets smaller, borrowers keep their slots; no further slot is lent until fewer
+    /// than `count` are in use.
     ///
     /// ```
     /// # use litelease::*;
@@ -109,7 +111,8 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.pool(id, count, self.when))
     }
 
-    /// How many slots a pool has and how many are lent out, if there is such a pool. Takes no write lock.
+    /// Returns how many slots a pool has and how many are lent out, if there is such a pool. Takes
+    /// no write lock.
     ///
     /// ```
     /// # use litelease::*;
@@ -124,7 +127,7 @@ impl Pools<'_> {
 
     /// Borrows the lowest free slot for `ttl`, if there is one.
     ///
-    /// As with a claim, inside a transaction slot and token are the caller's only after COMMIT.
+    /// Inside a transaction, use slot and token only after COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -143,7 +146,7 @@ impl Pools<'_> {
         self.borrow_with(id, ttl, BorrowOptions::new())
     }
 
-    /// [`borrow`](Pools::borrow) with a note for operators or an idempotency key.
+    /// Borrows like [`borrow`](Pools::borrow), with a note for operators or an idempotency key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -167,7 +170,8 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), self.when, options))
     }
 
-    /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.
+    /// Returns a slot to its pool. The answer is whether the borrower still had it; returning twice
+    /// is harmless.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -185,7 +189,8 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.return_slot(id, lease, self.when))
     }
 
-    /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. None if it is over.
+    /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. Returns
+    /// `None` if the lease is over.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -203,8 +208,8 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), self.when))
     }
 
-    /// The slot of a lease, whether its time is up or not; `expires_at_ms` tells. None once it was returned, or
-    /// lent to somebody else.
+    /// Returns the slot of a lease, also after its expiry (see `expires_at_ms`). Returns `None`
+    /// once it was returned or lent again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -221,7 +226,7 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.slot(id, lease))
     }
 
-    /// The slots that are lent out, in the order of their positions, without the UUIDs of their leases.
+    /// Lists the slots that are lent out, by position, without the UUIDs of their leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -238,7 +243,8 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.slots(id, self.when))
     }
 
-    /// When the next lease of a pool ends by itself, if it has one: then it is worth borrowing again.
+    /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
+    /// borrow again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -255,9 +261,10 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.next_expiry(id))
     }
 
-    /// The newest token of any pool of the file, or the file's floor if that is larger: every later one exceeds it.
+    /// Returns the newest token of any pool of the file, or the file's floor if that is larger.
+    /// Every later token is larger.
     ///
-    /// Whoever remembers it elsewhere can tell a file that was restored from a backup.
+    /// A program that stores it elsewhere can detect a file that was restored from a backup.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -274,9 +281,9 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.newest_pool_token())
     }
 
-    /// Deletes a pool. What is lent out is nobody's any more. Answers whether there was such a pool.
+    /// Deletes a pool and ends its leases. Returns whether there was such a pool.
     ///
-    /// Its tokens are never given again, also not to a pool that is registered under the same id.
+    /// Its tokens are never granted again, not even if a pool is registered under the same id.
     ///
     /// ```
     /// # use std::time::Duration;

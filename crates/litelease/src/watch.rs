@@ -1,4 +1,5 @@
-//! Watching a file for changes by any process, for callers that look again when something may have happened.
+//! Watching a file for changes by any process, for callers that look again when something may have
+//! happened.
 
 use std::path::Path;
 use std::time::Duration;
@@ -35,8 +36,8 @@ pub struct Watch {
 impl Litelease {
     /// Starts to watch the file for changes by any process.
     ///
-    /// Releases through this crate are noticed within a millisecond or so, other writes soon. Where the system
-    /// cannot tell, [`wait`](Watch::wait) returns after a tenth of a second.
+    /// Releases through this crate are noticed within a millisecond or so, other writes soon. Where
+    /// the system cannot tell, [`wait`](Watch::wait) returns after a tenth of a second.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -62,8 +63,8 @@ impl Watch {
         self.waiter.as_ref().map_or(0, Waiter::heard)
     }
 
-    /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for `timeout`,
-    /// whichever comes first, and never longer than half a second.
+    /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for
+    /// `timeout`, whichever comes first, and never longer than half a second.
     pub fn wait(&self, seen: u32, until_ms: i64, timeout: Duration) {
         let time = nap(until_ms.saturating_sub(crate::now_ms()), timeout);
         match &self.waiter {
