@@ -1,7 +1,8 @@
 //! `litelease demo`: the zombie story, played with real processes.
 //!
-//! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and believes in its
-//! lease. Its old token gives it away, and the guarded table refuses what it writes.
+//! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and
+//! believes in its lease. Its old token gives it away, and the guarded table refuses what it
+//! writes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{CYAN, YELLOW, say};
 
-/// Tell the story of a stopped process and its successor, with real processes
+/// Show what happens to a stopped process and its successor, with real processes
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Plays this worker of the story
@@ -174,7 +175,8 @@ impl Worker {
     }
 
     fn signal(&self, signal: c_int) {
-        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is still its own.
+        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is
+        // still its own.
         unsafe { libc::kill(self.child.id() as pid_t, signal) };
     }
 }

@@ -52,7 +52,7 @@ fn is_free(name: &str, common: &Common, similar: Option<String>) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Waits until nobody has the name. The answer is who still has it when the time is over.
+/// Waits until nobody has the name. Returns the holder if the time is over before.
 fn until_free(db: &Litelease, args: &Args) -> Result<Option<LeaseInfo>> {
     let begin = Instant::now();
     let watch = db.watch();
