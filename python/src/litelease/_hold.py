@@ -107,34 +107,34 @@ class Held:
     # What the keeper calls.
 
     def look(self, now: float) -> bool:
-        """Whether it is still trusted at ``now``; once it is not, it is lost for good."""
+        """Checks whether it is still trusted at ``now``; once it is not, it is lost for good."""
         if not self._reasons and now >= self.trusted_until:
             self._reasons.append(self._trouble or "it could not be renewed in time")
         return not self._reasons
 
     def renewed(self, start: float, due: float) -> None:
-        """A renewal that was begun at ``start`` went well. One that answers late does not prolong trust."""
+        """Notes that a renewal begun at ``start`` succeeded. A late answer does not prolong trust."""
         if self.look(clock()):
             self.trusted_until, self.due, self._trouble = start + self._ttl - self._margin, due, None
 
     def refused(self, reason: str) -> None:
-        """The row says that it is over."""
+        """Notes that the row says that the lease is over."""
         self._reasons.append(reason)
         self.lost.set()
 
     def failed(self, trouble: str) -> None:
-        """A renewal failed. It is tried again as long as there is trust."""
+        """Notes that a renewal failed. It is tried again as long as there is trust."""
         self._trouble = f"cannot renew: {trouble}"
         self.due = clock() + min(max(self._ttl / 20, 0.01), 0.25)
         self.look(clock())
 
     def was_replaced(self) -> bool:
-        """Whether the file is another one than was claimed in."""
+        """Checks whether the file was replaced since the claim."""
         return _keeper.file_of(self._path) != self._file
 
     @property
     def ttl(self) -> float:
-        """How long each renewal is good for."""
+        """Returns how long each renewal lasts."""
         return self._ttl
 
     _trouble: str | None = None

@@ -77,10 +77,10 @@ class Litelease(Fences):
         self._found: tuple[tuple[int, int], bool] | None = None
 
     def joining(self) -> Litelease:
-        """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
+        """Returns the same verbs for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
 
-        SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle then
-        stores the next claim by itself, although what it was to be part of is gone.
+        SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle would
+        then commit the next claim alone.
 
         >>> db = Litelease(sqlite3.connect(":memory:", isolation_level=None))
         >>> db.bootstrap()
@@ -101,7 +101,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def bootstrap(self) -> None:
-        """Creates the lease table if it is missing, and checks it strictly if it is there.
+        """Creates the lease table if it is missing; otherwise checks it strictly.
 
         Call it at every start, outside a transaction: it also records the present boot of the machine, so that no power cut
         can take that. From then on all grants of this boot are in order after one, whatever the ``synchronous`` of the
@@ -268,7 +268,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def break_lease(self, name: str, *, now_ms: int | None = None) -> Broken | Rejected:
-        """The operator's: ends anybody's live lease and raises the token."""
+        """Ends any holder's live lease and raises the token, for operators."""
 
         def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Broken | Rejected]:
             decision = _ask(name, _BREAK, row=row, now_ms=now, floor=floor)
@@ -281,24 +281,24 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def inspect(self, name: str, *, now_ms: int | None = None) -> LeaseInfo | None:
-        """The live lease on ``name``, if there is one. Takes no write lock."""
+        """Returns the live lease on ``name``, if there is one. Takes no write lock."""
         return self._live(name, now_ms)
 
     @verb
     def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
-        """Who has ``name`` right now. Takes no write lock."""
+        """Returns the owner of the live lease on ``name``, if there is one. Takes no write lock."""
         lease = self._live(name, now_ms)
         return lease.owner if lease else None
 
     @verb
     def token(self, name: str) -> int | None:
-        """The newest token of ``name``, live or not. Takes no write lock."""
+        """Returns the newest token of ``name``, live or not. Takes no write lock."""
         return self._newest(name)
 
     @verb
     def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
-        """Deletes the rows of names that have not been live since then, and answers how many. No token of theirs
-        ever returns."""
+        """Deletes the rows of names that have not been live since then, and returns how many. Their tokens are never
+        granted again."""
 
         def work() -> int:
             has_epoch = self._check()
@@ -357,7 +357,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def restore_fence(self, *, above: int | None = None) -> int:
-        """Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+        """Fences off everything that was granted before this file was restored from a backup, and returns the new floor.
 
         Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
         every token and the floor far above all that can have been granted since the backup was made, and above the token
@@ -525,7 +525,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def _has_recorded_boot(self) -> bool:
-        """Whether the present boot is recorded, so that no power cut can take that."""
+        """Checks whether the present boot is durably recorded."""
         return not self._epoch(self._check(), 0, wish=_TO_RECORD).writes
 
     def _epoch(self, has_epoch: bool, number: int, *, wish: int = 0) -> _library.Epoch:
@@ -544,7 +544,7 @@ or SQLite has ended it after an error; begin it again
         return epoch
 
     def _file(self) -> str:
-        """The path of the main database; empty for one in memory."""
+        """Returns the path of the main database; empty for one in memory."""
         (file,) = self._run("file")[0] or (None,)
         return _as_text(file or "")
 
@@ -566,7 +566,7 @@ or SQLite has ended it after an error; begin it again
         self._run("keep_epoch", _FORMAT, floor, boot)
 
     def _synchronous(self) -> int:
-        """The caller's ``synchronous``, also while it is raised."""
+        """Returns the caller's ``synchronous``, also while it is raised."""
         level = self._session.level
         if level is None:
             ((level,),) = self._run("synchronous")
@@ -628,7 +628,7 @@ or SQLite has ended it after an error; begin it again
         self._keep(has_epoch, self._epoch(has_epoch, 0, wish=_TO_RECORD))
 
     def _check(self) -> bool:
-        """Makes sure that the tables are ours. Answers whether the file keeps an epoch.
+        """Checks that the tables are ours. Returns whether the file has an epoch.
 
         A schema that was found right stays so until SQLite gives it another number. Not in a transaction, though: if that
         is rolled back, another schema will get the number.
@@ -705,12 +705,12 @@ def _check_floor(floor: int) -> None:
 
 
 def _time(at_ms: int | None) -> int:
-    """The time that was given, or the system clock's: Unix time in milliseconds."""
+    """Returns the given time, or the system clock's: Unix time in milliseconds."""
     return at_ms if at_ms is not None else _library.now_ms()
 
 
 def _in_ms(name: str, ttl: float | None, ttl_ms: int | None) -> int:
-    """A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for."""
+    """Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early."""
     if (ttl is None) == (ttl_ms is None):
         raise TypeError("give either ttl (seconds) or ttl_ms (milliseconds)")
     if ttl_ms is None:
@@ -739,7 +739,7 @@ def _ask(name: str, verb: int, *, now_ms: int, **question: Any) -> _library.Deci
 
 
 def _valid(name: str, found: tuple[Any, ...]) -> tuple[int, str | None, int, int | None]:
-    """A loaded row: its rowid, owner, token and expiry, if they are of the right types."""
+    """Returns rowid, owner, token and expiry of a loaded row, if they are of the right types."""
     rowid, owner, token, expiry, *types = found
     owner_type, token_type, expiry_type, name_type = (_as_text(kind) for kind in types)
     fits = token_type == "integer" and token >= 1 and name_type == "text"
@@ -749,7 +749,7 @@ def _valid(name: str, found: tuple[Any, ...]) -> tuple[int, str | None, int, int
 
 
 def _as_text(value: Any) -> str:
-    """Text, also where the caller's connection makes bytes of it."""
+    """Converts a value to text, also if the caller's connection returns bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
