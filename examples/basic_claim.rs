@@ -28,7 +28,7 @@ fn main() -> litelease::Result<()> {
         std::thread::sleep(Duration::from_millis(100));
 
         // Stay the owner while there is work, and stop as soon as somebody else is.
-        lease = match db.renew_exact(&lease, TTL)? {
+        lease = match db.renew(&lease, TTL)? {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { reason, .. } => {
                 println!("lost the lease: {reason}");
@@ -37,7 +37,7 @@ fn main() -> litelease::Result<()> {
         };
     }
 
-    db.release_exact(&lease)?;
+    db.release(&lease)?;
     println!("done");
     Ok(())
 }

@@ -21,7 +21,7 @@ def main(path: str) -> None:
     db.conn.execute("INSERT INTO orders (text) VALUES ('by a')")
 
     # a is paused, and its lease is handed to b. Then a wakes up.
-    successor = db.transfer("order-writer", "a", "b", ttl=30).lease
+    successor = db.transfer(lease, "b", ttl=30).lease
     try:
         db.conn.execute("INSERT INTO orders (text) VALUES ('late, by a')")
     except sqlite3.IntegrityError as error:
@@ -29,7 +29,7 @@ def main(path: str) -> None:
         print(f"refused: {error}")
 
     print(db.conn.execute("SELECT count(*) FROM orders").fetchone()[0], "order stored")
-    db.release("order-writer", "b", token=successor.token)
+    db.release(successor)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ fn main() -> litelease::Result<()> {
     }
     tx.conn()
         .execute("UPDATE batches SET imported_under = ?1 WHERE id = ?2", (lease.token, batch))?;
-    tx.release_exact(&lease)?;
+    tx.release(&lease)?;
     tx.commit()?;
     println!("batch {batch} is imported, and the lease released, in one commit");
     Ok(())

@@ -48,8 +48,8 @@ pub(crate) fn borrows() -> Result<Series> {
     let times = in_turns(&mut pools, |db| {
         let (start, pools) = (cpu(), db.pools());
         for _ in 0..CALLS {
-            let lent = pools.borrow_at("p", TTL, 100)?.ok_or("the pool is full")?;
-            pools.return_slot_at("p", &lent.lease_id, 100)?;
+            let lent = pools.at(100).borrow("p", TTL)?.ok_or("the pool is full")?;
+            pools.at(100).return_slot("p", &lent.lease_id)?;
         }
         Ok(micros(start))
     })?;
@@ -97,7 +97,7 @@ impl Claims {
         let start = cpu();
         for name in &names {
             self.now_ms += 2;
-            match self.db.claim_at(name, "worker-b", TTL, self.now_ms)? {
+            match self.db.at(self.now_ms).claim(name, "worker-b", TTL)? {
                 ClaimResult::Acquired(_) => {}
                 answer => return Err(format!("{answer:?}").into()),
             }

@@ -49,7 +49,7 @@ pub(crate) fn worker(work: &str, file: &Path) -> Result<()> {
             tell(&at.as_nanos().to_string())?;
             // The next round begins when somebody else has it.
             std::io::stdin().lock().read_line(&mut String::new())?;
-            db.release_exact(&lease)?;
+            db.release(&lease)?;
             tell("released")?;
             std::io::stdin().lock().read_line(&mut String::new())?;
         },
@@ -88,7 +88,7 @@ fn wake(id: &'static str, way: &str, what: &'static str, reach: f64) -> Result<F
         sleep(Duration::from_millis(30)); // it is asleep now
         let start = now();
         if way == "release" {
-            db.release_exact(&lease)?;
+            db.release(&lease)?;
         } else {
             let free = "UPDATE litelease_resources SET owner = NULL, lease_expires_at_ms = NULL";
             db.conn().execute_batch(free)?;
@@ -150,7 +150,7 @@ fn takeover() -> Result<Figure> {
         let at = now();
         let killed = killed.join().map_err(|_| "the killer is gone")??;
         late.push(ms(at.saturating_sub(killed)));
-        db.release_exact(&next.acquired().ok_or("busy")?)?;
+        db.release(&next.acquired().ok_or("busy")?)?;
     }
     let late = Rounds::new(late)?;
     let [_, worst] = late.range();
@@ -173,7 +173,7 @@ fn succession() -> Result<Figure> {
         let next = db.claim_wait("x", "b", LONG, LONG)?;
         late.push((litelease::now_ms() - lease.lease_expires_at_ms) as f64);
         if let ClaimResult::Acquired(next) = next {
-            db.release_exact(&next)?;
+            db.release(&next)?;
         }
     }
     let late = Rounds::new(late)?;

@@ -120,16 +120,16 @@ fn selects<T>(db: &Litelease, rounds: u32, keep: fn(&str, i64, i64) -> T) -> Res
 /// What the service does for 64 clients that borrow, and then return: two commits.
 fn batches(db: &Litelease, rounds: u32) -> Result<()> {
     let pools = db.pools();
-    pools.register_at("p", 64, 100)?;
+    pools.at(100).register("p", 64)?;
     for round in 0..rounds {
         let now_ms = 100 + i64::from(round);
         db.begin_batch()?;
-        let lend = |_| Ok(pools.borrow_at("p", TTL, now_ms)?.ok_or("the pool is full")?.lease_id);
+        let lend = |_| Ok(pools.at(now_ms).borrow("p", TTL)?.ok_or("the pool is full")?.lease_id);
         let leases = (0..64).map(lend).collect::<Result<Vec<_>>>()?;
         db.commit_batch()?;
         db.begin_batch()?;
         for lease in leases {
-            pools.return_slot_at("p", &lease, now_ms)?;
+            pools.at(now_ms).return_slot("p", &lease)?;
         }
         db.commit_batch()?;
     }
@@ -164,10 +164,10 @@ fn cycle_through<H: Deref<Target = Leases>>(handle: impl Fn() -> H) -> Result<()
     };
     // A longer ttl: after a renewal within the same millisecond SQLite would find the page unchanged, and
     // write nothing.
-    let RenewResult::Renewed(lease) = handle().renew_exact(&lease, 2 * TTL)? else {
+    let RenewResult::Renewed(lease) = handle().renew(&lease, 2 * TTL)? else {
         return Err("not renewed".into());
     };
-    match handle().release_exact(&lease)? {
+    match handle().release(&lease)? {
         ReleaseResult::Released { .. } => Ok(()),
         answer => Err(format!("{answer:?}").into()),
     }

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import litelease
-from litelease import Acquired, FloorTooLow, Litelease, Rejected, TokenExhausted
+from litelease import Acquired, FloorTooLow, LeaseInfo, Litelease, Rejected, TokenExhausted
 
 EPOCH = 1 << 32
 
@@ -120,7 +120,7 @@ def test_in_a_strong_transaction_the_mark_stays_unsure_until_it_is_confirmed(tmp
 def test_a_grant_that_crosses_into_the_next_epoch_records_it(tmp_path: Path, synchronous: int) -> None:
     verbs = {
         "claim": lambda db: db.claim("x", "b", ttl_ms=50, now_ms=100),
-        "transfer": lambda db: db.transfer("x", "a", "b", ttl_ms=50, now_ms=10),
+        "transfer": lambda db: db.transfer_by_owner("x", "a", "b", ttl_ms=50, now_ms=10),
         "break": lambda db: db.break_lease("x", now_ms=10),
         "raise_name": lambda db: db.raise_name("x", EPOCH),
         "raise_floor": lambda db: (db.raise_floor(EPOCH), db.claim("x", "b", ttl_ms=50, now_ms=100)),
@@ -202,7 +202,7 @@ def test_raising_a_name_supersedes_its_holder() -> None:
     db.claim("x", "a", ttl=30)
     db.raise_name("x", 100)
     assert db.owner("x") is None and db.token("x") == 101
-    renewed = db.renew("x", "a", ttl=30, token=1)
+    renewed = db.renew(LeaseInfo("x", "a", 1, 0), ttl=30)
     assert isinstance(renewed, Rejected) and renewed.newest == 101
     with pytest.raises(FloorTooLow):
         db.raise_name("x", 100)
@@ -369,7 +369,7 @@ def test_a_restored_backup_is_fenced(tmp_path: Path) -> None:
     floor = restored.restore_fence()
     assert seen.lease.token < floor < 2**53
     assert restored.owner("x") is None and restored.token("x") == floor
-    assert isinstance(restored.renew("x", "a", ttl=30, token=old.lease.token), Rejected)
+    assert isinstance(restored.renew(old.lease, ttl=30), Rejected)
     assert token(restored, "x") == floor + 1 and token(restored, "y") == floor + 1
 
 

@@ -43,7 +43,7 @@ def fresh(path: object = ":memory:") -> Litelease:
 
 def two_grants(db: Litelease, name: str = "writer") -> None:
     assert isinstance(db.claim(name, "a", LONG), Acquired)
-    handed = db.transfer(name, "a", "b", LONG)
+    handed = db.transfer_by_owner(name, "a", "b", LONG)
     assert isinstance(handed, Transferred) and handed.lease.token == 2
 
 
@@ -84,7 +84,7 @@ def test_a_strict_guard_wants_a_live_lease() -> None:
     two_grants(db)
     assert db.present("writer", 2)
     assert not refused(db, "INSERT INTO orders VALUES (1)")
-    db.release("writer", "b")
+    db.release_by_owner("writer", "b")
     assert refused(db, "INSERT INTO orders VALUES (1)")
 
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_waits_for_the_write_lock_before_it_looks(tmp_path: Path) -
     db, other = fresh(tmp_path / "app.sqlite3"), fresh(tmp_path / "app.sqlite3")
     two_grants(db)
     other.conn.execute("BEGIN IMMEDIATE")
-    assert isinstance(other.transfer("writer", "b", "c", LONG), Transferred)
+    assert isinstance(other.transfer_by_owner("writer", "b", "c", LONG), Transferred)
     done: list[object] = []
     thread = threading.Thread(target=lambda: done.append(fresh(tmp_path / "app.sqlite3").checkpoint("writer", 2, "x")))
     thread.start()

@@ -119,10 +119,10 @@ CASES = {
     "claim with a mark": Case(lambda db: db.claim("y", "a", 3600), claimed_strongly, mode="delete"),
     "claim what is taken": Case(lambda db: db.claim("x", "b", 3600), claimed),
     "claim what is exhausted": Case(lambda db: db.claim("x", "b", 3600), at_the_end),
-    "claim_from_dead": Case(lambda db: db.claim_from_dead("x", "b", 3600, dead=dead()), claimed),
-    "renew": Case(lambda db: db.renew("x", "a", 7200), claimed),
-    "release": Case(lambda db: db.release("x", "a"), claimed),
-    "transfer": Case(lambda db: db.transfer("x", "a", "b", 3600), claimed),
+    "claim_from_dead": Case(lambda db: db._claim_from_dead("x", "b", 3600, dead=dead()), claimed),
+    "renew": Case(lambda db: db.renew_by_owner("x", "a", 7200), claimed),
+    "release": Case(lambda db: db.release_by_owner("x", "a"), claimed),
+    "transfer": Case(lambda db: db.transfer_by_owner("x", "a", "b", 3600), claimed),
     "break_lease": Case(lambda db: db.break_lease("x"), claimed),
     "inspect": Case(lambda db: db.inspect("x"), claimed),
     "owner": Case(lambda db: db.owner("x"), claimed),
@@ -329,7 +329,7 @@ def test_in_a_transaction_of_the_callers_it_stays_theirs(name: str, end: str) ->
             db.conn.execute("BEGIN IMMEDIATE")
             db.conn.execute("CREATE TABLE mine (n)")
             tracer = Tracer(number)
-            is_interrupted, _ = attempt(lambda: case.act(db.joined()), tracer)
+            is_interrupted, _ = attempt(lambda: case.act(db.joining()), tracer)
             where = f"{name}, event {number}"
             assert db.conn.in_transaction, where
             assert savepoints_are_gone(db.conn), where
@@ -421,7 +421,7 @@ def test_a_debt_never_costs_the_caller_a_transaction_of_their_own() -> None:
             db.conn.execute("BEGIN IMMEDIATE")
             db.conn.execute("CREATE TABLE mine (n)")
             try:
-                db.joined().token("x")
+                db.joining().token("x")
             except LiteleaseError as error:
                 # It was interrupted between BEGIN and the savepoint that tells it from others.
                 assert "begin again" in str(error) and was_open
@@ -617,7 +617,7 @@ def test_real_signals_leave_nothing_behind(elsewhere: Callable[..., Any]) -> Non
                 notes.execute("CREATE TABLE notes (n)")
             acts: list[Callable[[], object]] = [
                 lambda: db.claim("x", "a", 30),
-                lambda: db.release("x", "a"),
+                lambda: db.release_by_owner("x", "a"),
                 lambda: db.restore_fence() if rng.random() < 0.01 else db.purge(0),
                 lambda: gate.admit("x", 1),
                 lambda: writes(writer),

@@ -21,6 +21,7 @@ from litelease import (
     Litelease,
     NewerFormat,
     NotBootstrapped,
+    Rejected,
     Released,
     Renewed,
     SchemaMismatch,
@@ -41,11 +42,28 @@ def life_cycle(db: Litelease) -> None:
     claimed = db.claim("x", "a", LONG)
     assert isinstance(claimed, Acquired) and claimed.lease.token == 1
     assert isinstance(db.claim("x", "b", LONG), Busy)
-    assert isinstance(db.renew("x", "a", 2 * LONG, token=1), Renewed)
+    assert isinstance(db.renew(claimed.lease, 2 * LONG), Renewed)
     assert db.owner("x") == "a" and db.token("x") == 1
-    assert db.release("x", "a", token=1) == Released("x", 1)
+    assert db.release(claimed.lease) == Released("x", 1)
     again = db.claim("x", "b", LONG)
     assert isinstance(again, Acquired) and again.lease.token == 2
+
+
+def test_a_renewal_by_name_and_owner_is_told_its_verb() -> None:
+    db = fresh()
+    lease = db.claim("x", "a", LONG).lease
+    for verb, call in {
+        "renew": lambda: db.renew("x", "a", LONG),  # type: ignore[arg-type,misc]
+        "release": lambda: db.release("x"),  # type: ignore[arg-type]
+        "transfer": lambda: db.transfer("x", "a", "b"),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(TypeError, match=f"{verb}_by_owner|positional"):
+            call()
+    assert db.inspect("x") == lease
+    old, new = lease, db.transfer(lease, "a", LONG).lease
+    assert isinstance(db.renew(old, LONG), Rejected) and isinstance(db.release(old), Rejected)
+    assert isinstance(db.renew_by_owner("x", "a", LONG), Renewed)
+    assert db.release(new) == Released("x", 2)
 
 
 @pytest.mark.parametrize("isolation_level", [None, "", "DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
@@ -161,8 +179,8 @@ def test_an_invalid_row_is_reported_and_left_alone(damage: str) -> None:
     db.conn.execute(f"UPDATE litelease_resources SET {damage}")
     for verb in (
         lambda: db.claim("x", "b", LONG),
-        lambda: db.renew("x", "a", LONG),
-        lambda: db.release("x", "a"),
+        lambda: db.renew_by_owner("x", "a", LONG),
+        lambda: db.release_by_owner("x", "a"),
         lambda: db.inspect("x"),
         lambda: db.token("x"),
         lambda: db.purge(900, now_ms=900),
@@ -230,7 +248,7 @@ def test_odd_text_comes_back_as_it_was(name: str) -> None:
     db = fresh()
     assert isinstance(db.claim(name, name, LONG), Acquired)
     assert db.owner(name) == name
-    assert isinstance(db.release(name, name), Released)
+    assert isinstance(db.release_by_owner(name, name), Released)
 
 
 RACER = """
@@ -342,7 +360,7 @@ def test_a_schema_that_was_right_is_looked_at_again_when_it_changes(tmp_path: Pa
     for connection, sql in ((other, _BAD), (db.conn, _BAD.replace("TRIGGER", "TEMP TRIGGER"))):
         connection.execute(sql)
         with pytest.raises(SchemaMismatch):
-            db.release("x", "a")
+            db.release_by_owner("x", "a")
         connection.execute("DROP TRIGGER bad")
         assert db.owner("x") == "a"
 

@@ -113,13 +113,20 @@ class Verbs(Player):
             return told(db.claim(name, owner, ttl_ms=ttl, now_ms=now, min_token=step.number("above") or 0))
         if step.verb == "claim from dead":
             dead = LeaseInfo(name, words["from"], token or 0, 0)
-            return told(db.claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
+            return told(db._claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
         if step.verb == "renew":
-            return told(db.renew(name, owner, ttl_ms=ttl, now_ms=now, token=token))
+            if token is None:
+                return told(db.renew_by_owner(name, owner, ttl_ms=ttl, now_ms=now))
+            return told(db.renew(LeaseInfo(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
         if step.verb == "release":
-            return told(db.release(name, owner, now_ms=now, token=token))
+            if token is None:
+                return told(db.release_by_owner(name, owner, now_ms=now))
+            return told(db.release(LeaseInfo(name, owner, token, 0), now_ms=now))
         if step.verb == "transfer":
-            return told(db.transfer(name, owner, words["new_owner"], ttl_ms=ttl, now_ms=now, token=token))
+            new_owner = words["new_owner"]
+            if token is None:
+                return told(db.transfer_by_owner(name, owner, new_owner, ttl_ms=ttl, now_ms=now))
+            return told(db.transfer(LeaseInfo(name, owner, token, 0), new_owner, ttl_ms=ttl, now_ms=now))
         if step.verb == "break":
             return told(db.break_lease(name, now_ms=now))
         if step.verb == "purge":

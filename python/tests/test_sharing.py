@@ -64,7 +64,7 @@ def test_threads_that_share_a_connection_are_told_no_token_twice(tmp_path: Path)
             claimed = mine.claim("x", str(number), 30)
             if isinstance(claimed, Acquired):
                 told.append(claimed.lease.token)
-                assert isinstance(mine.release("x", str(number), token=claimed.lease.token), litelease.Released)
+                assert isinstance(mine.release(claimed.lease), litelease.Released)
 
     in_threads(4, work)
     assert len(told) == len(set(told)) > 10
@@ -161,7 +161,7 @@ def test_a_connection_is_refused_in_a_forked_child(tmp_path: Path) -> None:
 def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     db = shared(tmp_path / "db")
     db.conn.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)")
-    joined = db.joined()
+    joined = db.joining()
     db.conn.execute("BEGIN IMMEDIATE")
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     db.conn.execute("INSERT INTO jobs VALUES (1)")
@@ -173,10 +173,13 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
     assert db.token("x") is None and db.token("y") is None
     calls: list[Callable[[], object]] = [
         joined.bootstrap,
-        lambda: joined.claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
-        lambda: joined.renew("x", "a", 30),
-        lambda: joined.release("x", "a"),
-        lambda: joined.transfer("x", "a", "b", 30),
+        lambda: joined._claim_from_dead("x", "b", 30, dead=litelease.LeaseInfo("x", "a", 1, 0)),
+        lambda: joined.renew(litelease.LeaseInfo("x", "a", 1, 0), 30),
+        lambda: joined.release(litelease.LeaseInfo("x", "a", 1, 0)),
+        lambda: joined.transfer(litelease.LeaseInfo("x", "a", 1, 0), "b", 30),
+        lambda: joined.renew_by_owner("x", "a", 30),
+        lambda: joined.release_by_owner("x", "a"),
+        lambda: joined.transfer_by_owner("x", "a", "b", 30),
         lambda: joined.break_lease("x"),
         lambda: joined.inspect("x"),
         lambda: joined.owner("x"),
@@ -201,7 +204,7 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
         joined.hold("x")
     if CAN_LOAD:
         with pytest.raises(NotInTransaction):
-            Pools(db.conn).joined().register("p", 1)
+            Pools(db.conn).joining().register("p", 1)
     db.conn.execute("SAVEPOINT a")
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     db.conn.execute("RELEASE a")
@@ -233,10 +236,10 @@ def test_a_connection_without_autocommit_is_told_that_nothing_would_be_stored(tm
     plain = Litelease(sqlite3.connect(tmp_path / "db"))
     plain.bootstrap()
     for call in (db.bootstrap, lambda: db.claim("x", "a", 30), lambda: db.owner("x"), lambda: db.hold("x")):
-        with pytest.raises(AutocommitOff, match="autocommit=False.*joined"):
+        with pytest.raises(AutocommitOff, match="autocommit=False.*joining"):
             call()
     assert plain.token("x") is None
-    joined = db.joined()
+    joined = db.joining()
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     conn.commit()
     assert isinstance(plain.claim("x", "b", 30), Busy)

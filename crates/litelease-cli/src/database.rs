@@ -12,7 +12,7 @@ use litelease::{LeaseInfo, Litelease, ReleaseResult};
 use crate::Common;
 use crate::exit::{Failure, Result, is_locked};
 
-/// The file that is meant: `--db`, else `$LITELEASE_DB`, else one of the user's own.
+/// Returns the file to use: `--db`, else `$LITELEASE_DB`, else the user's own.
 pub(crate) fn path(common: &Common) -> Result<PathBuf> {
     match &common.db {
         Some(path) if path.as_os_str().is_empty() => {
@@ -23,7 +23,7 @@ pub(crate) fn path(common: &Common) -> Result<PathBuf> {
     }
 }
 
-/// The user's own file, in the folder for state that outlives a program.
+/// Returns the user's own file, in the folder for state that outlives a program.
 pub(crate) fn own_path() -> Result<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -43,7 +43,7 @@ fn check_length(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The file to grant from, which may be missing; its folder is made if it is the user's own.
+/// Returns the file to grant from, which may be missing. Creates the folder of the user's own file.
 pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     let path = path(common)?;
     check_length(&path)?;
@@ -59,11 +59,11 @@ pub(crate) fn prepare(common: &Common) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A file that somebody is writing is waited for at least this long, also by those who do not wait for a name: a hundred
-/// jobs that start at the same minute take turns.
+/// The shortest busy timeout, also for callers that do not wait for a name: a hundred jobs that
+/// start in the same minute take turns.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Opens the file for granting to somebody who waits for a name for `wait`. It is made if it is missing.
+/// Opens the file for a claim that waits for `wait`. Creates it if it is missing.
 pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Litelease> {
     let path = prepare(common)?;
     let (begin, patience) = (Instant::now(), wait.max(PATIENCE));
@@ -80,7 +80,8 @@ pub(crate) fn open_patiently(common: &Common, wait: Duration) -> Result<Liteleas
     Ok(db)
 }
 
-/// Releases a lease in a file that is being written, as patiently as it was waited for. Answers whether the lease is over.
+/// Releases a lease, and waits for other writers as long as the claim did. Returns whether the
+/// lease is over.
 pub(crate) fn release_patiently(path: &Path, lease: &LeaseInfo) -> bool {
     let release = || -> litelease::Result<ReleaseResult> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -88,7 +89,7 @@ pub(crate) fn release_patiently(path: &Path, lease: &LeaseInfo) -> bool {
         let left_ms = lease.lease_expires_at_ms.saturating_sub(litelease::now_ms());
         let left = Duration::from_millis(u64::try_from(left_ms).unwrap_or_default());
         connection.busy_timeout(left.min(PATIENCE))?;
-        Litelease::from_connection(connection).release_exact(lease)
+        Litelease::from_connection(connection).release(lease)
     };
     // Rejected, it was ended by somebody else or by itself.
     release().is_ok()
@@ -107,7 +108,7 @@ pub(crate) fn check_local(path: &Path) -> Result<()> {
     }
 }
 
-/// What is wrong with a network filesystem, and the way out.
+/// The error for a file on a network filesystem.
 pub(crate) const NOT_LOCAL: &str = "locks over a network are not to be trusted, use a local disk";
 
 /// Makes sure that the file is still the one that was opened.
@@ -118,7 +119,8 @@ pub(crate) fn check_moved(db: &Litelease) -> Result<()> {
     }
 }
 
-/// Opens a file to look at, and makes nothing. None where nothing was ever leased: there is no file yet, or nothing is in it.
+/// Opens a file for reading, and creates nothing. Returns `None` if nothing was ever leased: the
+/// file is missing or empty.
 pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
     if !path(common)?.exists() {
         return Ok(None);
@@ -130,7 +132,7 @@ pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
     Ok((tables > 0).then_some(db))
 }
 
-/// Opens a file that is there, and makes nothing.
+/// Opens an existing file, and creates nothing.
 pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     let path = path(common)?;
     if !path.exists() {
@@ -144,7 +146,7 @@ pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     Ok(Litelease::from_connection(connection))
 }
 
-/// The kind of network filesystem that a file is on, if it is on one.
+/// Returns the kind of network filesystem that a file is on, if it is on one.
 #[cfg(target_os = "linux")]
 pub(crate) fn network_filesystem(path: &Path) -> Option<&'static str> {
     use std::os::unix::ffi::OsStrExt;

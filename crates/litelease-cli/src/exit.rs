@@ -67,7 +67,8 @@ impl Failure {
         Failure::new(code::NOT_TOLD, kind, format!("cannot write to standard output: {error}"))
     }
 
-    /// Whether the reader of standard output has gone away, which programs in a pipe are quiet about.
+    /// Checks whether the reader of standard output has gone away. Programs in a pipe do not report
+    /// that.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         self.kind == BROKEN_PIPE
     }
@@ -101,7 +102,7 @@ impl Failure {
         Failure { message: format!("{file}: {}", self.message), ..self }
     }
 
-    /// Says it on standard error, in one line.
+    /// Prints it on standard error, in one line.
     pub(crate) fn tell(&self, as_json: bool) {
         if as_json {
             let mut error = json!({ "error": self.kind, "message": self.message });
@@ -155,7 +156,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Whether somebody else's lock on the file was in the way.
+/// Checks whether another connection's lock on the file was in the way.
 pub(crate) fn is_locked(error: &Error) -> bool {
     use litelease::rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
     match error {
@@ -166,7 +167,7 @@ pub(crate) fn is_locked(error: &Error) -> bool {
     }
 }
 
-/// What to do about an error of SQLite's.
+/// Returns what to do about an error of SQLite's.
 fn way_out(error: &litelease::rusqlite::Error) -> &'static str {
     use litelease::rusqlite::ErrorCode;
     match error.sqlite_error_code() {

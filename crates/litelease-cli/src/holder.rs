@@ -1,4 +1,4 @@
-//! What this host knows about the process behind an owner text, asked when it is shown: its user and its command.
+//! Looks up user and command of the process behind an owner text, on this host.
 
 use std::ffi::CStr;
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use litelease::{Identity, Liveness};
 
-/// A process that holds a lease and is there.
+/// A running process that holds a lease.
 pub(crate) struct Holder {
     /// The name of its user, or the number of one that has no name here.
     pub(crate) user: String,
@@ -15,7 +15,8 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
-    /// Looks at the process of an owner text. None if it is not known to be the one that is running here.
+    /// Looks up the process of an owner text. Returns `None` unless that very process is running
+    /// here.
     pub(crate) fn of(owner: &str) -> Option<Self> {
         let who = Identity::parse(owner)?;
         let folder = format!("/proc/{}", who.pid);
@@ -23,13 +24,13 @@ impl Holder {
         let line = fs::read(format!("{folder}/cmdline")).ok()?;
         let words = line.strip_suffix(&[0]).unwrap_or(&line).split(|byte| *byte == 0);
         let command = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-        // Asked last: if it is the same process now, it was when the rest was read. An identity without a start time
-        // cannot tell.
+        // Asked last: if it is the same process now, it was when the rest was read. An identity
+        // without a start time cannot tell.
         let is_same = who.start.is_some() && who.liveness() == Liveness::Alive;
         is_same.then_some(Holder { user, command })
     }
 
-    /// The command in one line, as it could be typed, and not longer than fits beside the rest.
+    /// Returns the command in one short line, as it could be typed.
     pub(crate) fn line(&self) -> String {
         const LONGEST: usize = 60;
         let words = self.command.iter().enumerate().map(|(place, word)| match place {
@@ -44,7 +45,7 @@ impl Holder {
     }
 }
 
-/// A word as a shell reads it, without anything that plays tricks with a terminal.
+/// Quotes a word for a shell, without control characters.
 fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./:=,@%+".contains(letter);
     match !word.is_empty() && word.chars().all(is_plain) {
@@ -53,7 +54,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The name of a user, or the number where there is none.
+/// Returns the name of a user, or the number if it has no name.
 fn user_name(uid: u32) -> String {
     let mut buffer = vec![0; 16 * 1024];
     // SAFETY: all zeros is a valid value of it, and the call fills it in.
@@ -71,8 +72,6 @@ fn user_name(uid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
-    use litelease::HolderKind;
-
     use super::*;
 
     #[test]
@@ -87,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn the_own_process_is_found_and_a_successor_of_its_number_is_not() {
-        let me = Identity::new(HolderKind::Hold);
-        assert!(Holder::of(&me.to_string()).is_some_and(|holder| !holder.command.is_empty()));
-        let other = Identity { start: me.start.map(|start| start + 1), ..me };
+    fn a_running_process_is_found_and_a_successor_of_its_number_is_not() {
+        let parent = Identity::of_parent();
+        assert!(Holder::of(&parent.to_string()).is_some_and(|holder| !holder.command.is_empty()));
+        let other = Identity { start: parent.start.map(|start| start + 1), ..parent };
         assert!(Holder::of(&other.to_string()).is_none());
         assert!(Holder::of("worker-a").is_none());
     }

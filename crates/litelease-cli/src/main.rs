@@ -1,6 +1,7 @@
 //! The command `litelease`: run a command under a lease, and see, wait for, break and check leases.
 //!
-//! One file per subcommand in `commands/`; each is its arguments and what it does. Exit codes are in `exit.rs`.
+//! One file per subcommand in `commands/`; each is its arguments and what it does. Exit codes are
+//! in `exit.rs`.
 
 // They panic where nobody can read what they print; `output.rs` has what does not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -35,16 +36,17 @@ struct Cli {
     command: Command,
 }
 
-/// What every subcommand understands.
+/// The options of every subcommand.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Common {
     /// The file with the leases [default: one of your own, see `litelease doctor`]
     #[arg(long, global = true, env = "LITELEASE_DB", value_name = "FILE", hide_env_values = true)]
     db: Option<PathBuf>,
-    /// Answer as JSON, errors too
+    /// Print answers and errors as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// Say nothing while waiting, nor what the exit code says by itself: busy, released, nobody has it
+    /// Print nothing while waiting, nor what the exit code already says: busy, released, nobody has
+    /// it
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -73,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tells why there is no answer, unless its reader has left: then this ends like every program in a pipe.
+/// Reports a failure. If the reader of the pipe has left, ends quietly like other programs.
 fn end(failure: &Failure, as_json: bool) -> ExitCode {
     if failure.is_broken_pipe() {
         // SAFETY: no pointers are involved, and the default action needs no function of ours.

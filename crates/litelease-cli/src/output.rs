@@ -1,4 +1,5 @@
-//! Answers: text for people, JSON for programs. Colours only on a terminal, and not with `NO_COLOR`.
+//! Answers: text for people, JSON for programs. Colours only on a terminal, and not with
+//! `NO_COLOR`.
 
 use anstyle::{AnsiColor, Style};
 use litelease::{Identity, LeaseInfo, LeaseRow, Liveness, Status};
@@ -15,39 +16,40 @@ pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// Says a line on standard output. If it cannot be written, the reader does not know what was done.
+/// Prints a line on standard output. Fails if it cannot be written: then the caller does not know
+/// what was done.
 pub(crate) fn say(line: &str) -> Result<()> {
     say_text(&format!("{line}\n"))
 }
 
-/// Says whole lines, which end themselves.
+/// Prints whole lines, which end themselves.
 pub(crate) fn say_text(text: &str) -> Result<()> {
     write_out(text).map_err(|error| Failure::not_told(&error))
 }
 
-/// Says a line on standard error, if anybody listens there.
+/// Prints a line on standard error, and ignores failures.
 pub(crate) fn complain(line: &str) {
     write_error(&format!("{line}\n"));
 }
 
-/// One answer, as JSON or as text.
+/// Prints one answer, as JSON or as text.
 pub(crate) fn answer(common: &Common, value: Value, text: &str) -> Result<()> {
     if common.json { say(&value.to_string()) } else { say(text) }
 }
 
-/// An answer that the exit code tells, too: `--quiet` leaves it out.
+/// Prints an answer that the exit code gives, too. `--quiet` leaves it out.
 pub(crate) fn remark(common: &Common, value: Value, text: &str) -> Result<()> {
     if common.quiet && !common.json { Ok(()) } else { answer(common, value, text) }
 }
 
-/// Who has a name that somebody else wanted, in one line.
+/// Describes the holder of a busy name, in one line.
 pub(crate) fn held_by(current: &LeaseInfo) -> String {
     let (name, who) = (printable(&current.name), owner(&current.owner));
     let left = time_left(current.lease_expires_at_ms);
     format!("{name} is held by {who} (token {}), for {left} more", current.token)
 }
 
-/// A lease as JSON.
+/// Returns a lease as JSON.
 pub(crate) fn lease(lease: &LeaseInfo) -> Value {
     entry(&LeaseRow {
         name: lease.name.clone(),
@@ -56,7 +58,7 @@ pub(crate) fn lease(lease: &LeaseInfo) -> Value {
     })
 }
 
-/// A name and how it stands, as JSON.
+/// Returns a row of the lease table as JSON.
 pub(crate) fn entry(listed: &LeaseRow) -> Value {
     let now_ms = litelease::now_ms();
     let owner = listed.tenure.as_ref().map(|(owner, _)| owner);
@@ -79,7 +81,7 @@ pub(crate) fn entry(listed: &LeaseRow) -> Value {
     })
 }
 
-/// Whether the process of an owner text is there: `alive`, `dead`, or `unknown` where nobody can tell.
+/// Returns whether the process of an owner text is running: `alive`, `dead` or `unknown`.
 pub(crate) fn process(owner: &str) -> &'static str {
     match Identity::parse(owner).map_or(Liveness::Unknown, |who| who.liveness()) {
         Liveness::Alive => "alive",
@@ -88,24 +90,25 @@ pub(crate) fn process(owner: &str) -> &'static str {
     }
 }
 
-/// An owner text as people want to see it: the process, without what only machines compare.
+/// Shortens an owner text for people: host and process, without the parts that only programs
+/// compare.
 pub(crate) fn owner(owner: &str) -> String {
     let shown = Identity::parse(owner).map(|who| format!("{} pid {}", who.host, who.pid));
     shown.unwrap_or_else(|| printable(owner))
 }
 
-/// How long a lease has left.
+/// Returns how long a lease has left.
 pub(crate) fn time_left(expires_at_ms: i64) -> String {
     shown(expires_at_ms - litelease::now_ms())
 }
 
-/// A table as lines, without blanks at their ends.
+/// Formats a table as lines without trailing blanks.
 pub(crate) fn lines(table: &comfy_table::Table) -> String {
     let lines = table.lines().map(|line| line.trim().to_owned());
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Text that cannot play tricks with a terminal.
+/// Escapes text so that it cannot control a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|letter| match letter.is_control() {

@@ -4,7 +4,7 @@ use litelease::{Litelease, Reason};
 
 use crate::output::printable;
 
-/// The name that was probably meant, if `name` was never claimed and one like it was.
+/// Returns a similar name that was claimed, if `name` never was.
 pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
     // A hint only: whatever goes wrong here is told by what was asked for.
     let known = db.list().ok()?;
@@ -19,12 +19,13 @@ pub(crate) fn similar_if(db: &Litelease, name: &str, reason: &Reason) -> Option<
     if matches!(reason, Reason::NeverClaimed) { similar(db, name) } else { None }
 }
 
-/// What to add to an answer about a name.
+/// Returns the hint to add to an answer about a name.
 pub(crate) fn hint(similar: Option<&String>) -> String {
     similar.map_or_else(String::new, |name| format!("; did you mean {}?", printable(name)))
 }
 
-/// Slips of the keyboard are few: one letter in four, one in a short name, and none where nothing would be left.
+/// Slips of the keyboard are few: one letter in four, one in a short name, and none where nothing
+/// would be left.
 fn closest(name: &str, known: impl Iterator<Item = String>) -> Option<String> {
     let most = match name.chars().count() {
         0..=2 => 0,

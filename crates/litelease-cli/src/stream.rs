@@ -25,17 +25,19 @@ pub(crate) fn write_error(text: &str) {
 }
 
 fn write(descriptor: i32, choice: ColorChoice, text: &str) -> Result<()> {
-    // SAFETY: standard output and error stay open as long as the process lives, and this value never closes them.
+    // SAFETY: standard output and error stay open as long as the process lives, and this value
+    // never closes them.
     let mut stream = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
-    // In one piece and without a buffer: what could not be written now is not written later, either.
+    // In one piece and without a buffer: what could not be written now is not written later,
+    // either.
     match choice {
         ColorChoice::Never => stream.write_all(strip_str(text).to_string().as_bytes()),
         _ => stream.write_all(text.as_bytes()),
     }
 }
 
-/// Whether this process was started without a standard output (`>&-`). The standard library puts /dev/null there before
-/// `main`, which takes everything and tells nobody.
+/// Whether this process was started without a standard output (`>&-`). The standard library puts
+/// /dev/null there before `main`, which takes everything and tells nobody.
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_closed() {
@@ -44,7 +46,8 @@ extern "C" fn note_closed() {
     WAS_CLOSED.store(flags == -1, Ordering::Relaxed);
 }
 
-/// Called by the loader, before the standard library sets itself up. It makes one system call and stores one byte.
+/// Called by the loader, before the standard library sets itself up. It makes one system call and
+/// stores one byte.
 #[used]
 #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array"))]

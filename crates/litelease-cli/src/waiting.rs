@@ -1,4 +1,4 @@
-//! Telling somebody at a terminal for whom they wait.
+//! Shows at a terminal who has the name while the command waits for it.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -11,20 +11,22 @@ use crate::holder::Holder;
 use crate::output::{complain, held_by};
 use crate::{Common, database};
 
-/// Waiting that is over before that is not worth a line.
+/// Shorter waits are not reported.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
 
-/// From then on it is looked this often: holders that change faster are not all named.
+/// The time between later looks. Holders that change faster are not all shown.
 const PAUSE: Duration = Duration::from_secs(3);
 
-/// Runs `wait`, and says meanwhile on standard error who has the name, if that is a terminal and `--quiet` was not given.
+/// Runs `wait`, and meanwhile prints who has the name, if standard error is a terminal and
+/// `--quiet` was not given.
 pub(crate) fn while_waiting<T>(common: &Common, name: &str, wait: impl FnOnce() -> T) -> T {
     if common.quiet || common.json || !std::io::stderr().is_terminal() {
         return wait();
     }
     let (waiting, is_over) = channel();
     let (common, name) = (common.clone(), name.to_owned());
-    // Without a thread it is only less talkative. Nobody waits for its end: the terminal may be stopped.
+    // Without a thread it is only less talkative. Nobody waits for its end: the terminal may be
+    // stopped.
     let _ =
         thread::Builder::new().name("teller".into()).spawn(move || tell(&common, &name, &is_over));
     let answer = wait();
@@ -41,7 +43,8 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
             return None;
         }
         pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
-        // A connection of its own: the one that waits is in use. What cannot be seen now may be seen later.
+        // A connection of its own: the one that waits is in use. What cannot be seen now may be
+        // seen later.
         let Some(db) = database::look(common).ok().flatten() else { continue };
         let writer = db.write_lock_pid();
         let (key, line) = match db.inspect(name).ok().flatten() {

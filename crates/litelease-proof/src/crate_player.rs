@@ -152,38 +152,38 @@ pub fn perform(
     };
     Ok(match action {
         Action::Claim { name, owner, above: None, .. } => {
-            leases.claim_at(name, owner, ttl, now_ms)?.to_text()
+            leases.at(now_ms).claim(name, owner, ttl)?.to_text()
         }
         Action::Claim { name, owner, above: Some(above), .. } => {
-            leases.claim_above_at(name, owner, ttl, now_ms, *above)?.to_text()
+            leases.at(now_ms).claim_above(name, owner, ttl, *above)?.to_text()
         }
         Action::ClaimFromDead { name, owner, dead, token, .. } => {
             let dead = grant(name, dead, *token);
-            leases.claim_from_dead_at(name, owner, ttl, &dead, now_ms)?.to_text()
+            leases.at(now_ms).claim_from_dead(name, owner, ttl, &dead)?.to_text()
         }
         Action::Renew { name, owner, token: None, .. } => {
-            leases.renew_at(name, owner, ttl, now_ms)?.to_text()
+            leases.at(now_ms).renew_by_owner(name, owner, ttl)?.to_text()
         }
         Action::Renew { name, owner, token: Some(token), .. } => {
-            leases.renew_exact_at(&grant(name, owner, *token), ttl, now_ms)?.to_text()
+            leases.at(now_ms).renew(&grant(name, owner, *token), ttl)?.to_text()
         }
         Action::Release { name, owner, token: None } => {
-            leases.release_at(name, owner, now_ms)?.to_text()
+            leases.at(now_ms).release_by_owner(name, owner)?.to_text()
         }
         Action::Release { name, owner, token: Some(token) } => {
-            leases.release_exact_at(&grant(name, owner, *token), now_ms)?.to_text()
+            leases.at(now_ms).release(&grant(name, owner, *token))?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: None, .. } => {
-            leases.transfer_at(name, owner, new_owner, ttl, now_ms)?.to_text()
+            leases.at(now_ms).transfer_by_owner(name, owner, new_owner, ttl)?.to_text()
         }
         Action::Transfer { name, owner, new_owner, token: Some(token), .. } => {
             let lease = grant(name, owner, *token);
-            leases.transfer_exact_at(&lease, new_owner, ttl, now_ms)?.to_text()
+            leases.at(now_ms).transfer(&lease, new_owner, ttl)?.to_text()
         }
-        Action::Break { name } => leases.break_lease_at(name, now_ms)?.to_text(),
-        Action::Purge { before_ms } => leases.purge_at(*before_ms, now_ms)?.to_string(),
-        Action::Inspect { name } => held(leases.inspect_at(name, now_ms)?),
-        Action::Owner { name } => owner(leases.owner_at(name, now_ms)?),
+        Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
+        Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
+        Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
+        Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
@@ -198,21 +198,21 @@ fn perform_on_pools(
     let ttl = Duration::from_millis(action.ttl_ms().unwrap_or(0).unsigned_abs());
     let uuid = |lent: &Lent, lease: &String| lent.get(lease).unwrap_or(lease).clone();
     Ok(match action {
-        Action::Pool { pool, count } => play::pool(pools.register_at(pool, *count, now_ms)?),
+        Action::Pool { pool, count } => play::pool(pools.at(now_ms).register(pool, *count)?),
         Action::Borrow { pool, lease, key, .. } => {
             let options = key.iter().fold(BorrowOptions::new(), |options, key| options.key(key));
-            let borrowed = pools.borrow_with_at(pool, ttl, options, now_ms)?;
+            let borrowed = pools.at(now_ms).borrow_with(pool, ttl, options)?;
             if let Some(borrowed) = &borrowed {
                 lent.insert(lease.clone(), borrowed.lease_id.clone());
             }
             play::slot(borrowed.map(|borrowed| borrowed.slot))
         }
         Action::Return { pool, lease } => {
-            let returned = pools.return_slot_at(pool, &uuid(lent, lease), now_ms)?;
+            let returned = pools.at(now_ms).return_slot(pool, &uuid(lent, lease))?;
             if returned { "returned".into() } else { "none".into() }
         }
         Action::RenewSlot { pool, lease, .. } => {
-            play::slot(pools.renew_at(pool, &uuid(lent, lease), ttl, now_ms)?)
+            play::slot(pools.at(now_ms).renew(pool, &uuid(lent, lease), ttl)?)
         }
         Action::DeletePool { pool } => {
             if pools.delete(pool)? {
@@ -222,7 +222,7 @@ fn perform_on_pools(
             }
         }
         Action::Slots { pool } => {
-            play::slots(pools.slots_at(pool, now_ms)?.into_iter().map(|row| row.slot))
+            play::slots(pools.at(now_ms).slots(pool)?.into_iter().map(|row| row.slot))
         }
         _ => "error not a verb on leases".into(),
     })

@@ -358,10 +358,10 @@ impl Places {
 fn granted_after(db: &Litelease, name: &str) -> litelease::Result<Option<i64>> {
     let now_ms = i64::MAX - 1_000;
     if name == SLOT {
-        db.pools().register_at(POOL, 1_000, now_ms)?;
-        return Ok(db.pools().borrow_at(POOL, TTL, now_ms)?.map(|lent| lent.slot.token));
+        db.pools().at(now_ms).register(POOL, 1_000)?;
+        return Ok(db.pools().at(now_ms).borrow(POOL, TTL)?.map(|lent| lent.slot.token));
     }
-    Ok(db.claim_at(name, "after", TTL, now_ms)?.acquired().map(|lease| lease.token))
+    Ok(db.at(now_ms).claim(name, "after", TTL)?.acquired().map(|lease| lease.token))
 }
 
 /// Lets SQLite look for damage.
@@ -421,17 +421,17 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
             // Inside a transaction order is promised only where the epoch was left before.
             0 if is_recorded => {
                 let tx = db.transaction().expect("a transaction");
-                let lease = tx.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired();
+                let lease = tx.at(now_ms).claim(name, "a", TTL).expect("a claim").acquired();
                 tx.conn().execute_batch("CREATE TABLE IF NOT EXISTS mine (id)").expect("a table");
                 tx.commit().expect("a commit");
                 lease
             }
             1 => {
                 let above = (dice.below(3) as i64) << 32 | dice.below(100) as i64;
-                db.claim_above_at(name, "a", TTL, now_ms, above).expect("a claim").acquired()
+                db.at(now_ms).claim_above(name, "a", TTL, above).expect("a claim").acquired()
             }
             2 => {
-                db.purge_at(now_ms, now_ms).expect("a purge");
+                db.at(now_ms).purge(now_ms).expect("a purge");
                 None
             }
             3 => {
@@ -442,19 +442,19 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
                     Err(error) => panic!("{error}"),
                 }
             }
-            _ => db.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired(),
+            _ => db.at(now_ms).claim(name, "a", TTL).expect("a claim").acquired(),
         };
         let Some(lease) = lease else { continue };
         is_recorded = true;
         acknowledged.push((vfs::position(), lease.name.clone(), lease.token));
         match dice.below(4) {
             0 => {
-                let handed_on = db.transfer_exact_at(&lease, "b", TTL, now_ms).expect("a transfer");
+                let handed_on = db.at(now_ms).transfer(&lease, "b", TTL).expect("a transfer");
                 if let litelease::TransferResult::Transferred(lease) = handed_on {
                     acknowledged.push((vfs::position(), lease.name, lease.token));
                 }
             }
-            1 => drop(db.release_exact_at(&lease, now_ms).expect("a release")),
+            1 => drop(db.at(now_ms).release(&lease).expect("a release")),
             _ => {}
         }
     }
@@ -502,7 +502,7 @@ fn shared_grants(file: &Path, journals: Journals, dice: &mut Dice) -> Acknowledg
             }
             1 if bootstraps => {
                 db.conn().execute_batch("BEGIN").expect("a transaction");
-                let lent = db.pools().borrow_at(POOL, TTL, now_ms).expect("a borrow");
+                let lent = db.pools().at(now_ms).borrow(POOL, TTL).expect("a borrow");
                 db.conn().execute_batch("COMMIT").expect("a commit");
                 lent.map(|lent| (SLOT, lent.slot.token))
             }
@@ -514,21 +514,21 @@ fn shared_grants(file: &Path, journals: Journals, dice: &mut Dice) -> Acknowledg
             }
             3 => {
                 let tx = db.transaction().expect("a transaction");
-                tx.purge_at(now_ms, now_ms).expect("a purge");
+                tx.at(now_ms).purge(now_ms).expect("a purge");
                 tx.commit().expect("a commit");
                 None
             }
             4 => {
                 let above = (dice.below(3) as i64) << 32 | dice.below(100) as i64;
-                let lease = db.claim_above_at(name, "a", TTL, now_ms, above).expect("a claim");
+                let lease = db.at(now_ms).claim_above(name, "a", TTL, above).expect("a claim");
                 lease.acquired().map(|lease| (name, lease.token))
             }
             5 => {
-                let lent = db.pools().borrow_at(POOL, TTL, now_ms).expect("a borrow");
+                let lent = db.pools().at(now_ms).borrow(POOL, TTL).expect("a borrow");
                 lent.map(|lent| (SLOT, lent.slot.token))
             }
             _ => {
-                let lease = db.claim_at(name, "a", TTL, now_ms).expect("a claim").acquired();
+                let lease = db.at(now_ms).claim(name, "a", TTL).expect("a claim").acquired();
                 lease.map(|lease| (name, lease.token))
             }
         };
@@ -540,11 +540,11 @@ fn shared_grants(file: &Path, journals: Journals, dice: &mut Dice) -> Acknowledg
 }
 
 fn claim_and_perhaps_transfer(db: &Leases, name: &str, now_ms: i64, dice: &mut Dice) -> i64 {
-    let claimed = db.claim_at(name, "a", TTL, now_ms).expect("a claim");
+    let claimed = db.at(now_ms).claim(name, "a", TTL).expect("a claim");
     let lease = claimed.acquired().expect("nobody has it");
     match dice.below(3) {
         0 => {
-            let handed_on = db.transfer_exact_at(&lease, "b", TTL, now_ms).expect("a transfer");
+            let handed_on = db.at(now_ms).transfer(&lease, "b", TTL).expect("a transfer");
             handed_on.transferred().expect("handed on").token
         }
         _ => lease.token,

@@ -114,11 +114,11 @@ fn a_hold_is_told_who_superseded_it_or_that_it_was_released_elsewhere() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", SHORT);
-    let _ = db.transfer("books", held.owner(), "b", LONG).unwrap();
+    let _ = db.transfer_by_owner("books", held.owner(), "b", LONG).unwrap();
     assert_eq!(loss_of(&held), Loss::Superseded { by: 2, owner: Some("b".into()) });
 
     let held = hold(&db, "maps", SHORT);
-    db.release("maps", held.owner()).unwrap();
+    db.release_by_owner("maps", held.owner()).unwrap();
     assert_eq!(loss_of(&held), Loss::ReleasedElsewhere);
 }
 

@@ -2,9 +2,10 @@
 
 use rusqlite::ffi;
 
-/// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended code.
+/// What can go wrong. SQLite's own errors come through as `rusqlite::Error`, with their extended
+/// code.
 ///
-/// A "no" (busy, rejected) is an answer and never comes as an error.
+/// Busy and rejected are answers inside `Ok`, never errors.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,13 +34,13 @@ pub type Error = litelease_store::Error<rusqlite::Error>;
 /// ```
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error that is said in words only.
+/// Makes an error from a message alone.
 pub(crate) fn failure(message: &str) -> Error {
     let code = ffi::Error::new(ffi::SQLITE_ERROR);
     Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(message.to_owned())))
 }
 
-/// A result of the store as a result of this crate.
+/// Converts a result of the store into one of this crate.
 pub(crate) fn lift<T>(result: std::result::Result<T, litelease_store::Error>) -> Result<T> {
     result.map_err(|error| {
         error.map_sqlite(|failure| {

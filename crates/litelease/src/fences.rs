@@ -1,6 +1,7 @@
-//! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and gates.
+//! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and
+//! gates.
 
-use litelease_store::{Value, When};
+use litelease_store::Value;
 use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
 
@@ -34,13 +35,13 @@ pub struct Checkpoint {
 
 /// The verbs that stop an old owner.
 impl Leases {
-    /// Guards a table: from now on, a write to it must present the newest token of `name`. Everybody else's
-    /// is refused by the database itself, with `stale fencing token` in the message: see
+    /// Guards a table: from now on, a write to it must present the newest token of `name`. The
+    /// database itself refuses all other writes, with `stale fencing token` in the message: see
     /// [`is_stale`](crate::is_stale).
     ///
-    /// A name that was never claimed closes the table until its first grant. Several names may guard one
-    /// table; then all of them must be presented. Guarding again in the same way changes nothing, or puts
-    /// back what a rebuild of the table has dropped.
+    /// A name that was never claimed closes the table until its first grant. If several names guard
+    /// one table, a write must present a token for each. Guarding again in the same way changes
+    /// nothing, or restores triggers that a rebuild of the table has dropped.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -62,7 +63,7 @@ impl Leases {
         lift(self.verbs()?.guard(table, name, guard))
     }
 
-    /// Takes the guards off a table: the one by `name`, or all of them. Answers how many there were.
+    /// Removes the guard by `name` from a table, or all its guards. Returns how many there were.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -78,7 +79,7 @@ impl Leases {
         lift(self.verbs()?.unguard(table, name))
     }
 
-    /// All guards, with whether their triggers are still there.
+    /// Lists all guards, and whether their triggers are intact.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -94,14 +95,15 @@ impl Leases {
         lift(self.verbs()?.guards())
     }
 
-    /// Presents a token for the writes of this connection to tables that `name` guards by connection. Answers
-    /// whether it is the newest one; if not, the guards will refuse it.
+    /// Presents a token for the writes of this connection to tables that `name` guards by
+    /// connection. Returns whether it is the newest one; if not, the guards will refuse it.
     ///
-    /// Once is enough, until somebody else is granted the name. It is kept in memory, with the connection, and
-    /// not undone by a rollback: present a token after the commit of its claim, or
-    /// [`withdraw`](Leases::withdraw) it when the transaction is rolled back.
+    /// Presenting once is enough until the name is granted again. The token is kept in memory, with
+    /// the connection, and a rollback does not undo that: present a token after the commit of its
+    /// claim, or [`withdraw`](Leases::withdraw) it when the transaction is rolled back.
     ///
-    /// A guard of the name that was dropped since is [`Error::GuardMissing`](crate::Error::GuardMissing).
+    /// Fails with [`Error::GuardMissing`](crate::Error::GuardMissing) if a guard of the name was
+    /// dropped since.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -111,7 +113,7 @@ impl Leases {
     /// let lease = db.claim("order-writer", "a", Duration::from_secs(30))?.acquired().unwrap();
     /// assert!(db.present("order-writer", lease.token)?);
     ///
-    /// let _ = db.transfer_exact(&lease, "b", Duration::from_secs(30))?;
+    /// let _ = db.transfer(&lease, "b", Duration::from_secs(30))?;
     /// assert!(!db.present("order-writer", lease.token)?);
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -119,7 +121,7 @@ impl Leases {
         lift(self.verbs()?.present(name, token))
     }
 
-    /// Takes back what was presented for `name`, before the connection goes back to a pool.
+    /// Withdraws the token presented for `name`, for a connection that goes back to a pool.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -133,8 +135,8 @@ impl Leases {
         lift(self.verbs()?.withdraw(name))
     }
 
-    /// Stores a value as the progress made under a grant, if that is still the newest one of `name`. A late
-    /// one of an old owner is answered with `Stale` and stores nothing.
+    /// Stores a value as the progress made under a grant, if that is still the newest one of
+    /// `name`. For an old token it returns `Stale` and stores nothing.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -142,7 +144,7 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// let old = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
-    /// let new = db.transfer_exact(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
+    /// let new = db.transfer(&old, "b", Duration::from_secs(30))?.transferred().unwrap();
     /// assert_eq!(db.checkpoint("import", new.token, 4711)?, CheckpointResult::Stored);
     /// let late = db.checkpoint("import", old.token, 17)?;
     /// assert_eq!(late, CheckpointResult::Stale { newest: Some(2) });
@@ -155,10 +157,10 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
         let output = value.to_sql()?;
-        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, When::Now))
+        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, self.when()))
     }
 
-    /// The latest checkpoint of `name`, for a successor to go on from.
+    /// Returns the latest checkpoint of `name`, from which a successor continues.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -181,10 +183,12 @@ impl Leases {
         }))
     }
 
-    /// Admits a token unless a larger one was admitted for `name` before, and remembers it in this file.
+    /// Admits a token unless a larger one was admitted for `name` before, and remembers it in this
+    /// file.
     ///
-    /// This is the check for a target whose leases are elsewhere, made where the target is changed: in a
-    /// transaction of the target's own file, or with a [`Gate`](crate::Gate). It needs no `bootstrap`.
+    /// Use it for a target whose leases are in another file, where the target is changed: in a
+    /// transaction of the target's own file, or with a [`Gate`](crate::Gate). It needs no
+    /// `bootstrap`.
     ///
     /// ```
     /// # use litelease::*;
@@ -203,7 +207,8 @@ impl Leases {
     }
 }
 
-/// Whether a write was refused by a guard: its connection or its row did not present the newest token.
+/// Checks whether a guard refused a write because its connection or row did not present the newest
+/// token.
 ///
 /// ```
 /// # use litelease::*;

@@ -8,8 +8,8 @@ use std::fs;
 use litelease_files::{FileLock, LockKind, held_locks};
 use rusqlite::{Connection, ffi};
 
-/// Whether the file of a connection was moved, deleted or replaced since it was opened. SQLite goes on with
-/// what it has open, and nobody else ever sees what is granted there.
+/// Checks whether the file of a connection was moved, deleted or replaced since it was opened.
+/// SQLite still uses the old file, where no other process sees what is granted.
 pub(crate) fn has_moved(connection: &Connection) -> bool {
     let mut moved: c_int = 0;
     // SAFETY: the connection is open, and SQLite writes one int.
@@ -24,11 +24,12 @@ pub(crate) fn has_moved(connection: &Connection) -> bool {
     told == ffi::SQLITE_OK && moved != 0
 }
 
-/// The bytes that SQLite's writers lock: in the -shm of a file in WAL mode, in the file itself otherwise.
+/// The bytes that SQLite's writers lock: in the -shm of a file in WAL mode, in the file itself
+/// otherwise.
 const WAL_WRITE_LOCK: u64 = 120;
 const RESERVED_LOCK: u64 = 0x4000_0001;
 
-/// The process that holds the write lock of a database file, where the system tells.
+/// Returns the process that holds the write lock of a database file, if the system tells.
 pub(crate) fn write_lock_pid(path: &str) -> Option<u32> {
     let locks = held_locks()?;
     let holder = |path: &str, byte: u64| {

@@ -11,8 +11,8 @@ use crate::error::{failure, lift};
 use crate::linked::declared::sqlite3_auto_extension;
 use crate::linked::{Linked, raw_view, view};
 
-/// Puts the SQL functions and the table `litelease_leases` on a connection, as loading the extension would,
-/// with no library to load. Doing it again changes nothing.
+/// Registers the SQL functions and the table `litelease_leases` on a connection, like the loadable
+/// extension. Registering again changes nothing.
 ///
 /// ```
 /// use litelease::rusqlite::Connection;
@@ -28,15 +28,16 @@ use crate::linked::{Linked, raw_view, view};
 /// # }
 /// ```
 pub fn register(connection: &Connection) -> Result<()> {
-    // SAFETY: SQLite drops the functions when the connection closes, and the statements that they keep before
-    // that; and a connection of `rusqlite` is used by one thread at a time.
+    // SAFETY: SQLite drops the functions when the connection closes, and the statements that they
+    // keep before that; and a connection of `rusqlite` is used by one thread at a time.
     lift(unsafe { litelease_sql::register::<Linked>(view(connection)) })
 }
 
-/// Puts the SQL functions on every connection that this program opens from now on, through whatever crate: for `diesel`
-/// and others that do not hand out their connections. Doing it again changes nothing.
+/// Registers the SQL functions on every connection that this program opens from now on, through any
+/// crate: for `diesel` and others that do not expose their connections. Registering again changes
+/// nothing.
 ///
-/// It concerns the SQLite that `rusqlite` links, which is that of every Rust crate in the program.
+/// It applies to the SQLite that `rusqlite` links, which all Rust crates in the program share.
 ///
 /// ```
 /// use litelease::rusqlite::Connection;
@@ -67,8 +68,9 @@ unsafe extern "C" fn init(
 ) -> c_int {
     // A panic must not unwind into SQLite.
     let registered = catch_unwind(|| {
-        // SAFETY: the connection is open and one of the linked library's. SQLite lets one thread at a time call
-        // functions, and drops them when the connection closes, and the statements that they keep before that.
+        // SAFETY: the connection is open and one of the linked library's. SQLite lets one thread at
+        // a time call functions, and drops them when the connection closes, and the statements that
+        // they keep before that.
         lift(unsafe { litelease_sql::register::<Linked>(raw_view(db)) })
     });
     let error = match registered {

@@ -7,12 +7,14 @@ use litelease_files::create_private;
 use crate::error::{failure, lift};
 use crate::{AdmitResult, Litelease, Result};
 
-/// A check of tokens for a target that is not in the file of the lease: a folder, a device, an interface.
+/// A check of tokens for a target that is not in the file of the lease: a folder, a device, an
+/// interface.
 ///
-/// It remembers the largest token of each name in a SQLite file of its own, durably (WAL, `synchronous=FULL`),
-/// and refuses smaller ones. One `admit` is one atomic step, across processes too. What it cannot do is make
-/// the check and the change one step: for that, compare in the target itself, as docs/fencing.md shows, or
-/// [`admit`](crate::Leases::admit) in the target's own transaction where it is a SQLite file.
+/// It remembers the largest token of each name in a SQLite file of its own, durably (WAL,
+/// `synchronous=FULL`), and refuses smaller ones. One `admit` is one atomic step, across processes
+/// too. It cannot make the check and the change one step: for that, compare in the target itself,
+/// as docs/fencing.md shows, or [`admit`](crate::Leases::admit) in the target's own transaction
+/// where it is a SQLite file.
 ///
 /// ```
 /// use litelease::{AdmitResult, Gate};
@@ -31,8 +33,8 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Opens the file of a gate, which is created if it is missing, for its owner alone (0600) as
-    /// [`open_own`](Litelease::open_own) does.
+    /// Opens the file of a gate. Creates it if it is missing, readable by its owner alone (0600),
+    /// as [`open_own`](Litelease::open_own) does.
     ///
     /// ```
     /// # let folder = tempfile::tempdir().unwrap();

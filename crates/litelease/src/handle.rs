@@ -15,8 +15,9 @@ use crate::{Leases, Result, Transaction};
 
 /// Leases in a SQLite database, with a connection of their own.
 ///
-/// The verbs are those of [`Leases`]. Outside a transaction each is one atomic step with the strength of
-/// `BEGIN IMMEDIATE`. The handle may move between threads; threads that work at the same time open one each.
+/// The verbs are those of [`Leases`]. Outside a transaction each is one atomic step with the
+/// strength of `BEGIN IMMEDIATE`. The handle may move between threads; threads that work at the
+/// same time open one each.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,12 +41,17 @@ pub struct Litelease {
     connection: Connection,
 }
 
+// SAFETY: `Leases` is not `Send` only because of the counter of its `Rc`. The handle and its
+// `LeasesAt` views use that counter; the views borrow the handle, so it cannot move while one is
+// alive, and they are not `Send` themselves.
+unsafe impl Send for Litelease {}
+
 /// The verbs on a connection or transaction that belongs to the caller.
 ///
-/// It joins an open transaction and never ends it; a token that was granted in it is the caller's only after
-/// COMMIT. Inside transactions use [`joining`](LiteleaseRef::joining), whose verbs are an error once the transaction
-/// has ended. Make one wherever it is needed: statements are compiled at the first use on a connection and stay with
-/// it until it closes.
+/// It joins an open transaction and never ends it; use a token that was granted in it only after
+/// COMMIT. Inside transactions use [`joining`](LiteleaseRef::joining), whose verbs fail once the
+/// transaction has ended. Handles are cheap: statements are compiled at the first use on a
+/// connection and stay with it until it closes.
 ///
 /// ```
 /// use std::time::Duration;
@@ -76,10 +82,10 @@ enum Lent<'c> {
 }
 
 impl Litelease {
-    /// Opens a database file, which is created if it is missing. No pragma is set and no table is made.
+    /// Opens a database file, and creates it if it is missing. Sets no pragma and creates no table.
     ///
-    /// The connection waits for locks as `rusqlite` sets it up: 5 seconds. To choose otherwise, open the
-    /// connection yourself and hand it to [`from_connection`](Litelease::from_connection).
+    /// The connection's busy timeout is the default of `rusqlite`, 5 seconds. To choose another,
+    /// open the connection yourself and hand it to [`from_connection`](Litelease::from_connection).
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -107,12 +113,13 @@ impl Litelease {
         Litelease { leases, connection }
     }
 
-    /// Opens a file that belongs to the program, made ready for leases: it is created if it is missing, put into
-    /// WAL mode if it is new, and written so that a power cut loses no grant. The lease table is there.
+    /// Opens a file that belongs to the program and makes it ready for leases: creates it if it is
+    /// missing, in WAL mode, creates the lease table, and sets `synchronous` so that a power cut
+    /// loses no grant.
     ///
-    /// A new file is its owner's alone (0600). To share it, create it beforehand, empty and with the mode and group of your
-    /// choice, or change those later: the files beside it follow. One that is there keeps its mode and its journal
-    /// mode. The connection waits for locks for 10 seconds.
+    /// Only its owner can read a new file (0600). To share it, create it empty beforehand with the
+    /// mode and group of your choice, or change those later: the files beside it follow. An
+    /// existing file keeps its mode and its journal mode. The busy timeout is 10 seconds.
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -131,8 +138,8 @@ impl Litelease {
         Ok(db)
     }
 
-    /// Begins a transaction that holds the write lock (`BEGIN IMMEDIATE`), so that a claim and the work it
-    /// allows are committed together or not at all.
+    /// Begins a transaction that holds the write lock (`BEGIN IMMEDIATE`), so that a claim and the
+    /// work it allows are committed together or not at all.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -150,7 +157,7 @@ impl Litelease {
         Transaction::begin(&self.leases, &self.connection)
     }
 
-    /// The same verbs as a borrowed handle, for code that takes a [`LiteleaseRef`].
+    /// Returns the same verbs as a borrowed handle, for code that takes a [`LiteleaseRef`].
     ///
     /// ```
     /// # use litelease::{Litelease, LiteleaseRef, rusqlite::Connection};
@@ -166,10 +173,10 @@ impl Litelease {
         LiteleaseRef { leases: Lent::Owner(&self.leases), connection: &self.connection }
     }
 
-    /// The connection, for the caller's own statements.
+    /// Returns the connection, for the caller's own statements.
     ///
-    /// What `rusqlite` sets through `&mut Connection`, such as hooks, is set before the connection is handed
-    /// to [`from_connection`](Litelease::from_connection).
+    /// Set what needs `&mut Connection`, such as hooks, before handing the connection to
+    /// [`from_connection`](Litelease::from_connection).
     ///
     /// ```
     /// # use litelease::{Litelease, rusqlite::Connection};
@@ -181,8 +188,8 @@ impl Litelease {
         &self.connection
     }
 
-    /// Whether the file was moved, deleted or replaced since it was opened. SQLite goes on with what it has open, and
-    /// nobody else ever sees what is granted there.
+    /// Checks whether the file was moved, deleted or replaced since it was opened. SQLite still
+    /// uses the old file, where no other process sees what is granted.
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -196,7 +203,7 @@ impl Litelease {
         has_moved(&self.connection)
     }
 
-    /// The process that holds the file's write lock right now, where the system tells: who is in the way.
+    /// Returns the process that holds the file's write lock right now, if the system tells.
     ///
     /// ```
     /// # use litelease::Litelease;
@@ -212,7 +219,7 @@ impl Litelease {
         write_lock_pid(&self.leases.store().file()?)
     }
 
-    /// Gives the connection back, as it was.
+    /// Returns the connection, unchanged.
     ///
     /// ```
     /// # use litelease::{Litelease, rusqlite::Connection};
@@ -226,8 +233,8 @@ impl Litelease {
 }
 
 impl<'c> LiteleaseRef<'c> {
-    /// Returns the verbs on a connection. Where a transaction is open, they join it; where none is, each is one of its
-    /// own.
+    /// Returns the verbs on a connection. They join an open transaction; if none is open, each runs
+    /// in one of its own.
     ///
     /// ```
     /// # use litelease::{LiteleaseRef, rusqlite::Connection};
@@ -239,11 +246,12 @@ impl<'c> LiteleaseRef<'c> {
         LiteleaseRef::of(connection, Kind::Plain)
     }
 
-    /// Returns the verbs inside a transaction or savepoint of the caller's: each is
-    /// [`Error::NotInTransaction`](crate::Error::NotInTransaction), and writes nothing, once none is open.
+    /// Returns the verbs inside a transaction or savepoint of the caller's. If none is open, each
+    /// fails with [`Error::NotInTransaction`](crate::Error::NotInTransaction) and writes nothing.
     ///
-    /// SQLite rolls a transaction back by itself after some errors, such as a constraint that is declared
-    /// `ON CONFLICT ROLLBACK`. With [`new`](LiteleaseRef::new) a claim after that would be committed alone.
+    /// SQLite rolls a transaction back by itself after some errors, such as a constraint that is
+    /// declared `ON CONFLICT ROLLBACK`. With [`new`](LiteleaseRef::new) a claim after that would be
+    /// committed alone.
     ///
     /// ```
     /// use std::time::Duration;
@@ -265,12 +273,13 @@ impl<'c> LiteleaseRef<'c> {
     }
 
     fn of(connection: &'c Connection, kind: Kind) -> Self {
-        // SAFETY: `rusqlite` links the library. The connection stays open and with this thread while it is borrowed.
+        // SAFETY: `rusqlite` links the library. The connection stays open and with this thread
+        // while it is borrowed.
         let loan = unsafe { Loan::new(view(connection), kind) };
         LiteleaseRef { leases: Lent::Connection(loan), connection }
     }
 
-    /// The connection, for the caller's own statements.
+    /// Returns the connection, for the caller's own statements.
     ///
     /// ```
     /// # use litelease::{LiteleaseRef, rusqlite::Connection};

@@ -18,7 +18,7 @@ use crate::{
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
-/// How a lease is to be held.
+/// Options of a hold.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,11 +34,12 @@ pub struct HoldOptions {
     kind: HolderKind,
 }
 
-/// A lease that is kept alive in the background until this is dropped; then it is released, also on panic.
+/// A lease that is kept alive in the background until this is dropped; then it is released, also on
+/// panic.
 ///
-/// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that counts the time a
-/// machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After that it is lost, whatever the
-/// file says, and stays lost: stop the work that needed it.
+/// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that
+/// counts the time a machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After
+/// that it is lost, whatever the file says, and stays lost: stop the work that needed it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -84,7 +85,8 @@ pub struct LossSignal {
 }
 
 impl HoldOptions {
-    /// A hold whose renewals are each good for `ttl`, and which does not wait for the name.
+    /// Returns options for a hold whose renewals last `ttl` each, and which does not wait for the
+    /// name.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -108,8 +110,8 @@ impl HoldOptions {
         HoldOptions { wait, ..self }
     }
 
-    /// Says that a process group does the work. If this process dies, nobody takes the lease over before that group has
-    /// ended, too, or the ttl is over.
+    /// Names a process group that does the work. If this process dies, a successor waits until that
+    /// group has ended, too, or until the ttl is over.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -127,12 +129,12 @@ macro_rules! holding {
     () => {
         /// Claims `name` and keeps it alive in the background until the result is dropped.
         ///
-        /// The owner is made for this one hold: host, process and a random part. A thread of the process renews
-        /// all its holds, on a connection of its own, every third of their ttl. Not inside a transaction, and
-        /// not for a database in memory.
+        /// The owner text is unique to this hold: host, process and a random part. A thread of the
+        /// process renews all its holds, on a connection of its own, every third of their ttl. It
+        /// fails inside a transaction, and for a database in memory.
         ///
-        /// On Linux, a holder whose process has ended is taken over at once, under a new token, if it held the name
-        /// on this host and in this container.
+        /// On Linux, a holder whose process has ended is taken over at once, under a new token, if
+        /// it held the name on this host and in this container.
         ///
         /// ```
         /// # use std::time::Duration;
@@ -177,7 +179,7 @@ impl Held {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
             let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);
             if let Some(lease) = stored {
-                let _ = leases.release_exact(&lease);
+                let _ = leases.release(&lease);
             }
         })?;
         let lease = match answer {
@@ -188,8 +190,9 @@ impl Held {
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
         let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
-        // The keeper's own connection waits for nobody, since other files wait for the keeper. So a writer that is in
-        // the way of its first look is waited for here, as long as the caller's connection waits for writers.
+        // The keeper's own connection waits for nobody, since other files wait for the keeper. So a
+        // writer that is in the way of its first look is waited for here, as long as the caller's
+        // connection waits for writers.
         let begin = SystemClock.now();
         loop {
             let is_time_left = || {
@@ -203,15 +206,16 @@ impl Held {
                 }
                 Err(error) => {
                     // Nobody would keep it alive.
-                    let _ = leases.release_exact(&lease);
+                    let _ = leases.release(&lease);
                     return Err(error);
                 }
             }
         }
     }
 
-    /// Presents the token of this hold for the writes of a connection to tables that its name guards by connection.
-    /// Answers whether it is the newest one, as [`present`](Leases::present) does.
+    /// Presents the token of this hold for the writes of a connection to tables that its name
+    /// guards by connection. Returns whether it is the newest one, as [`present`](Leases::present)
+    /// does.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -229,7 +233,7 @@ impl Held {
         leases.present(self.name(), self.token())
     }
 
-    /// What is held.
+    /// Returns the name that is held.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -243,7 +247,7 @@ impl Held {
         &self.kept.hold.grant().name
     }
 
-    /// The owner text of this hold, which no other hold shares: host, process and a random part.
+    /// Returns the owner text, which is unique to this hold: host, process and a random part.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -258,7 +262,7 @@ impl Held {
         &self.kept.hold.grant().owner
     }
 
-    /// The fencing token of this grant.
+    /// Returns the fencing token of this grant.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -272,7 +276,7 @@ impl Held {
         self.kept.hold.grant().token
     }
 
-    /// The grant as the verbs take it, with the expiry of the last renewal.
+    /// Returns the grant as the verbs take it, with the expiry of the last renewal.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -288,8 +292,9 @@ impl Held {
         LeaseInfo { name, owner, token, lease_expires_at_ms: self.kept.hold.expires_at_ms() }
     }
 
-    /// Whether it can still be trusted. Once this has said no, it says no for good, with one exception: while a
-    /// transaction with [`renew_in`](Held::renew_in) is open, its COMMIT decides.
+    /// Checks whether the lease can still be trusted. Once this has failed it always fails, with
+    /// one exception: while a transaction with [`renew_in`](Held::renew_in) is open, its COMMIT
+    /// decides.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -304,7 +309,7 @@ impl Held {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
 
-    /// For how long it can be trusted from now on, if no renewal succeeds any more.
+    /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -322,7 +327,8 @@ impl Held {
         }
     }
 
-    /// Why the last renewal failed, if it did. The lease is not lost by that: the keeper goes on trying.
+    /// Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps
+    /// trying.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -337,7 +343,7 @@ impl Held {
         self.kept.hold.trouble()
     }
 
-    /// Something to wait on in another thread until the lease is lost.
+    /// Returns a signal on which another thread can wait until the lease is lost.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -352,7 +358,7 @@ impl Held {
         LossSignal { hold: self.kept.hold.clone() }
     }
 
-    /// Has `callback` called on a thread of its own if the lease is lost; at once if it already is.
+    /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -368,11 +374,12 @@ impl Held {
         self.kept.hold.on_lost(move |reason| callback(&Lost { name, reason: reason.clone() }));
     }
 
-    /// Renews inside a transaction of the holder's own, which keeps the keeper from renewing as long as it is
-    /// open. Trust is prolonged when the transaction has been committed, and only then.
+    /// Renews inside a transaction of the holder's own, which keeps the keeper from renewing as
+    /// long as it is open. Trust is prolonged when the transaction has been committed, and only
+    /// then.
     ///
-    /// In a transaction that outlasts the ttl, call it again before the ttl is over: the last renewal must be live
-    /// at the COMMIT.
+    /// In a transaction that outlasts the ttl, call it again before the ttl is over: the last
+    /// renewal must be live at the COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -398,7 +405,7 @@ impl Held {
             return Err(HoldError::OtherFile);
         }
         let start = SystemClock.now();
-        match tx.renew_exact(&self.lease(), hold.grant().ttl)? {
+        match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
                 hold.renewing(start);
                 tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });
@@ -410,9 +417,10 @@ impl Held {
         }
     }
 
-    /// Gives the lease up and tells how that went. Dropping does the same and tells nobody.
+    /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
+    /// ignores errors.
     ///
-    /// A file that is locked is waited for, for a few seconds; after that the keeper goes on trying.
+    /// If the file is locked, it waits for a few seconds; after that the keeper keeps trying.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -444,7 +452,7 @@ impl Drop for Held {
 }
 
 impl LossSignal {
-    /// Waits until the lease is lost, or until its holder has given it up: then there is nothing to tell.
+    /// Waits until the lease is lost. Returns `None` if its holder releases it first.
     ///
     /// ```no_run
     /// # use litelease::Held;
@@ -461,7 +469,7 @@ impl LossSignal {
         self.wait_timeout(Duration::MAX)
     }
 
-    /// [`wait`](LossSignal::wait) for at most `timeout`.
+    /// Waits like [`wait`](LossSignal::wait), for at most `timeout`.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -502,7 +510,7 @@ pub(crate) struct PendingRenewal {
 }
 
 impl PendingRenewal {
-    /// Whether the row still says what the renewal made it say.
+    /// Checks whether the row still has what the renewal wrote.
     pub(crate) fn is_still_in(&self, leases: &Leases) -> bool {
         let found = leases.inspect(&self.lease.name);
         found.is_ok_and(|found| {
@@ -527,17 +535,17 @@ impl Drop for PendingRenewal {
     }
 }
 
-/// How long a connection waits for the locks of others.
+/// Returns the busy timeout of a connection.
 fn busy_timeout(connection: &Connection) -> Duration {
     let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     Duration::from_millis(ms.unwrap_or_default().into())
 }
 
-/// The keeper of this process, with its thread.
+/// Returns the keeper of this process, with its thread.
 fn keeper() -> Result<Arc<Keeper>> {
     static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
-    /// The process that has a keeper. Asked first: in a forked process the lock may be held for ever, by a thread that
-    /// is not there.
+    /// The process that has a keeper. Asked first: in a forked process the lock may be held for
+    /// ever, by a thread that is not there.
     static PROCESS: AtomicU32 = AtomicU32::new(0);
     match PROCESS.load(Ordering::SeqCst) {
         pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),

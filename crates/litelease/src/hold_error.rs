@@ -1,4 +1,5 @@
-//! What can go wrong with holding, waiting and tracking, on top of what can go wrong with the verbs.
+//! What can go wrong with holding, waiting and tracking, on top of what can go wrong with the
+//! verbs.
 
 use std::fmt;
 use std::io;
@@ -23,8 +24,9 @@ pub struct Lost {
     pub reason: Loss,
 }
 
-/// What can go wrong with [`hold`](crate::Litelease::hold), [`claim_wait`](crate::Litelease::claim_wait) and a
-/// [`Tracker`](crate::Tracker). Errors of the verbs, of `rusqlite` and [`Lost`] turn into it with `?`.
+/// What can go wrong with [`hold`](crate::Litelease::hold),
+/// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
+/// verbs, of `rusqlite` and [`Lost`] turn into it with `?`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,7 +47,7 @@ pub struct Lost {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HoldError {
-    /// Somebody else has the name, and the time to wait is over.
+    /// Another owner has the name, and the time to wait is over.
     Busy(LeaseInfo),
     /// The held lease can no longer be trusted.
     Lost(Lost),
@@ -53,15 +55,18 @@ pub enum HoldError {
     TtlTooShort(Duration),
     /// The database is in memory: another connection, such as the keeper's, cannot see it.
     InMemory,
-    /// The connection is inside a transaction, whose snapshot would never show that the name has become free.
+    /// The connection is inside a transaction, whose snapshot would never show that the name has
+    /// become free.
     InTransaction,
     /// The transaction belongs to another file than the hold.
     OtherFile,
-    /// The database file was moved, deleted or replaced: what is granted in it is seen by nobody else.
+    /// The database file was moved, deleted or replaced: no other process sees what is granted in
+    /// it.
     FileMoved(String),
-    /// This process was forked from one that holds leases, and has no keeper. Start a new program instead.
+    /// This process was forked from one that holds leases, and has no keeper. Start a new program
+    /// instead.
     Forked,
-    /// A [`Tracker`](crate::Tracker) lock is somebody else's.
+    /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
         /// What was to be locked.
         name: String,
@@ -84,7 +89,7 @@ pub enum HoldError {
 }
 
 impl HoldError {
-    /// The name of the case, as of [`Error::kind`].
+    /// Returns the name of the case, like [`Error::kind`].
     ///
     /// ```
     /// assert_eq!(litelease::HoldError::InMemory.kind(), "InMemory");

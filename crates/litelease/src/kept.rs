@@ -1,11 +1,11 @@
-//! The verbs that are kept with a connection of the caller's, so that a handle which is made anew for each call
-//! finds its statements compiled and the schema checked.
+//! A cache of verbs per connection of the caller's, so that a new handle for each call finds its
+//! statements compiled and the schema checked.
 //!
-//! SQLite says when the connection closes, and they are dropped before it looks for statements that are left.
+//! SQLite calls back when a connection closes, and its entry is dropped before SQLite checks for
+//! open statements.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
-use std::rc::Rc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use litelease_store::{Connection, sqlite3};
@@ -13,35 +13,37 @@ use litelease_store::{Connection, sqlite3};
 use crate::Leases;
 use crate::linked::Linked;
 
-/// What is kept with one connection: a set of verbs for each kind of handle, in the order of [`Kind`].
+/// The cache entry of one connection: the verbs for each kind of handle, in the order of [`Kind`].
 #[derive(Default)]
-struct Kept([Option<Rc<Leases>>; 2]);
+struct Kept([Option<Leases>; 2]);
 
 /// The kinds of handles on a connection of the caller's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Its verbs join a transaction, and are one of their own where none is open.
+    /// Its verbs join an open transaction; if none is open, each runs in one of its own.
     Plain,
     /// Its verbs demand a transaction.
     Joining,
 }
 
-/// All connections that have something kept with them, by address. An entry goes before its connection does,
-/// so an address that is used again has none. Several maps, so that threads seldom wait for each other.
+/// The cache, by the address of the connection. An entry is dropped before its connection, so a
+/// reused address has none. It is split into several maps, so that threads seldom wait for each
+/// other.
 static CONNECTIONS: [Mutex<BTreeMap<usize, Kept>>; 16] =
     [const { Mutex::new(BTreeMap::new()) }; 16];
 
-// SAFETY: the verbs and the counters of their `Rc` are used only by the thread that has the connection, which is one
-// at a time: a `Loan` is made by whoever has the connection, and `closing` is called by whoever closes it. The map
-// merely carries them from one to the next.
+// SAFETY: the verbs and the counter of their `Rc` are used only by the thread that has the
+// connection, which is one at a time: a `Loan` is made by whoever has the connection, and `closing`
+// is called by whoever closes it. The map merely carries them from one to the next.
 unsafe impl Send for Kept {}
 
-/// The verbs on a connection that is borrowed for `'c`: those that are kept with it, or new ones, which are kept
-/// from then on if they were used.
+/// The verbs on a connection that is borrowed for `'c`: the cached ones, or new ones, which are
+/// cached if they were used.
 ///
-/// The connection must outlive it, because it is used when this is dropped; `Drop` makes the compiler see to that.
+/// The connection must outlive it, because it is used when this is dropped; `Drop` makes the
+/// compiler see to that.
 pub(crate) struct Loan<'c> {
-    leases: Rc<Leases>,
+    leases: Leases,
     connection: Connection,
     kind: Kind,
     is_kept: bool,
@@ -50,13 +52,14 @@ pub(crate) struct Loan<'c> {
 
 impl<'c> Loan<'c> {
     /// # Safety
-    /// The connection must be one of the linked library's, stay open for `'c`, and not be used by another thread as
-    /// long as this value lives.
+    /// The connection must be one of the linked library's, stay open for `'c`, and not be used by
+    /// another thread as long as this value lives.
     pub(crate) unsafe fn new(connection: Connection, kind: Kind) -> Self {
         let kept = find(connection, kind);
         let is_kept = kept.is_some();
-        // SAFETY: this function asks for the same, and those that are kept are dropped before it closes.
-        let leases = kept.unwrap_or_else(|| Rc::new(unsafe { Leases::on(connection, kind) }));
+        // SAFETY: this function asks for the same, and those that are kept are dropped before it
+        // closes.
+        let leases = kept.unwrap_or_else(|| unsafe { Leases::on(connection, kind) });
         Loan { leases, connection, kind, is_kept, borrowed: PhantomData }
     }
 
@@ -74,25 +77,29 @@ impl Drop for Loan<'_> {
     }
 }
 
-fn find(connection: Connection, kind: Kind) -> Option<Rc<Leases>> {
+fn find(connection: Connection, kind: Kind) -> Option<Leases> {
     let address = address(connection);
-    map(address).get(&address).and_then(|Kept(kept)| kept[kind as usize].clone())
+    let map = map(address);
+    let leases = map.get(&address)?.0[kind as usize].as_ref()?;
+    // SAFETY: the caller has the connection, and its `Loan` ends before that closes.
+    Some(unsafe { leases.share() })
 }
 
-/// Keeps verbs until their connection closes. Where SQLite cannot tell when that will be, nothing is kept.
-fn keep(connection: Connection, kind: Kind, leases: &Rc<Leases>) {
+/// Caches verbs until their connection closes. Caches nothing if SQLite cannot call back then.
+fn keep(connection: Connection, kind: Kind, leases: &Leases) {
     let address = address(connection);
     let is_known = map(address).contains_key(&address);
-    // SAFETY: all connections of this crate are the linked library's. The map is not locked meanwhile: SQLite may
-    // call back.
+    // SAFETY: all connections of this crate are the linked library's. The map is not locked
+    // meanwhile: SQLite may call back.
     if is_known || unsafe { connection.when_closing::<Linked>(closing) } == Ok(true) {
         let mut map = map(address);
         let Kept(kept) = map.entry(address).or_default();
-        kept[kind as usize].get_or_insert_with(|| Rc::clone(leases));
+        // SAFETY: these are dropped by `closing`.
+        kept[kind as usize].get_or_insert_with(|| unsafe { leases.share() });
     }
 }
 
-/// Drops what is kept with a connection, which is about to close.
+/// Drops the cache entry of a connection that is about to close.
 fn closing(db: *mut sqlite3) {
     let address = db as usize;
     // Not under the lock: dropping the verbs calls SQLite.

@@ -8,7 +8,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 use crate::file::{has_moved, write_lock_pid};
 use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result};
 
-/// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries again.
+/// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries
+/// again.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct KeptRows {
@@ -19,13 +20,14 @@ pub(crate) struct KeptRows {
 impl KeptRows {
     /// Opens a file that is there.
     pub(crate) fn open(file: &str) -> Result<Self> {
-        // Never created: if it has just been deleted, nobody else would ever see the new one's leases.
+        // Never created: if it has just been deleted, nobody else would ever see the new one's
+        // leases.
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(file, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
         let db = Litelease::from_connection(connection);
-        // SQLite opens the -wal at the first look. If the file were replaced before that, it would open the new
-        // file's, and write into it what belongs to the old one.
+        // SQLite opens the -wal at the first look. If the file were replaced before that, it would
+        // open the new file's, and write into it what belongs to the old one.
         db.token("")?;
         Ok(KeptRows { db, file: file.into() })
     }
@@ -34,7 +36,7 @@ impl KeptRows {
         let tx = self.db.transaction()?;
         let mut answers = Vec::with_capacity(grants.len());
         for grant in grants {
-            answers.push(match tx.renew_exact(&lease(grant), grant.ttl) {
+            answers.push(match tx.renew(&lease(grant), grant.ttl) {
                 Ok(RenewResult::Renewed(lease)) => Ok(lease.lease_expires_at_ms),
                 Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
@@ -75,7 +77,7 @@ impl Rows for KeptRows {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.release_exact(&lease(grant)) {
+        match self.db.release(&lease(grant)) {
             Ok(ReleaseResult::Released { .. }) => Ok(()),
             Ok(ReleaseResult::Rejected { reason, current }) => {
                 Err(loss(grant.token, reason, current))
@@ -98,7 +100,7 @@ impl Rows for KeptRows {
     }
 }
 
-/// Whether somebody else's lock was in the way.
+/// Checks whether another connection's lock was in the way.
 pub(crate) fn is_busy(error: &Error) -> bool {
     use ErrorCode::{DatabaseBusy, DatabaseLocked};
     match error {
@@ -109,14 +111,14 @@ pub(crate) fn is_busy(error: &Error) -> bool {
     }
 }
 
-/// What a rejection means for a holder that has not given up.
+/// Returns what a rejection means for a holder that has not released its lease.
 pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Loss {
     match (reason, current) {
         (_, Some(current)) if current.token != token => {
             Loss::Superseded { by: current.token, owner: Some(current.owner) }
         }
-        // Who takes over what has run out is granted it and keeps it for a while. A token that grew by one
-        // without anybody having it is what a break leaves behind.
+        // Who takes over what has run out is granted it and keeps it for a while. A token that grew
+        // by one without anybody having it is what a break leaves behind.
         (Reason::Superseded { by }, _) if by == token + 1 => Loss::Broken,
         (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
         (Reason::Released, _) => Loss::ReleasedElsewhere,

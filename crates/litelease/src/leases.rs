@@ -1,5 +1,8 @@
 //! The verbs, written once for every handle.
 
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::time::Duration;
 
 use litelease_core::Claimant;
@@ -13,12 +16,14 @@ use crate::{
     RenewResult, Result, TransferResult,
 };
 
-/// The verbs on leases, as every handle of this crate has them.
+/// The verbs on leases. Every handle of this crate has them.
 ///
-/// It is reached through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
-/// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ in who owns the
-/// transaction and not in what a claim is. Each verb reads the system clock once it holds the write lock;
-/// its `_at` form takes the time instead. The `_exact` forms mean one grant and not just one owner text.
+/// Reach it through a [`Litelease`](crate::Litelease), a [`LiteleaseRef`](crate::LiteleaseRef), a
+/// [`Transaction`](crate::Transaction) or a [`Savepoint`](crate::Savepoint), which differ only in
+/// who owns the transaction. Each verb reads the system clock once it holds the write lock; through
+/// [`at`](Leases::at) it takes the time that the caller gives instead. `renew`, `release` and
+/// `transfer` take the lease that was granted; their `_by_owner` forms take an owner text, which
+/// two processes may share.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,19 +44,75 @@ use crate::{
 /// # }
 /// ```
 pub struct Leases {
+    shared: Rc<Shared>,
+    when: When,
+}
+
+/// The parts that a handle has in common with its views at given times.
+struct Shared {
     store: Store,
     notifier: Notifier,
     kind: Kind,
 }
 
+// `Litelease` may move between threads because this may.
+const _: fn() = || {
+    fn is_send<T: Send>() {}
+    is_send::<Shared>();
+};
+
+/// The verbs of a handle at a given time: see [`Leases::at`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let early: LeasesAt<'_> = db.at(100);
+/// early.claim("scheduler", "a", Duration::from_millis(50))?;
+/// assert_eq!(early.owner("scheduler")?.as_deref(), Some("a"));
+/// assert_eq!(db.owner("scheduler")?, None, "which ended in 1970");
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LeasesAt<'l> {
+    leases: Leases,
+    /// The handle stays where it is, open, and with this thread.
+    borrowed: PhantomData<&'l Leases>,
+}
+
 impl Leases {
-    /// Creates the lease table if it is missing, and checks it strictly if it is there.
+    /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
     ///
-    /// On a database that has the right table this changes nothing, with one exception: outside a transaction it records
-    /// the present boot of the machine, once, so that no power cut can take that. From then on all grants of this boot are
-    /// in order after a power cut, whatever the `synchronous` of the connection that makes them. So call it at every start.
+    /// They decide and write as if the system clock said `now_ms`. The handle itself still reads
+    /// the clock.
     ///
-    /// It may run inside a transaction, but there it records nothing: it cannot be made durable.
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ttl = Duration::from_millis(50);
+    /// db.at(100).claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(db.at(149).claim("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
+    /// let next = db.at(150).claim("scheduler", "b", ttl)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn at(&self, now_ms: i64) -> LeasesAt<'_> {
+        let leases = Leases { shared: Rc::clone(&self.shared), when: When::At(now_ms) };
+        LeasesAt { leases, borrowed: PhantomData }
+    }
+
+    /// Creates the lease table if it is missing; otherwise checks it strictly.
+    ///
+    /// Call it at every start. If the table is there, it changes nothing, with one exception:
+    /// outside a transaction it durably records the present boot of the machine, once. From then on
+    /// all grants of this boot stay in order after a power cut, whatever the `synchronous` setting
+    /// of the connection that makes them.
+    ///
+    /// Inside a transaction it does not record the boot, because it could not make the record
+    /// durable.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -67,14 +128,15 @@ impl Leases {
 
     /// Grants `name` to `owner` for `ttl`, if nobody has it.
     ///
-    /// A live lease is `Busy`, whoever asks, the same owner too. Inside a transaction of the caller's, the token
-    /// is the caller's only after COMMIT; open such a transaction with `BEGIN IMMEDIATE`, or the claim may fail
-    /// with SQLite's own BUSY.
+    /// Returns `Busy` while a lease is live, also to its own owner. Inside a transaction of the
+    /// caller's, use the token only after COMMIT, and open the transaction with `BEGIN IMMEDIATE`:
+    /// otherwise the claim may fail with SQLITE_BUSY.
     ///
-    /// One case is not in order after a power cut: a claim inside a transaction that the caller has begun, on a connection
-    /// whose commits a power cut can take, in a boot that nobody has recorded. [`bootstrap`](Leases::bootstrap) records it,
-    /// and so do [`transaction`](crate::Litelease::transaction), a [`SingleWriter`](crate::SingleWriter) and a claim outside
-    /// a transaction on such a connection.
+    /// After a power cut, tokens may be out of order in one case: a claim inside a transaction that
+    /// the caller has begun, on a connection whose commits a power cut can lose, in a boot that is
+    /// not recorded. [`bootstrap`](Leases::bootstrap) records the boot, and so do
+    /// [`transaction`](crate::Litelease::transaction), a [`SingleWriter`](crate::SingleWriter) and
+    /// a claim outside a transaction on such a connection.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -88,37 +150,15 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn claim(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::Now, 0)
+        self.claim_when(name, owner, ttl, 0)
     }
 
-    /// [`claim`](Leases::claim) at a given Unix time in milliseconds.
+    /// Claims like [`claim`](Leases::claim), with a token larger than `min_token`.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
-    /// let next = db.claim_at("scheduler", "b", Duration::from_millis(50), 150)?;
-    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn claim_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::At(now_ms), 0)
-    }
-
-    /// [`claim`](Leases::claim) with a token larger than `min_token`, one that was seen elsewhere.
-    ///
-    /// For a file that may be older than what it protects, such as one restored from a backup. As with any
-    /// claim, inside a transaction the token is the caller's only after COMMIT. A `min_token` of a later epoch than the file's
-    /// is recorded first, as a boot is; inside a transaction of the caller's it cannot be, so call [`raise`](Leases::raise)
-    /// before.
+    /// Use it for a file that may be older than what it protects, such as one restored from a
+    /// backup. Inside a transaction, use the token only after COMMIT. If `min_token` belongs to a
+    /// later epoch than the file's, that epoch is recorded first; inside a transaction of the
+    /// caller's this is impossible, so call [`raise`](Leases::raise) before.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -136,50 +176,16 @@ impl Leases {
         ttl: Duration,
         min_token: i64,
     ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::Now, min_token)
+        self.claim_when(name, owner, ttl, min_token)
     }
 
-    /// [`claim_above`](Leases::claim_above) at a given Unix time in milliseconds.
+    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit,
+    /// under a new token. Returns `Busy` if another grant is live by now.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// let lease = db.claim_above_at("scheduler", "a", Duration::from_millis(50), 100, 41)?;
-    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn claim_above_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-        min_token: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_when(name, owner, ttl, When::At(now_ms), min_token)
-    }
-
-    /// Claims a name whose holder the caller knows to be dead: ends exactly the grant `dead` and claims in one commit,
-    /// under a new token. If another grant is live by now, the answer is `Busy`.
-    ///
-    /// Only the process that has seen the holder end may use it, such as a supervisor that has waited for its child.
-    /// [`hold`](crate::Litelease::hold) and [`claim_wait`](crate::Litelease::claim_wait) examine holders by themselves.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// let dead = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
-    /// // a ends, and its parent is told.
-    /// let next = db.claim_from_dead("scheduler", "b", ttl, &dead)?;
-    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
-    /// assert!(matches!(db.claim_from_dead("scheduler", "c", ttl, &dead)?, ClaimResult::Busy(_)));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
+    /// Hidden, because [`hold`](crate::Litelease::hold),
+    /// [`claim_wait`](crate::Litelease::claim_wait) and `litelease run` examine holders by
+    /// themselves; public for the scenarios, which play every row of the rule.
+    #[doc(hidden)]
     pub fn claim_from_dead(
         &self,
         name: &str,
@@ -187,37 +193,37 @@ impl Leases {
         ttl: Duration,
         dead: &LeaseInfo,
     ) -> Result<ClaimResult> {
-        self.claim_from_dead_when(name, owner, ttl, dead, When::Now)
+        self.claim_from_dead_when(name, owner, ttl, dead)
     }
 
-    /// [`claim_from_dead`](Leases::claim_from_dead) at a given Unix time in milliseconds.
+    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives
+    /// one.
+    ///
+    /// Owner and token must both match: a later grant to the same owner text is not renewed.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use litelease::*;
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let dead = db.claim_at("scheduler", "a", ttl, 100)?.acquired().unwrap();
-    /// let next = db.claim_from_dead_at("scheduler", "b", ttl, &dead, 110)?;
-    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # let ttl = Duration::from_secs(30);
+    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// assert!(matches!(db.renew(&lease, ttl)?, RenewResult::Renewed(_)));
+    ///
+    /// let later = litelease::now_ms() + 60_000;
+    /// db.at(later).claim("scheduler", "a", ttl)?; // the same owner text, another grant
+    /// let old = db.at(later).renew(&lease, ttl)?;
+    /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn claim_from_dead_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        dead: &LeaseInfo,
-        now_ms: i64,
-    ) -> Result<ClaimResult> {
-        self.claim_from_dead_when(name, owner, ttl, dead, When::At(now_ms))
+    pub fn renew(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(&lease.name, exactly(lease), ttl)
     }
 
-    /// Prolongs a live lease of `owner` to at least `ttl` from now. It never shortens one and never revives one.
+    /// Prolongs whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`renew`](Leases::renew).
     ///
-    /// Two processes may use one owner text, and then each would renew the other's lease: prefer
-    /// [`renew_exact`](Leases::renew_exact).
+    /// Two processes that use one owner text would renew each other's leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,41 +232,20 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.renew("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
+    /// assert!(matches!(db.renew_by_owner("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
     /// assert!(matches!(
-    ///     db.renew("scheduler", "b", ttl)?,
+    ///     db.renew_by_owner("scheduler", "b", ttl)?,
     ///     RenewResult::Rejected { reason: Reason::HeldBy, .. }
     /// ));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn renew(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(name, any_grant_of(owner), ttl, When::Now)
+    pub fn renew_by_owner(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(name, any_grant_of(owner), ttl)
     }
 
-    /// [`renew`](Leases::renew) at a given Unix time in milliseconds.
+    /// Ends this grant early. The next grant's token is still larger.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let late = db.renew_at("scheduler", "a", ttl, 150)?;
-    /// assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_at(
-        &self,
-        name: &str,
-        owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<RenewResult> {
-        self.renew_when(name, any_grant_of(owner), ttl, When::At(now_ms))
-    }
-
-    /// Prolongs exactly this grant: owner and token must both match.
+    /// Owner and token must both match: a later grant to the same owner text is not released.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -269,39 +254,17 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(db.renew_exact(&lease, ttl)?, RenewResult::Renewed(_)));
+    /// assert!(matches!(db.release(&lease)?, ReleaseResult::Released { .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn renew_exact(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl, When::Now)
+    pub fn release(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
+        self.release_when(&lease.name, exactly(lease))
     }
 
-    /// [`renew_exact`](Leases::renew_exact) at a given Unix time in milliseconds.
+    /// Ends whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`release`](Leases::release).
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// db.claim_at("scheduler", "a", ttl, 150)?; // the same owner text, another grant
-    /// let old = db.renew_exact_at(&lease, ttl, 160)?;
-    /// assert!(matches!(old, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_exact_at(
-        &self,
-        lease: &LeaseInfo,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<RenewResult> {
-        self.renew_when(&lease.name, exactly(lease), ttl, When::At(now_ms))
-    }
-
-    /// Ends a live lease of `owner` early. The next grant's token is still larger.
-    ///
-    /// Prefer [`release_exact`](Leases::release_exact) where two processes may use one owner text.
+    /// Two processes that use one owner text would release each other's leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -310,30 +273,18 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// db.claim("scheduler", "a", ttl)?;
-    /// assert!(matches!(db.release("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
+    /// assert!(matches!(db.release_by_owner("scheduler", "a")?, ReleaseResult::Released { token: 1, .. }));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn release(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner), When::Now)
+    pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
+        self.release_when(name, any_grant_of(owner))
     }
 
-    /// [`release`](Leases::release) at a given Unix time in milliseconds.
+    /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert!(matches!(db.release_at("scheduler", "a", 120)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_at(&self, name: &str, owner: &str, now_ms: i64) -> Result<ReleaseResult> {
-        self.release_when(name, any_grant_of(owner), When::At(now_ms))
-    }
-
-    /// Ends exactly this grant early: owner and token must both match.
+    /// Owner and token must both match. They change in one step, and the old token is superseded
+    /// from then on. Inside a transaction of the caller's, the new token may be used only after
+    /// COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -342,81 +293,21 @@ impl Leases {
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
     /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// assert!(matches!(db.release_exact(&lease)?, ReleaseResult::Released { .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_exact(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease), When::Now)
-    }
-
-    /// [`release_exact`](Leases::release_exact) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// let late = db.release_exact_at(&lease, 150)?;
-    /// assert!(matches!(late, ReleaseResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn release_exact_at(&self, lease: &LeaseInfo, now_ms: i64) -> Result<ReleaseResult> {
-        self.release_when(&lease.name, exactly(lease), When::At(now_ms))
-    }
-
-    /// Hands a live lease of `owner` to `new_owner`, under a new token and for `ttl` from now.
-    ///
-    /// Owner and token change in one step: from it on the old owner's token is superseded. Inside a
-    /// transaction of the caller's, the new token may be used only after COMMIT.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_secs(30);
-    /// db.claim("scheduler", "a", ttl)?;
-    /// let handed = db.transfer("scheduler", "a", "b", ttl)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
+    /// let handed = db.transfer(&lease, "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn transfer(
         &self,
-        name: &str,
-        owner: &str,
+        lease: &LeaseInfo,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::Now)
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
     }
 
-    /// [`transfer`](Leases::transfer) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let handed = db.transfer_at("scheduler", "a", "b", ttl, 120)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.lease_expires_at_ms == 170));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn transfer_at(
-        &self,
-        name: &str,
-        owner: &str,
-        new_owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<TransferResult> {
-        self.transfer_when(name, any_grant_of(owner), new_owner, ttl, When::At(now_ms))
-    }
-
-    /// Hands exactly this grant to `new_owner`: owner and token must both match.
+    /// Hands on whichever lease `owner` has now, for a caller that knows only the owner text. See
+    /// [`transfer`](Leases::transfer).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -424,47 +315,25 @@ impl Leases {
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
     /// # let ttl = Duration::from_secs(30);
-    /// let lease = db.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
-    /// let handed = db.transfer_exact(&lease, "b", ttl)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
+    /// db.claim("scheduler", "a", ttl)?;
+    /// let handed = db.transfer_by_owner("scheduler", "a", "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
     /// # Ok::<(), litelease::Error>(())
     /// ```
-    pub fn transfer_exact(
+    pub fn transfer_by_owner(
         &self,
-        lease: &LeaseInfo,
+        name: &str,
+        owner: &str,
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::Now)
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
     }
 
-    /// [`transfer_exact`](Leases::transfer_exact) at a given Unix time in milliseconds.
+    /// Ends any holder's live lease, for operators. It also raises the token, so that the holder is
+    /// superseded at once and not only at the next claim.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// let lease = db.claim_at("scheduler", "a", ttl, 100)?.acquired().expect("nobody has it");
-    /// let handed = db.transfer_exact_at(&lease, "b", ttl, 120)?;
-    /// assert!(matches!(handed, TransferResult::Transferred(_)));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn transfer_exact_at(
-        &self,
-        lease: &LeaseInfo,
-        new_owner: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<TransferResult> {
-        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl, When::At(now_ms))
-    }
-
-    /// The operator's way to end anybody's live lease. It raises the token too, so that the broken holder is
-    /// superseded at once and not only when somebody else claims.
-    ///
-    /// (`break` is a word of the language; everywhere else the verb is called that.)
+    /// (In SQL and in the command the verb is called `break`, which is a keyword in Rust.)
     ///
     /// ```
     /// # use std::time::Duration;
@@ -478,27 +347,10 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
-        self.break_when(name, When::Now)
+        self.break_when(name)
     }
 
-    /// [`break_lease`](Leases::break_lease) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// let nothing = db.break_lease_at("scheduler", 150)?;
-    /// assert!(matches!(nothing, BreakResult::Rejected { reason: Reason::Expired, .. }));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn break_lease_at(&self, name: &str, now_ms: i64) -> Result<BreakResult> {
-        self.break_when(name, When::At(now_ms))
-    }
-
-    /// The live lease on `name`, if there is one. Takes no write lock.
+    /// Returns the live lease on `name`, if there is one. Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -511,27 +363,10 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.into_owned()))
+        lift(self.verbs()?.inspect(name, self.when, |lease| lease.into_owned()))
     }
 
-    /// [`inspect`](Leases::inspect) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert!(db.inspect_at("scheduler", 149)?.is_some());
-    /// assert!(db.inspect_at("scheduler", 150)?.is_none());
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn inspect_at(&self, name: &str, now_ms: i64) -> Result<Option<LeaseInfo>> {
-        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.into_owned()))
-    }
-
-    /// Who has `name` right now. Takes no write lock.
+    /// Returns the owner of the live lease on `name`, if there is one. Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -544,26 +379,10 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn owner(&self, name: &str) -> Result<Option<String>> {
-        lift(self.verbs()?.inspect(name, When::Now, |lease| lease.owner.into()))
+        lift(self.verbs()?.inspect(name, self.when, |lease| lease.owner.into()))
     }
 
-    /// [`owner`](Leases::owner) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert_eq!(db.owner_at("scheduler", 150)?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn owner_at(&self, name: &str, now_ms: i64) -> Result<Option<String>> {
-        lift(self.verbs()?.inspect(name, When::At(now_ms), |lease| lease.owner.into()))
-    }
-
-    /// The newest token of `name`, whether its lease is live or not. Takes no write lock.
+    /// Returns the newest token of `name`, whether its lease is live or not. Takes no write lock.
     ///
     /// A holder whose token is smaller has been superseded.
     ///
@@ -582,14 +401,15 @@ impl Leases {
         lift(self.verbs()?.token(name))
     }
 
-    /// All names that were ever granted and not purged since, live or not, in their order. Takes no write lock.
+    /// Lists all names that were ever granted and not purged since, live or not, sorted by name.
+    /// Takes no write lock.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use litelease::*;
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
-    /// db.claim_at("scheduler", "a", Duration::from_millis(50), 100)?;
+    /// db.at(100).claim("scheduler", "a", Duration::from_millis(50))?;
     /// let all: Vec<LeaseRow> = db.list()?;
     /// assert_eq!((all[0].name.as_str(), all[0].token), ("scheduler", 1));
     /// assert_eq!(all[0].status(149), Some(Status::Live));
@@ -600,47 +420,33 @@ impl Leases {
         lift(self.verbs()?.list())
     }
 
-    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds), and
-    /// answers how many.
+    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
+    /// milliseconds), and returns how many.
     ///
-    /// The same commit raises the file's token floor to the largest token deleted, so that no number returns.
+    /// The same commit raises the file's token floor to the largest token deleted, so that no token
+    /// is ever granted again.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use litelease::*;
     /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
     /// # db.bootstrap()?;
-    /// db.claim_at("job 1", "a", Duration::from_millis(50), 100)?;
+    /// db.at(100).claim("job 1", "a", Duration::from_millis(50))?;
     /// assert_eq!(db.purge(150)?, 1);
     /// let again = db.claim("job 1", "a", Duration::from_secs(30))?;
     /// assert!(matches!(again, ClaimResult::Acquired(lease) if lease.token == 2));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn purge(&self, before_ms: i64) -> Result<u64> {
-        lift(self.verbs()?.purge(before_ms, When::Now))
+        lift(self.verbs()?.purge(before_ms, self.when))
     }
 
-    /// [`purge`](Leases::purge) at a given Unix time in milliseconds: what is live then is kept.
+    /// Raises the floor of the file: every token granted from now on, of any name, is larger than
+    /// `floor`.
     ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let ttl = Duration::from_millis(50);
-    /// db.claim_at("scheduler", "a", ttl, 100)?;
-    /// assert_eq!(db.purge_at(900, 149)?, 0);
-    /// assert_eq!(db.purge_at(900, 150)?, 1);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn purge_at(&self, before_ms: i64, now_ms: i64) -> Result<u64> {
-        lift(self.verbs()?.purge(before_ms, When::At(now_ms)))
-    }
-
-    /// Raises the floor of the file: every token granted from now on, of any name, is larger than `floor`.
-    ///
-    /// For a file that may be older than what it protects, when the largest token seen elsewhere is known. Tokens
-    /// that are in the file already stay as they are; [`restore_fence`](Leases::restore_fence) raises those too.
+    /// Use it for a file that may be older than what it protects, if you know the largest token
+    /// seen elsewhere. Tokens that are in the file already stay as they are;
+    /// [`restore_fence`](Leases::restore_fence) raises those too.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -657,8 +463,8 @@ impl Leases {
         lift(self.verbs()?.raise(floor))
     }
 
-    /// Raises the token of one name above `floor`, and ends its lease if it is live: whoever has a token up to the
-    /// floor is superseded at once, and the next grant is larger.
+    /// Raises the token of one name above `floor`, and ends its lease if it is live. Holders of
+    /// tokens up to the floor are superseded at once, and the next grant is larger.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -672,18 +478,21 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
-        lift(self.verbs()?.raise_name(name, floor, When::Now))
+        lift(self.verbs()?.raise_name(name, floor, self.when))
     }
 
-    /// Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+    /// Fences off everything that was granted before this file was restored from a backup, and
+    /// returns the new floor.
     ///
-    /// Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
-    /// every token and the floor far above all that can have been granted since the backup was made: by 2⁴⁶, which
-    /// is more than 16,000 boots of the machine with 2³² grants each. There is room for 127 such calls below 2⁵³, where
-    /// JavaScript and JSON have every number, and for 131,000 in all.
+    /// Call it once, after putting the backup in place and before any program uses it. It ends
+    /// every lease, and raises every token and the floor by 2⁴⁶, far above everything that can have
+    /// been granted since the backup was made: that is more than 16,000 boots of the machine with
+    /// 2³² grants each. There is room for 127 such calls below 2⁵³, the limit of exact integers in
+    /// JavaScript and JSON, and for 131,000 in all.
     ///
-    /// Where the system has no boot id, each start of a process takes an epoch, and so this is
-    /// [`LargestTokenNeeded`](crate::Error::LargestTokenNeeded): use [`restore_fence_above`](Leases::restore_fence_above).
+    /// Where the system has no boot id, each start of a process takes an epoch, and this fails with
+    /// [`LargestTokenNeeded`](crate::Error::LargestTokenNeeded): use
+    /// [`restore_fence_above`](Leases::restore_fence_above).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -693,17 +502,17 @@ impl Leases {
     /// # let ttl = Duration::from_secs(30);
     /// let old = db.claim("scheduler", "a", ttl)?.acquired().unwrap();
     /// let floor = db.restore_fence()?;
-    /// assert!(matches!(db.renew_exact(&old, ttl)?, RenewResult::Rejected { .. }));
+    /// assert!(matches!(db.renew(&old, ttl)?, RenewResult::Rejected { .. }));
     /// let lease = db.claim("scheduler", "b", ttl)?;
     /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == floor + 1));
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence(&self) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(None, When::Now))
+        lift(self.verbs()?.restore_fence(None, self.when))
     }
 
-    /// [`restore_fence`](Leases::restore_fence) that raises tokens far above `token` as well: the largest one that was seen
-    /// anywhere, in a log or in a gate; 0 if none was.
+    /// Fences off like [`restore_fence`](Leases::restore_fence), and raises tokens far above
+    /// `token` as well: the largest one that was seen anywhere, in a log or in a gate, or 0.
     ///
     /// ```
     /// # use litelease::*;
@@ -714,10 +523,11 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn restore_fence_above(&self, token: i64) -> Result<i64> {
-        lift(self.verbs()?.restore_fence(Some(token), When::Now))
+        lift(self.verbs()?.restore_fence(Some(token), self.when))
     }
 
-    /// Returns what the file knows of its epoch: how far tokens have come, and whether the present boot is recorded.
+    /// Returns what the file knows of its epoch: how far tokens have come, and whether the present
+    /// boot is recorded.
     ///
     /// ```
     /// # use litelease::*;
@@ -731,41 +541,56 @@ impl Leases {
         lift(self.verbs()?.epoch())
     }
 
-    /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases. Returns whether
-    /// it is recorded.
+    /// Records the present boot, as [`bootstrap`](Leases::bootstrap) does, if the file has leases.
+    /// Returns whether it is recorded.
     pub(crate) fn record_boot(&self) -> Result<bool> {
-        lift(self.store.record_boot_before_transaction())
+        lift(self.shared.store.record_boot_before_transaction())
     }
 
     /// Returns whether the present boot is known to be recorded, without the write lock.
     pub(crate) fn has_recorded_boot(&self) -> bool {
-        self.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
+        self.shared.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
     }
 
-    /// The verbs on a connection.
+    /// Returns the verbs on a connection.
     ///
     /// # Safety
-    /// They must be dropped before the connection is closed, and used by one thread at a time with it.
+    /// The result must be dropped before the connection is closed, and only one thread at a time
+    /// may use either.
     pub(crate) unsafe fn on(connection: Connection, kind: Kind) -> Self {
-        Leases { store: Store::new(connection), notifier: Notifier::default(), kind }
+        let (store, notifier) = (Store::new(connection), Notifier::default());
+        Leases { shared: Rc::new(Shared { store, notifier, kind }), when: When::Now }
     }
 
-    /// The store, for everything but a verb.
+    /// Returns another handle on the same store, which reads the system clock.
+    ///
+    /// # Safety
+    /// As for [`on`](Leases::on).
+    pub(crate) unsafe fn share(&self) -> Self {
+        Leases { shared: Rc::clone(&self.shared), when: When::Now }
+    }
+
+    /// Returns the time that the verbs decide at.
+    pub(crate) fn when(&self) -> When {
+        self.when
+    }
+
+    /// Returns the store, for everything but a verb.
     pub(crate) fn store(&self) -> &Store {
-        &self.store
+        &self.shared.store
     }
 
-    /// The store, for a verb: an error where the handle demands a transaction and none is open.
+    /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
-        match self.kind {
-            Kind::Joining if !self.store.joins_transaction() => Err(Error::NotInTransaction),
-            _ => Ok(&self.store),
+        match self.shared.kind {
+            Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
+            _ => Ok(&self.shared.store),
         }
     }
 
-    /// A transaction of ours has committed: whatever was freed in it is free now.
+    /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
-        self.notifier.committed(&self.store);
+        self.shared.notifier.committed(&self.shared.store);
     }
 
     fn claim_when(
@@ -773,12 +598,12 @@ impl Leases {
         name: &str,
         owner: &str,
         ttl: Duration,
-        when: When,
         min_token: i64,
     ) -> Result<ClaimResult> {
         let ttl_ms = in_ms(ttl);
         lift(
-            self.verbs()?.claim(name, owner, ttl_ms, when, min_token, |answer| answer.into_owned()),
+            self.verbs()?
+                .claim(name, owner, ttl_ms, self.when, min_token, |answer| answer.into_owned()),
         )
     }
 
@@ -788,29 +613,24 @@ impl Leases {
         owner: &str,
         ttl: Duration,
         dead: &LeaseInfo,
-        when: When,
     ) -> Result<ClaimResult> {
         let (ttl_ms, dead) = (in_ms(ttl), exactly(dead));
         lift(
-            self.verbs()?
-                .claim_from_dead(name, owner, ttl_ms, when, dead, |answer| answer.into_owned()),
+            self.verbs()?.claim_from_dead(name, owner, ttl_ms, self.when, dead, |answer| {
+                answer.into_owned()
+            }),
         )
     }
 
-    fn renew_when(
-        &self,
-        name: &str,
-        who: Claimant<'_>,
-        ttl: Duration,
-        when: When,
-    ) -> Result<RenewResult> {
-        lift(self.verbs()?.renew(name, who, in_ms(ttl), when, |answer| answer.into_owned()))
+    fn renew_when(&self, name: &str, who: Claimant<'_>, ttl: Duration) -> Result<RenewResult> {
+        lift(self.verbs()?.renew(name, who, in_ms(ttl), self.when, |answer| answer.into_owned()))
     }
 
-    fn release_when(&self, name: &str, who: Claimant<'_>, when: When) -> Result<ReleaseResult> {
-        let answer = lift(self.verbs()?.release(name, who, when, |answer| answer.into_owned()))?;
+    fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
+        let answer =
+            lift(self.verbs()?.release(name, who, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, ReleaseResult::Released { .. }) {
-            self.notifier.freed(&self.store);
+            self.shared.notifier.freed(&self.shared.store);
         }
         Ok(answer)
     }
@@ -821,21 +641,29 @@ impl Leases {
         who: Claimant<'_>,
         new_owner: &str,
         ttl: Duration,
-        when: When,
     ) -> Result<TransferResult> {
         let ttl_ms = in_ms(ttl);
         lift(
             self.verbs()?
-                .transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned()),
+                .transfer(name, who, new_owner, ttl_ms, self.when, |answer| answer.into_owned()),
         )
     }
 
-    fn break_when(&self, name: &str, when: When) -> Result<BreakResult> {
-        let answer = lift(self.verbs()?.break_lease(name, when, |answer| answer.into_owned()))?;
+    fn break_when(&self, name: &str) -> Result<BreakResult> {
+        let answer =
+            lift(self.verbs()?.break_lease(name, self.when, |answer| answer.into_owned()))?;
         if matches!(answer, BreakResult::Broken { .. }) {
-            self.notifier.freed(&self.store);
+            self.shared.notifier.freed(&self.shared.store);
         }
         Ok(answer)
+    }
+}
+
+impl Deref for LeasesAt<'_> {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        &self.leases
     }
 }
 
@@ -853,8 +681,8 @@ fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 
-/// A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for. One beyond 64
-/// bits becomes the largest, which the rule refuses as an overflow at any time after 1970.
+/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond
+/// 64 bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
 pub(crate) fn in_ms(ttl: Duration) -> i64 {
     i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
 }

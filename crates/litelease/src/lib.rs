@@ -1,8 +1,9 @@
 //! Leases with expiry and fencing tokens, in the SQLite file an app already has.
 //!
-//! A lease says who owns a name right now. It ends when its holder releases it or when its time is up, so
-//! a holder that dies blocks nobody for long. Every grant carries a token that is larger than all earlier
-//! ones of that name, so a holder that merely slept can be told from its successor.
+//! A lease says who owns a name right now. It ends when its holder releases it or when its time is
+//! up, so a holder that dies blocks nobody for long. Every grant carries a token that is larger
+//! than all earlier ones of that name, so a holder that merely slept can be told from its
+//! successor.
 //!
 //! ```
 //! use std::time::Duration;
@@ -21,14 +22,14 @@
 //! # }
 //! ```
 //!
-//! The verbs (`claim`, `renew`, `release`, `transfer`, `inspect` and the rest) are those of [`Leases`]. They
-//! are the same wherever they are reached through: a [`Litelease`] that owns its connection, a
-//! [`LiteleaseRef`] on a connection or transaction of yours, a [`RawLitelease`] on one of `sqlx` or of C code, a
+//! The verbs (`claim`, `renew`, `release`, `transfer`, `inspect` and the rest) are those of
+//! [`Leases`]. All handles have them: a [`Litelease`] that owns its connection, a [`LiteleaseRef`]
+//! on a connection or transaction of yours, a [`RawLitelease`] on one of `sqlx` or of C code, a
 //! [`Transaction`] or a [`Savepoint`].
 //!
-//! What stops an old owner is there too: guarded tables ([`guard`](Leases::guard)), checkpoints
-//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). Where more than one may work at a time, a pool lends
-//! out numbered slots: [`Pools`].
+//! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
+//! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
+//! time, use a pool of numbered slots: [`Pools`].
 
 mod error;
 mod fences;
@@ -49,6 +50,7 @@ mod single_writer;
 mod tracker;
 mod transaction;
 mod wait;
+mod watch;
 
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
@@ -56,7 +58,7 @@ pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
 pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
-pub use leases::Leases;
+pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
@@ -64,7 +66,7 @@ pub use litelease_core::{
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
-pub use litelease_keeper::{HolderKind, Identity, Liveness, Loss, PidScope, Waiter, nap};
+pub use litelease_keeper::{Identity, Liveness, Loss};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
 };
@@ -76,8 +78,9 @@ pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use watch::Watch;
 
-/// The system clock as Litelease reads it: Unix time in milliseconds.
+/// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///
 /// ```
 /// # use litelease::{Litelease, rusqlite::Connection};

@@ -1,4 +1,5 @@
-//! The SQLite that `rusqlite` links into this program, as the table of functions that the store drives.
+//! The SQLite that `rusqlite` links into this program, as the table of functions that the store
+//! drives.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem::transmute;
@@ -10,8 +11,8 @@ use litelease_store::{
 
 use self::declared as ffi;
 
-/// SQLite's functions as `rusqlite` declares them, and those that its oldest bindings do not know: with SQLite
-/// linked from the system, `rusqlite` 0.37 declares what SQLite 3.14 had.
+/// SQLite's functions as `rusqlite` declares them, and those that its oldest bindings do not know:
+/// with SQLite linked from the system, `rusqlite` 0.37 declares what SQLite 3.14 had.
 pub(crate) mod declared {
     use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -64,7 +65,8 @@ pub(crate) unsafe fn view(connection: &rusqlite::Connection) -> Connection {
 /// # Safety
 /// As for [`view`], and the connection must be open and one of the linked library's.
 pub(crate) unsafe fn raw_view(db: *mut ffi::sqlite3) -> Connection {
-    // SAFETY: as promised; `LINKED` holds the functions of the library that the connection belongs to.
+    // SAFETY: as promised; `LINKED` holds the functions of the library that the connection belongs
+    // to.
     unsafe { Connection::from_raw(db.cast(), &LINKED) }
 }
 
@@ -84,7 +86,8 @@ macro_rules! linked {
             create_module_v2,
             column_value,
             malloc: ffi::sqlite3_malloc,
-            // SAFETY: the two types differ only in what the pointer points to, which is opaque to both.
+            // SAFETY: the two types differ only in what the pointer points to, which is opaque to
+            // both.
             vtab_config: unsafe { transmute::<LinkedConfig, VtabConfig>(ffi::sqlite3_vtab_config) },
             prepare_v3,
             callbacks: Callbacks::of::<Linked>(),
@@ -198,8 +201,9 @@ unsafe extern "C" fn create_function_v2(
     type Function =
         unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
     type Last = unsafe extern "C" fn(*mut ffi::sqlite3_context);
-    // SAFETY: the types of the functions differ only in what their pointers point to, which is opaque to
-    // both sides. For the rest, the caller keeps to the contract of SQLite's function of this name.
+    // SAFETY: the types of the functions differ only in what their pointers point to, which is
+    // opaque to both sides. For the rest, the caller keeps to the contract of SQLite's function of
+    // this name.
     unsafe {
         ffi::sqlite3_create_function_v2(
             db.cast(),

@@ -1,4 +1,4 @@
-//! Ringing the bell of a file after a name has become free, for those who wait for it.
+//! Rings the bell of a file after a name has become free, to wake its waiters.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use litelease_keeper::Bell;
 use litelease_store::Store;
 
-/// How long nobody is assumed to wait after nobody did.
+/// After no waiter was found, none is looked for during this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a handle needs in order to ring.
@@ -21,7 +21,8 @@ pub(crate) struct Notifier {
 }
 
 impl Notifier {
-    /// A name was freed. Others see it once it is committed: outside a transaction that is now.
+    /// Notes that a name was freed, and notifies waiters once that is committed: outside a
+    /// transaction, now.
     pub(crate) fn freed(&self, store: &Store) {
         self.owes.set(true);
         if !store.is_in_transaction() {
@@ -29,7 +30,7 @@ impl Notifier {
         }
     }
 
-    /// What was done is committed.
+    /// Notifies waiters if a name was freed in what is now committed.
     pub(crate) fn committed(&self, store: &Store) {
         if !self.owes.take() {
             return;
@@ -43,8 +44,8 @@ impl Notifier {
         }
     }
 
-    /// Looks for the bell, but not after every one of a thousand releases in a row: looking costs a system call, and
-    /// who has just begun to wait also sees the file being written.
+    /// Looks for the bell, but not after every one of a thousand releases in a row: looking costs a
+    /// system call, and a waiter that has just begun also sees the file being written.
     fn find(&self, store: &Store) -> Option<Bell> {
         if self.missed.get().is_some_and(|missed| missed.elapsed() < PAUSE) {
             return None;

@@ -8,11 +8,11 @@ use crate::error::lift;
 use crate::leases::in_ms;
 use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotInfo, SlotRow};
 
-/// The verbs on pools, on whichever handle they were asked for.
+/// The verbs on pools, through any handle.
 ///
-/// A pool is `count` numbered slots. Borrowing lends out the lowest free one for a bounded time, under a fencing
-/// token that is larger than every earlier one of any pool in the file. An id is any text; that of a pool which is
-/// also served over HTTP is a UUID in lower case.
+/// A pool is `count` numbered slots. Borrowing lends out the lowest free one for a bounded time,
+/// under a fencing token that is larger than every earlier one of any pool in the file. An id is
+/// any text; if the pool is also served over HTTP, it is a UUID in lower case.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -30,6 +30,7 @@ use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotIn
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
     leases: &'l Leases,
+    when: When,
 }
 
 /// An open transaction for many changes of pools, which are stored all or not at all. Dropping it rolls back.
@@ -70,7 +71,7 @@ impl Litelease {
 }
 
 impl Leases {
-    /// The verbs on pools of numbered slots, in this handle's connection and transaction.
+    /// Returns the verbs on pools of numbered slots, in this handle's connection and transaction.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -85,14 +86,35 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn pools(&self) -> Pools<'_> {
-        Pools { leases: self }
+        Pools { leases: self, when: self.when() }
     }
 }
 
 impl Pools<'_> {
+    /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let pools = db.pools();
+    /// pools.register("printer", 1)?;
+    /// let ttl = Duration::from_millis(50);
+    /// pools.at(100).borrow("printer", ttl)?;
+    /// assert_eq!(pools.at(149).borrow("printer", ttl)?, None);
+    /// let next = pools.at(150).borrow("printer", ttl)?.unwrap();
+    /// assert_eq!((next.slot.position, next.slot.token), (0, 2));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn at(self, now_ms: i64) -> Self {
+        Pools { when: When::At(now_ms), ..self }
+    }
+
     /// Makes a pool of `count` slots (0 to 1,000,000), or changes how many it has.
     ///
-    /// Making it smaller takes nothing from anybody; nothing more is lent out until fewer than `count` are.
+    /// If the pool gets smaller, borrowers keep their slots; no further slot is lent until fewer
+    /// than `count` are in use.
     ///
     /// ```
     /// # use litelease::*;
@@ -103,23 +125,11 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn register(&self, id: &str, count: i64) -> Result<PoolInfo> {
-        lift(self.leases.verbs()?.pool(id, count, When::Now))
+        lift(self.leases.verbs()?.pool(id, count, self.when))
     }
 
-    /// [`register`](Pools::register) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// assert_eq!(db.pools().register_at("importers", 4, 100)?.count, 4);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn register_at(&self, id: &str, count: i64, now_ms: i64) -> Result<PoolInfo> {
-        lift(self.leases.verbs()?.pool(id, count, When::At(now_ms)))
-    }
-
-    /// How many slots a pool has and how many are lent out, if there is such a pool. Takes no write lock.
+    /// Returns how many slots a pool has and how many are lent out, if there is such a pool. Takes
+    /// no write lock.
     ///
     /// ```
     /// # use litelease::*;
@@ -129,30 +139,12 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn info(&self, id: &str) -> Result<Option<PoolInfo>> {
-        lift(self.leases.verbs()?.pool_info(id, When::Now))
-    }
-
-    /// [`info`](Pools::info) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
-    /// assert_eq!(pools.info_at("importers", 149)?.unwrap().in_use, 1);
-    /// assert_eq!(pools.info_at("importers", 150)?.unwrap().in_use, 0);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn info_at(&self, id: &str, now_ms: i64) -> Result<Option<PoolInfo>> {
-        lift(self.leases.verbs()?.pool_info(id, When::At(now_ms)))
+        lift(self.leases.verbs()?.pool_info(id, self.when))
     }
 
     /// Borrows the lowest free slot for `ttl`, if there is one.
     ///
-    /// As with a claim, inside a transaction slot and token are the caller's only after COMMIT.
+    /// Inside a transaction, use slot and token only after COMMIT.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -171,26 +163,7 @@ impl Pools<'_> {
         self.borrow_with(id, ttl, BorrowOptions::new())
     }
 
-    /// [`borrow`](Pools::borrow) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("printer", 1)?;
-    /// let ttl = Duration::from_millis(50);
-    /// pools.borrow_at("printer", ttl, 100)?;
-    /// let next = pools.borrow_at("printer", ttl, 150)?.unwrap();
-    /// assert_eq!((next.slot.position, next.slot.token), (0, 2));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn borrow_at(&self, id: &str, ttl: Duration, now_ms: i64) -> Result<Option<Borrowed>> {
-        self.borrow_with_at(id, ttl, BorrowOptions::new(), now_ms)
-    }
-
-    /// [`borrow`](Pools::borrow) with a note for operators or an idempotency key.
+    /// Borrows like [`borrow`](Pools::borrow), with a note for operators or an idempotency key.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -211,34 +184,11 @@ impl Pools<'_> {
         ttl: Duration,
         options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::Now, options))
+        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), self.when, options))
     }
 
-    /// [`borrow_with`](Pools::borrow_with) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let options = BorrowOptions::new().note("nightly import");
-    /// pools.borrow_with_at("importers", Duration::from_millis(50), options, 100)?;
-    /// assert_eq!(pools.slots_at("importers", 100)?[0].note.as_deref(), Some("nightly import"));
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn borrow_with_at(
-        &self,
-        id: &str,
-        ttl: Duration,
-        options: BorrowOptions<'_>,
-        now_ms: i64,
-    ) -> Result<Option<Borrowed>> {
-        lift(self.leases.verbs()?.borrow_slot(id, in_ms(ttl), When::At(now_ms), options))
-    }
-
-    /// Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm.
+    /// Returns a slot to its pool. The answer is whether the borrower still had it; returning twice
+    /// is harmless.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -253,27 +203,11 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn return_slot(&self, id: &str, lease: &str) -> Result<bool> {
-        lift(self.leases.verbs()?.return_slot(id, lease, When::Now))
+        lift(self.leases.verbs()?.return_slot(id, lease, self.when))
     }
 
-    /// [`return_slot`](Pools::return_slot) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let late = pools.borrow_at("importers", Duration::from_millis(50), 100)?.unwrap();
-    /// assert!(!pools.return_slot_at("importers", &late.lease, 150)?);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn return_slot_at(&self, id: &str, lease: &str, now_ms: i64) -> Result<bool> {
-        lift(self.leases.verbs()?.return_slot(id, lease, When::At(now_ms)))
-    }
-
-    /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. None if it is over.
+    /// Prolongs a live lease on a slot to at least `ttl` from now, under the same token. Returns
+    /// `None` if the lease is over.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -288,35 +222,11 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn renew(&self, id: &str, lease: &str, ttl: Duration) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::Now))
+        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), self.when))
     }
 
-    /// [`renew`](Pools::renew) at a given Unix time in milliseconds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// let ttl = Duration::from_millis(50);
-    /// let late = pools.borrow_at("importers", ttl, 100)?.unwrap();
-    /// assert_eq!(pools.renew_at("importers", &late.lease, ttl, 150)?, None);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn renew_at(
-        &self,
-        id: &str,
-        lease: &str,
-        ttl: Duration,
-        now_ms: i64,
-    ) -> Result<Option<SlotInfo>> {
-        lift(self.leases.verbs()?.renew_slot(id, lease, in_ms(ttl), When::At(now_ms)))
-    }
-
-    /// The slot of a lease, whether its time is up or not; `expires_at_ms` tells. None once it was returned, or
-    /// lent to somebody else.
+    /// Returns the slot of a lease, also after its expiry (see `expires_at_ms`). Returns `None`
+    /// once it was returned or lent again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -333,7 +243,7 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.slot(id, lease))
     }
 
-    /// The slots that are lent out, in the order of their positions, without the UUIDs of their leases.
+    /// Lists the slots that are lent out, by position, without the UUIDs of their leases.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -347,10 +257,11 @@ impl Pools<'_> {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn slots(&self, id: &str) -> Result<Vec<SlotRow>> {
-        lift(self.leases.verbs()?.slots(id, When::Now))
+        lift(self.leases.verbs()?.slots(id, self.when))
     }
 
-    /// [`slots`](Pools::slots) at a given Unix time in milliseconds.
+    /// Returns when the next lease of a pool expires, if it has one: then it is worth trying to
+    /// borrow again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -359,25 +270,7 @@ impl Pools<'_> {
     /// # db.bootstrap()?;
     /// # let pools = db.pools();
     /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
-    /// assert_eq!(pools.slots_at("importers", 149)?.len(), 1);
-    /// assert_eq!(pools.slots_at("importers", 150)?.len(), 0);
-    /// # Ok::<(), litelease::Error>(())
-    /// ```
-    pub fn slots_at(&self, id: &str, now_ms: i64) -> Result<Vec<SlotRow>> {
-        lift(self.leases.verbs()?.slots(id, When::At(now_ms)))
-    }
-
-    /// When the next lease of a pool ends by itself, if it has one: then it is worth borrowing again.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::*;
-    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
-    /// # db.bootstrap()?;
-    /// # let pools = db.pools();
-    /// # pools.register("importers", 4)?;
-    /// pools.borrow_at("importers", Duration::from_millis(50), 100)?;
+    /// pools.at(100).borrow("importers", Duration::from_millis(50))?;
     /// assert_eq!(pools.next_expiry("importers")?, Some(150));
     /// # Ok::<(), litelease::Error>(())
     /// ```
@@ -385,9 +278,10 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.next_expiry(id))
     }
 
-    /// The newest token of any pool of the file, or the file's floor if that is larger: every later one exceeds it.
+    /// Returns the newest token of any pool of the file, or the file's floor if that is larger.
+    /// Every later token is larger.
     ///
-    /// Whoever remembers it elsewhere can tell a file that was restored from a backup.
+    /// A program that stores it elsewhere can detect a file that was restored from a backup.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -404,9 +298,9 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.newest_pool_token())
     }
 
-    /// Deletes a pool. What is lent out is nobody's any more. Answers whether there was such a pool.
+    /// Deletes a pool and ends its leases. Returns whether there was such a pool.
     ///
-    /// Its tokens are never given again, also not to a pool that is registered under the same id.
+    /// Its tokens are never granted again, not even if a pool is registered under the same id.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -8,12 +8,13 @@ use crate::Leases;
 use crate::kept::{Kind, Loan};
 use crate::linked::raw_view;
 
-/// The verbs on a raw connection, `*mut sqlite3`, of a library other than `rusqlite`: `sqlx`, or C code.
+/// The verbs on a raw connection, `*mut sqlite3`, of a library other than `rusqlite`: `sqlx`, or C
+/// code.
 ///
-/// Like a [`LiteleaseRef`](crate::LiteleaseRef), it joins an open transaction and never ends it. Its statements stay
-/// with the connection, and are finalised when that is closed, before SQLite looks for statements that are left. It
-/// cannot be sent to another thread, so it cannot be held across an `.await` of a task that may move. What it takes
-/// for `sqlx` and others is in docs/rust-integrations.md.
+/// Like a [`LiteleaseRef`](crate::LiteleaseRef), it joins an open transaction and never ends it.
+/// Its statements stay with the connection and are finalised just before it closes. It cannot be
+/// sent to another thread, so it cannot be held across an `.await` of a task that may move. See
+/// docs/rust-integrations.md for `sqlx` and others.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,19 +34,21 @@ pub struct RawLitelease<'c> {
 }
 
 impl<'c> RawLitelease<'c> {
-    /// Returns the verbs on a raw connection. Where a transaction is open, they join it; where none is, each is one of
-    /// its own.
+    /// Returns the verbs on a raw connection. They join an open transaction; if none is open, each
+    /// runs in one of its own.
     ///
-    /// `owner` is whatever keeps the connection open and this thread's own, such as the guard that `sqlx` hands out. It
-    /// is borrowed so that the compiler keeps it alive; nothing is done with it.
+    /// `owner` is whatever keeps the connection open and this thread's own, such as the guard that
+    /// `sqlx` hands out. It is borrowed only so that the compiler keeps it alive.
     ///
     /// # Safety
-    /// - `db` is an open connection of the SQLite that `rusqlite` links into this program. Cargo allows one such
-    ///   library per program, so this is true of every Rust crate; it is not true of a C library that brings its own.
-    /// - It stays open as long as the result is used or not yet dropped. Later it is closed with `sqlite3_close` or
+    /// - `db` is an open connection of the SQLite that `rusqlite` links into this program. Cargo
+    ///   allows one such library per program, so this holds for every Rust crate, but not for a C
+    ///   library that brings its own.
+    /// - It stays open until the result is dropped. Later it is closed with `sqlite3_close` or
     ///   `sqlite3_close_v2`, by whichever thread has it then.
-    /// - No other thread uses it meanwhile. Moving it to another thread afterwards is fine.
-    /// - Nobody finalises statements that are not theirs, as some C programs do in a loop over `sqlite3_next_stmt`.
+    /// - No other thread uses it meanwhile. It may move to another thread afterwards.
+    /// - The program finalises only its own statements. Some C programs finalise all of them, in a
+    ///   loop over `sqlite3_next_stmt`.
     ///
     /// ```
     /// # use litelease::{RawLitelease, rusqlite::Connection};
@@ -59,8 +62,8 @@ impl<'c> RawLitelease<'c> {
         RawLitelease { loan: unsafe { Loan::new(raw_view(db), Kind::Plain) } }
     }
 
-    /// Returns the verbs inside a transaction of the caller's: each is
-    /// [`Error::NotInTransaction`](crate::Error::NotInTransaction), and writes nothing, where none is open.
+    /// Returns the verbs inside a transaction of the caller's. If none is open, each fails with
+    /// [`Error::NotInTransaction`](crate::Error::NotInTransaction) and writes nothing.
     ///
     /// # Safety
     /// As for [`new`](RawLitelease::new).

@@ -1,4 +1,4 @@
-//! Many processes, one SQLite file, one writer at a time, and nobody starves.
+//! Many processes, one SQLite file, one writer at a time, in a fair queue.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,17 @@ use crate::{Error, LiteleaseRef};
 
 /// A connection that writes under a lock which all writers of the file share.
 ///
-/// SQLite lets one writer in at a time, and those that come at once meet SQLITE_BUSY or starve. This lock is a
-/// file of its own next to the database (`data.db.lock`), waited for in a queue (`data.db.lock.queue`) and freed by the
-/// system when a process dies. Readers need no lock: the file is in WAL mode, so they go on meanwhile.
+/// SQLite lets one writer in at a time; concurrent writers get SQLITE_BUSY or starve. This lock is
+/// a file next to the database (`data.db.lock`) with a queue (`data.db.lock.queue`). The system
+/// frees it when its process dies. Readers need no lock, because the file is in WAL mode.
 ///
-/// A handle may be shared by threads, which are served one after the other. It is for programs that all write this
-/// way; one that does not is still kept out by SQLite itself, and waited for up to the busy timeout.
+/// Threads may share a handle; they are served one after the other. All writers should use the
+/// lock. SQLite itself still excludes a writer that does not, and the busy timeout bounds the wait
+/// for it.
 ///
-/// Where the file has leases, the present boot is recorded when it is opened, or before the first write after they were
-/// made, in a commit of its own: then leases that are claimed inside its writes are in order after a power cut.
+/// If the file has leases, opening it records the present boot in a commit of its own, or the first
+/// write after the lease table was created does. So leases that are claimed inside its writes stay
+/// in order after a power cut.
 ///
 /// ```
 /// use litelease::SingleWriter;
@@ -45,7 +47,7 @@ pub struct SingleWriter {
     has_recorded: AtomicBool,
 }
 
-/// How a [`SingleWriter`] works.
+/// Options of a [`SingleWriter`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -59,13 +61,14 @@ pub struct SingleWriter {
 /// ```
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// How long to wait for the lock: 500 ms.
+    /// How long to wait for the lock. Default: 500 ms.
     pub timeout: Duration,
-    /// How to wait for it: fairly.
+    /// How to wait for it. Default: fairly.
     pub waiting: Waiting,
-    /// The lock file, if it is not the path of the database with `.lock` at its end. All writers must use the same.
+    /// The lock file, if it is not the path of the database with `.lock` at its end. All writers
+    /// must use the same.
     pub lock_path: Option<PathBuf>,
-    /// How long SQLite waits for programs that write without the lock: 500 ms.
+    /// How long SQLite waits for programs that write without the lock. Default: 500 ms.
     pub busy_timeout: Duration,
     /// `PRAGMA synchronous`: normal.
     pub synchronous: Synchronous,
@@ -101,7 +104,8 @@ pub enum Synchronous {
     Extra = 3,
 }
 
-/// A write transaction under the lock. It is rolled back and unlocked when it is dropped, unless it is committed.
+/// A write transaction under the lock. It is rolled back and unlocked when it is dropped, unless it
+/// is committed.
 ///
 /// It is the connection too, for the statements of the transaction.
 ///
@@ -124,7 +128,8 @@ pub struct WriteGuard<'w> {
     pid: u32,
 }
 
-/// Why a write failed. Nothing of it was stored, unless it is an error of the disk while committing: then nobody knows.
+/// Why a write failed. Nothing of it was stored, except that after a disk error during COMMIT the
+/// outcome is unknown.
 ///
 /// ```
 /// use std::time::Duration;
@@ -146,11 +151,11 @@ pub struct WriteGuard<'w> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The lock is not to be had: a timeout names its holder.
+    /// The lock could not be taken; a timeout names its holder.
     Lock(LockError),
     /// An error of SQLite, or of the closure.
     Sqlite(rusqlite::Error),
-    /// A setting did not take. SQLite says nothing then, and writers would get in each other's way.
+    /// SQLite silently refused a setting that concurrent writers need.
     Setting {
         /// The pragma.
         pragma: &'static str,
@@ -159,14 +164,14 @@ pub enum WriteError {
         /// What it is.
         found: String,
     },
-    /// The database has no place where a lock file could be: it is in memory, or temporary.
+    /// The database is in memory or temporary, so there is no place for a lock file.
     NoFile,
     /// The path of the database cannot be resolved.
     Io(io::Error),
 }
 
 impl SingleWriter {
-    /// Opens a database, which is created if it is missing, with the usual options.
+    /// Opens a database with the default options, and creates it if it is missing.
     ///
     /// ```
     /// # use litelease::SingleWriter;
@@ -208,9 +213,9 @@ impl SingleWriter {
 
     /// Waits for the lock, runs `work` in a transaction (`BEGIN IMMEDIATE`), commits and unlocks.
     ///
-    /// An error or a panic in `work` rolls everything back and unlocks. A second `write` inside `work` through the
-    /// same handle is [`LockError::Nested`]: use the transaction that `work` has. In async code, call this from a
-    /// thread that may block.
+    /// An error or a panic in `work` rolls everything back and unlocks. A second `write` inside
+    /// `work` through the same handle is [`LockError::Nested`]: use the transaction that `work`
+    /// has. In async code, call this from a thread that may block.
     ///
     /// ```
     /// # use litelease::SingleWriter;
@@ -258,8 +263,9 @@ impl SingleWriter {
         Ok(WriteGuard { connection, _held: held, pid: std::process::id() })
     }
 
-    /// Records the present boot of the machine where the file has leases: what is claimed inside the transactions of this
-    /// writer can get lost in a power cut, and within them nothing can be made durable first.
+    /// Records the present boot of the machine where the file has leases: what is claimed inside
+    /// the transactions of this writer can get lost in a power cut, and within them nothing can be
+    /// made durable first.
     fn record_boot(&self) -> Result<(), WriteError> {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if !has_leases(&connection)? {
@@ -283,7 +289,8 @@ impl SingleWriter {
         Ok(())
     }
 
-    /// Another connection to the database, for reading: it sees what was committed, and waits for nobody.
+    /// Opens another connection to the database, for reading. It sees what was committed and does
+    /// not wait for writers.
     ///
     /// ```
     /// # use litelease::SingleWriter;
@@ -303,7 +310,7 @@ impl SingleWriter {
         Ok(connection)
     }
 
-    /// Whether the lock is held now, and by which process.
+    /// Returns whether the lock is held now, and by which process.
     ///
     /// ```
     /// # use litelease::{LockState, SingleWriter};
@@ -317,7 +324,7 @@ impl SingleWriter {
         Ok(self.lock.state()?)
     }
 
-    /// The path of the lock file.
+    /// Returns the path of the lock file.
     ///
     /// ```
     /// # use litelease::SingleWriter;
@@ -333,7 +340,7 @@ impl SingleWriter {
 }
 
 impl WriteGuard<'_> {
-    /// Makes it last, and unlocks.
+    /// Commits the transaction and unlocks.
     ///
     /// ```
     /// # use litelease::SingleWriter;
@@ -370,7 +377,7 @@ impl Drop for WriteGuard<'_> {
     }
 }
 
-/// Whether the file has a table of leases.
+/// Checks whether the file has a lease table.
 fn has_leases(connection: &Connection) -> rusqlite::Result<bool> {
     let sql = "SELECT EXISTS (SELECT 1 FROM main.sqlite_schema WHERE name = 'litelease_resources')";
     connection.prepare(sql)?.query_row([], |row| row.get(0))
@@ -381,7 +388,7 @@ fn run(connection: &Connection, sql: &str) -> rusqlite::Result<()> {
     connection.execute(sql, []).map(drop)
 }
 
-/// Sets the pragmas and reads them back: SQLite keeps what it can have, and does not complain.
+/// Sets the pragmas and reads them back, because SQLite ignores what it cannot set.
 fn set_up(
     connection: &Connection,
     lock: &WriteLock,

@@ -12,8 +12,8 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 
 /// Locks by name in a file of their own, for "only one process may rebuild this index".
 ///
-/// Parent folders are made at once, the file and its table with the first lock. A lock is never renewed: it ends
-/// after its `expire`. Use [`hold`](Litelease::hold) to keep one for longer.
+/// `new` creates the parent folders; the first lock creates the file and its table. A lock is never
+/// renewed: it ends after its `expire`. Use [`hold`](Litelease::hold) to keep one for longer.
 ///
 /// ```
 /// use litelease::{HoldError, Tracker};
@@ -37,7 +37,7 @@ pub struct Tracker {
     path: PathBuf,
 }
 
-/// A lock that is given up when this is dropped; made by [`Tracker::lock`].
+/// A lock that is unlocked when this is dropped. Made by [`Tracker::lock`].
 ///
 /// ```
 /// # use litelease::Tracker;
@@ -56,14 +56,15 @@ pub struct TrackerGuard {
 }
 
 impl Tracker {
-    /// How long a lock lasts, if you do not know better: a minute.
+    /// The usual time after which a lock expires: a minute.
     ///
     /// ```
     /// assert_eq!(litelease::Tracker::EXPIRE.as_secs(), 60);
     /// ```
     pub const EXPIRE: Duration = Duration::from_secs(60);
 
-    /// Locks in the file at `path`. Its folders are made now, the file with the first lock.
+    /// Returns the locks in the file at `path`. Creates its folders now; the first lock creates the
+    /// file.
     ///
     /// ```
     /// # use litelease::Tracker;
@@ -96,7 +97,7 @@ impl Tracker {
         Ok(TrackerGuard { tracker: self.clone(), name: name.into(), token })
     }
 
-    /// Locks `name` for `expire`, and answers a token (32 hex digits) to unlock it with.
+    /// Locks `name` for `expire`, and returns a token (32 hex digits) to unlock it with.
     ///
     /// ```
     /// # use litelease::Tracker;
@@ -118,8 +119,8 @@ impl Tracker {
         }
     }
 
-    /// Unlocks `name`. With a token that is no longer current nothing happens: the lock is already somebody
-    /// else's.
+    /// Unlocks `name`. Does nothing if the token is no longer current, because the lock then
+    /// belongs to another owner.
     ///
     /// ```
     /// # use litelease::Tracker;
@@ -135,18 +136,19 @@ impl Tracker {
             return Ok(());
         }
         let db = Litelease::open_own(&self.path)?;
-        // The token is the last word of the owner text, or all of it where the Python package locked.
+        // The token is the last word of the owner text, or all of it where the Python package
+        // locked.
         let is_current =
             |owner: &str| !token.is_empty() && owner.split(' ').next_back() == Some(token);
         if let Some(lease) = db.inspect(name)?.filter(|lease| is_current(&lease.owner)) {
-            db.release_exact(&lease)?;
+            db.release(&lease)?;
         }
         Ok(())
     }
 }
 
 impl TrackerGuard {
-    /// The token of this acquisition.
+    /// Returns the token of this acquisition.
     ///
     /// ```
     /// # use litelease::Tracker;

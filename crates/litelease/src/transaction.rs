@@ -1,4 +1,5 @@
-//! Transactions and savepoints that the crate owns: the verbs, the caller's own statements, one ending.
+//! Transactions and savepoints that the crate owns: the verbs, the caller's own statements, one
+//! ending.
 
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -11,7 +12,7 @@ use crate::{Leases, Result};
 
 /// A transaction that holds the write lock. It rolls back unless it is committed.
 ///
-/// A token that was granted in it is the caller's only once [`commit`](Transaction::commit) has succeeded:
+/// Use a token that was granted in it only after [`commit`](Transaction::commit) has succeeded:
 /// after a rollback the same number is granted again.
 ///
 /// ```
@@ -65,7 +66,7 @@ impl<'t> Transaction<'t> {
         Ok(Transaction { leases, connection, open: true, renewals: RefCell::default() })
     }
 
-    /// The connection, for the caller's own statements in this transaction.
+    /// Returns the connection, for the caller's own statements in this transaction.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -98,11 +99,12 @@ impl<'t> Transaction<'t> {
         Savepoint::begin(self.leases, self.connection)
     }
 
-    /// Makes everything done in this transaction last.
+    /// Commits the transaction.
     ///
-    /// [`Error::CommitUnknown`](crate::Error::CommitUnknown) means that it is not known whether it does. Any
-    /// other error means that everything was rolled back. Where SQLite has already ended the transaction
-    /// by itself, that is [`Error::TransactionEnded`](crate::Error::TransactionEnded).
+    /// [`Error::CommitUnknown`](crate::Error::CommitUnknown) means that the outcome is unknown. Any
+    /// other error means that everything was rolled back, such as
+    /// [`Error::TransactionEnded`](crate::Error::TransactionEnded) if SQLite had already ended the
+    /// transaction by itself.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -126,7 +128,7 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
-    /// Has a held lease told of the COMMIT, or of the rollback.
+    /// Registers a held lease that learns of the COMMIT or of the rollback.
     pub(crate) fn with_renewal(&self, renewal: PendingRenewal) {
         self.renewals.borrow_mut().push(renewal);
     }
@@ -156,7 +158,7 @@ impl<'s> Savepoint<'s> {
         Ok(Savepoint { leases, connection, number, open: true })
     }
 
-    /// The connection, for the caller's own statements in this savepoint.
+    /// Returns the connection, for the caller's own statements in this savepoint.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Waiting for a name across processes: woken by a bell, by writes to the file and by timers; the row decides.
+//! Waiting for a name across processes: woken by a bell, by writes to the file and by timers; the
+//! row decides.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,14 +19,15 @@ pub(crate) struct Waited {
 
 macro_rules! waiting {
     () => {
-        /// [`claim`](Leases::claim), but waits until the name is free, for at most `timeout`; then the answer is
-        /// `Busy`.
+        /// Claims like [`claim`](Leases::claim), but waits until the name is free. Returns `Busy`
+        /// after `timeout`.
         ///
-        /// Other processes on the same file are noticed within a millisecond or so when they release through
-        /// this crate, and soon otherwise. A waiter is no queue: who comes first is not promised to be first.
-        /// A holder that kept the name with [`hold`](Self::hold) or `litelease run` and has died is taken over at
-        /// once, or within a second if it dies later, on Linux.
-        /// A lock on the file is waited for as the connection's busy timeout says, even past `timeout`.
+        /// It notices within a millisecond or so when another process releases through this crate,
+        /// and soon otherwise. Waiters are not queued: the first to wait need not be the first to
+        /// get the name. A holder that kept the name with [`hold`](Self::hold) or `litelease run`
+        /// and has died is taken over at once, or within a second if it dies later (Linux). For a
+        /// lock on the file it waits as long as the connection's busy timeout says, even past
+        /// `timeout`.
         ///
         /// ```
         /// # use std::time::Duration;
@@ -110,7 +112,7 @@ pub(crate) fn claim_wait(
     }
 }
 
-/// A holder is examined no more often than this, however often the file is written.
+/// The shortest time between two examinations of a holder, however often the file is written.
 const EXAMINE_EVERY: Duration = Duration::from_millis(250);
 
 /// Finds out whether the holder with this owner text is dead, unless that was asked a moment ago.

@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("token {token:?}");
 
     let outside =
-        joining(&mut *pool.acquire().await?, |leases| leases.release("import", "a")).await;
+        joining(&mut *pool.acquire().await?, |leases| leases.release_by_owner("import", "a")).await;
     assert!(outside.is_err(), "no transaction is open");
     pool.close().await;
     Ok(())

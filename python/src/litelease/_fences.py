@@ -58,14 +58,14 @@ class Fences:
 
     @verb
     def unguard(self, table: str, name: str | None = None) -> int:
-        """Takes the guard by ``name`` off a table, or all of them. Answers how many there were."""
+        """Removes the guard by ``name`` from a table, or all its guards. Returns how many there were."""
         if name is None:
             return int(self._call("litelease_unguard(?1)", table))
         return int(self._call("litelease_unguard(?1, ?2)", table, name))
 
     @verb
     def guards(self) -> list[GuardInfo]:
-        """All guards, with whether their triggers are still there."""
+        """Lists all guards, and whether their triggers are intact."""
         rows = self._calling("SELECT * FROM litelease_guards")
         return [
             GuardInfo(table, name, column, bool(strict), state == "intact", refusals or 0)
@@ -74,7 +74,7 @@ class Fences:
 
     @verb
     def present(self, name: str, token: int) -> bool:
-        """Presents a token for this connection's writes to tables that ``name`` guards by connection. Answers
+        """Presents a token for this connection's writes to tables that ``name`` guards by connection. Returns
         whether it is the newest one; if not, the guards refuse it.
 
         It is kept with the connection and not undone by a rollback: present a token after the commit of its
@@ -84,7 +84,7 @@ class Fences:
 
     @verb
     def withdraw(self, name: str) -> None:
-        """Takes back what was presented for ``name``, before the connection goes back to a pool."""
+        """Withdraws the token presented for ``name``, for a connection that goes back to a pool."""
         self._call("litelease_present(?1, NULL)", name)
 
     @verb
@@ -106,7 +106,7 @@ class Fences:
 
     @verb
     def last_checkpoint(self, name: str) -> Checkpoint | None:
-        """The latest checkpoint of ``name``, for a successor to go on from."""
+        """Returns the latest checkpoint of ``name``, from which a successor continues."""
         self._check()
         rows = self._run("last_checkpoint", name) if self._is_there(_CHECKPOINTS) else []
         return Checkpoint(*rows[0]) if rows else None
@@ -180,12 +180,12 @@ class Gate:
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether a write was refused by a guard: it did not present the newest token."""
+    """Checks whether a guard refused a write because it did not present the newest token."""
     return isinstance(error, sqlite3.IntegrityError) and "stale fencing token" in str(error)
 
 
 def _typed(error: sqlite3.OperationalError) -> Exception:
-    """The error of a SQL function as one of ours. SQLite passes on nothing but its text."""
+    """Converts the error of a SQL function into one of ours. SQLite passes on only its text."""
     text = str(error)
     kinds = {
         "cannot be guarded": CannotGuard,

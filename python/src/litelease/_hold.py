@@ -17,7 +17,7 @@ from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
 from ._session import call, session_of
-from ._types import Acquired, Busy, InvalidTtl, LiteleaseError, Lost
+from ._types import Acquired, Busy, InvalidTtl, LeaseInfo, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
 _EXAMINE_EVERY = 0.25
@@ -80,7 +80,7 @@ class Held:
         if not self._reasons and not self.was_replaced():  # opening a file that was deleted would make it
             db = self._open()
             try:
-                db.release(self.name, self.owner, token=self.token)
+                db.release(LeaseInfo(self.name, self.owner, self.token, 0))
             finally:
                 db.conn.close()
         self._ended = True
@@ -107,34 +107,34 @@ class Held:
     # What the keeper calls.
 
     def look(self, now: float) -> bool:
-        """Whether it is still trusted at ``now``; once it is not, it is lost for good."""
+        """Checks whether it is still trusted at ``now``; once it is not, it is lost for good."""
         if not self._reasons and now >= self.trusted_until:
             self._reasons.append(self._trouble or "it could not be renewed in time")
         return not self._reasons
 
     def renewed(self, start: float, due: float) -> None:
-        """A renewal that was begun at ``start`` went well. One that answers late does not prolong trust."""
+        """Notes that a renewal begun at ``start`` succeeded. A late answer does not prolong trust."""
         if self.look(clock()):
             self.trusted_until, self.due, self._trouble = start + self._ttl - self._margin, due, None
 
     def refused(self, reason: str) -> None:
-        """The row says that it is over."""
+        """Notes that the row says that the lease is over."""
         self._reasons.append(reason)
         self.lost.set()
 
     def failed(self, trouble: str) -> None:
-        """A renewal failed. It is tried again as long as there is trust."""
+        """Notes that a renewal failed. It is tried again as long as there is trust."""
         self._trouble = f"cannot renew: {trouble}"
         self.due = clock() + min(max(self._ttl / 20, 0.01), 0.25)
         self.look(clock())
 
     def was_replaced(self) -> bool:
-        """Whether the file is another one than was claimed in."""
+        """Checks whether the file was replaced since the claim."""
         return _keeper.file_of(self._path) != self._file
 
     @property
     def ttl(self) -> float:
-        """How long each renewal is good for."""
+        """Returns how long each renewal lasts."""
         return self._ttl
 
     _trouble: str | None = None
@@ -152,7 +152,10 @@ class Held:
             return  # the owner text may be another holder's, too
         db = self._open()
         with contextlib.closing(db.conn), contextlib.suppress(sqlite3.Error, LiteleaseError):
-            db.release(self.name, self.owner, token=token)
+            if token is None:
+                db.release_by_owner(self.name, self.owner)
+            else:
+                db.release(LeaseInfo(self.name, self.owner, token, 0))
 
     def _acquire(self, wait: float) -> float:
         deadline, examine_at = clock() + wait, 0.0
@@ -165,7 +168,7 @@ class Held:
                 if isinstance(answer, Busy) and start >= examine_at:
                     examine_at = start + _EXAMINE_EVERY
                     if _library.is_dead(answer.current.owner):
-                        answer = db.claim_from_dead(self.name, self.owner, self._ttl, dead=answer.current)
+                        answer = db._claim_from_dead(self.name, self.owner, self._ttl, dead=answer.current)
                 if isinstance(answer, Acquired):
                     self.token = answer.lease.token
                     return start

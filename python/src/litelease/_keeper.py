@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ._leases import Litelease
 from ._session import start_thread
-from ._types import LiteleaseError, Rejected
+from ._types import LeaseInfo, LiteleaseError, Rejected
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -29,13 +29,13 @@ _LONGEST_NAP = 1.0
 
 
 def clock() -> float:
-    """Seconds on a clock that nobody sets, and that counts the time asleep where the system can tell."""
+    """Returns seconds on a monotonic clock, which includes suspended time where the system can tell."""
     boottime = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 def file_of(path: str) -> tuple[int, int] | None:
-    """Which file a path leads to. It is never opened: closing it would drop SQLite's locks."""
+    """Returns which file a path leads to. Never opens it: closing it would drop SQLite's locks."""
     try:
         found = os.stat(path)
     except OSError:
@@ -44,7 +44,7 @@ def file_of(path: str) -> tuple[int, int] | None:
 
 
 class Kept:
-    """What the keeper knows about a hold, also once nobody else knows it."""
+    """What the keeper knows about a hold, also after the hold itself is gone."""
 
     def __init__(self, path: str, held: Held) -> None:
         self.path, self.file = path, file_of(path)
@@ -53,15 +53,15 @@ class Kept:
         self.held = weakref.ref(held, _keeper.wake)
 
     def keep(self) -> None:
-        """Has it kept alive."""
+        """Starts to keep it alive."""
         self._keeper.add(self)
 
     def tell(self) -> None:
-        """Has the keeper look at it now."""
+        """Makes the keeper look at it now."""
         self._keeper.wake(None)
 
     def leave(self) -> None:
-        """Has it kept alive no longer."""
+        """Stops keeping it alive."""
         self._keeper.remove(self)
 
 
@@ -100,7 +100,7 @@ class Keeper:
                 self._running.clear()
 
     def _wait(self) -> dict[str, list[Held]]:
-        """Waits until something is due, and answers what: with what soon will be, so that they stay together."""
+        """Waits until renewals are due, and returns them with those that soon will be, so that they stay in one batch."""
         while True:
             now = clock()
             holds: dict[str, list[Held]] = {}
@@ -155,12 +155,12 @@ class Keeper:
                 held.renewed(start, start + held.ttl / 3)
 
     def _drop(self, kept: Kept) -> None:
-        """Releases what nobody refers to any more: an exception may have come before its block was entered."""
+        """Releases a hold without references: an exception may have come before its block was entered."""
         self._kept.pop(kept, None)
         if kept.file != file_of(kept.path):
             return
         try:
-            self._connection(kept.path).release(kept.name, kept.owner, token=kept.token)
+            self._connection(kept.path).release(LeaseInfo(kept.name, kept.owner, kept.token, 0))
             warnings.warn(f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning)
         except (sqlite3.Error, LiteleaseError, ResourceWarning):
             pass  # then the lease ends by itself

@@ -76,15 +76,15 @@ class Litelease(Fences):
         self._checked: tuple[tuple[int, int], bool] | None = None
         self._found: tuple[tuple[int, int], bool] | None = None
 
-    def joined(self) -> Litelease:
-        """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
+    def joining(self) -> Litelease:
+        """Returns the same verbs for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open.
 
-        SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle then
-        stores the next claim by itself, although what it was to be part of is gone.
+        SQLite ends a transaction by itself after some errors (a full disk, ``ON CONFLICT ROLLBACK``). A plain handle would
+        then commit the next claim alone.
 
         >>> db = Litelease(sqlite3.connect(":memory:", isolation_level=None))
         >>> db.bootstrap()
-        >>> in_tx = db.joined()
+        >>> in_tx = db.joining()
         >>> _ = db.conn.execute("BEGIN IMMEDIATE")
         >>> in_tx.claim("scheduler", "a", ttl=30).lease.token
         1
@@ -101,7 +101,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def bootstrap(self) -> None:
-        """Creates the lease table if it is missing, and checks it strictly if it is there.
+        """Creates the lease table if it is missing; otherwise checks it strictly.
 
         Call it at every start, outside a transaction: it also records the present boot of the machine, so that no power cut
         can take that. From then on all grants of this boot are in order after one, whatever the ``synchronous`` of the
@@ -152,7 +152,7 @@ or SQLite has ended it after an error; begin it again
         return self._change(name, owner, now_ms, decide)
 
     @verb
-    def claim_from_dead(
+    def _claim_from_dead(
         self,
         name: str,
         owner: str,
@@ -170,7 +170,7 @@ or SQLite has ended it after an error; begin it again
         >>> db = Litelease(sqlite3.connect(":memory:"))
         >>> db.bootstrap()
         >>> dead = db.claim("scheduler", "a", ttl=30).lease
-        >>> db.claim_from_dead("scheduler", "b", ttl=30, dead=dead).lease.token
+        >>> db._claim_from_dead("scheduler", "b", ttl=30, dead=dead).lease.token
         2
         """
         if not isinstance(owner, str):
@@ -197,6 +197,23 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def renew(
+        self, lease: LeaseInfo, ttl: float | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
+    ) -> Renewed | Rejected:
+        """Prolongs this grant to at least ``ttl`` from now. It never shortens a lease and never revives one.
+
+        Owner and token must both match: a later grant to the same owner text is not renewed.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> lease = db.claim("scheduler", "a", ttl=30).lease
+        >>> type(db.renew(lease, ttl=60)).__name__
+        'Renewed'
+        """
+        name, owner, token = _grant(lease, "renew")
+        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, token)
+
+    @verb
+    def renew_by_owner(
         self,
         name: str,
         owner: str,
@@ -204,28 +221,39 @@ or SQLite has ended it after an error; begin it again
         *,
         ttl_ms: int | None = None,
         now_ms: int | None = None,
-        token: int | None = None,
     ) -> Renewed | Rejected:
-        """Prolongs a live lease. It never shortens one and never revives one. With ``token``, exactly that grant
-        is meant: two processes may use one owner text."""
-        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, token)
+        """Prolongs whichever lease ``owner`` has now, for a caller that knows only the owner text.
+
+        Two processes that use one owner text would renew each other's leases.
+        """
+        return self._renew(name, owner, _in_ms(name, ttl, ttl_ms), now_ms, None)
 
     @verb
-    def release(
-        self, name: str, owner: str, *, now_ms: int | None = None, token: int | None = None
-    ) -> Released | Rejected:
-        """Ends a live lease early. With ``token``, exactly that grant is meant."""
+    def release(self, lease: LeaseInfo, *, now_ms: int | None = None) -> Released | Rejected:
+        """Ends this grant early. Owner and token must both match."""
+        return self._release(*_grant(lease, "release"), now_ms)
 
-        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Released | Rejected]:
-            decision = _ask(name, _RELEASE, row=row, owner=owner, now_ms=now, token=token)
-            if decision.outcome:
-                return decision, _rejected(name, decision, row, now)
-            return decision, Released(name, decision.token)
-
-        return self._change(name, None, now_ms, decide)
+    @verb
+    def release_by_owner(self, name: str, owner: str, *, now_ms: int | None = None) -> Released | Rejected:
+        """Ends whichever lease ``owner`` has now, for a caller that knows only the owner text."""
+        return self._release(name, owner, None, now_ms)
 
     @verb
     def transfer(
+        self,
+        lease: LeaseInfo,
+        new_owner: str,
+        ttl: float | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Transferred | Rejected:
+        """Hands this grant to a new owner under a new token, in one step. Owner and token must both match."""
+        name, owner, token = _grant(lease, "transfer")
+        return self._transfer(name, owner, token, new_owner, _in_ms(name, ttl, ttl_ms), now_ms)
+
+    @verb
+    def transfer_by_owner(
         self,
         name: str,
         owner: str,
@@ -234,32 +262,13 @@ or SQLite has ended it after an error; begin it again
         *,
         ttl_ms: int | None = None,
         now_ms: int | None = None,
-        token: int | None = None,
     ) -> Transferred | Rejected:
-        """Hands a live lease to a new owner under a new token, with no moment in between."""
-        ttl_ms = _in_ms(name, ttl, ttl_ms)
-
-        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Transferred | Rejected]:
-            decision = _ask(
-                name,
-                _TRANSFER,
-                row=row,
-                owner=owner,
-                new_owner=new_owner,
-                ttl_ms=ttl_ms,
-                now_ms=now,
-                token=token,
-                floor=floor,
-            )
-            if decision.outcome:
-                return decision, _rejected(name, decision, row, now)
-            return decision, Transferred(LeaseInfo(name, new_owner, decision.token, decision.expires_at_ms))
-
-        return self._change(name, new_owner, now_ms, decide)
+        """Hands on whichever lease ``owner`` has now, for a caller that knows only the owner text."""
+        return self._transfer(name, owner, None, new_owner, _in_ms(name, ttl, ttl_ms), now_ms)
 
     @verb
     def break_lease(self, name: str, *, now_ms: int | None = None) -> Broken | Rejected:
-        """The operator's: ends anybody's live lease and raises the token."""
+        """Ends any holder's live lease and raises the token, for operators."""
 
         def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Broken | Rejected]:
             decision = _ask(name, _BREAK, row=row, now_ms=now, floor=floor)
@@ -272,24 +281,24 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def inspect(self, name: str, *, now_ms: int | None = None) -> LeaseInfo | None:
-        """The live lease on ``name``, if there is one. Takes no write lock."""
+        """Returns the live lease on ``name``, if there is one. Takes no write lock."""
         return self._live(name, now_ms)
 
     @verb
     def owner(self, name: str, *, now_ms: int | None = None) -> str | None:
-        """Who has ``name`` right now. Takes no write lock."""
+        """Returns the owner of the live lease on ``name``, if there is one. Takes no write lock."""
         lease = self._live(name, now_ms)
         return lease.owner if lease else None
 
     @verb
     def token(self, name: str) -> int | None:
-        """The newest token of ``name``, live or not. Takes no write lock."""
+        """Returns the newest token of ``name``, live or not. Takes no write lock."""
         return self._newest(name)
 
     @verb
     def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
-        """Deletes the rows of names that have not been live since then, and answers how many. No token of theirs
-        ever returns."""
+        """Deletes the rows of names that have not been live since then, and returns how many. Their tokens are never
+        granted again."""
 
         def work() -> int:
             has_epoch = self._check()
@@ -348,7 +357,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def restore_fence(self, *, above: int | None = None) -> int:
-        """Fences off whatever was granted before this file was restored from a backup, and answers the new floor.
+        """Fences off everything that was granted before this file was restored from a backup, and returns the new floor.
 
         Call it once, after putting the backup in place and before anybody uses it. It ends every lease, and raises
         every token and the floor far above all that can have been granted since the backup was made, and above the token
@@ -421,6 +430,36 @@ or SQLite has ended it after an error; begin it again
 
         return self._change(name, owner, now_ms, decide)
 
+    def _release(self, name: str, owner: str, token: int | None, now_ms: int | None) -> Released | Rejected:
+        def decide(row: Row | None, _floor: int, now: int) -> tuple[_library.Decision, Released | Rejected]:
+            decision = _ask(name, _RELEASE, row=row, owner=owner, now_ms=now, token=token)
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Released(name, decision.token)
+
+        return self._change(name, None, now_ms, decide)
+
+    def _transfer(
+        self, name: str, owner: str, token: int | None, new_owner: str, ttl_ms: int, now_ms: int | None
+    ) -> Transferred | Rejected:
+        def decide(row: Row | None, floor: int, now: int) -> tuple[_library.Decision, Transferred | Rejected]:
+            decision = _ask(
+                name,
+                _TRANSFER,
+                row=row,
+                owner=owner,
+                new_owner=new_owner,
+                ttl_ms=ttl_ms,
+                now_ms=now,
+                token=token,
+                floor=floor,
+            )
+            if decision.outcome:
+                return decision, _rejected(name, decision, row, now)
+            return decision, Transferred(LeaseInfo(name, new_owner, decision.token, decision.expires_at_ms))
+
+        return self._change(name, new_owner, now_ms, decide)
+
     def _change(
         self,
         name: str,
@@ -486,7 +525,7 @@ or SQLite has ended it after an error; begin it again
 
     @verb
     def _has_recorded_boot(self) -> bool:
-        """Whether the present boot is recorded, so that no power cut can take that."""
+        """Checks whether the present boot is durably recorded."""
         return not self._epoch(self._check(), 0, wish=_TO_RECORD).writes
 
     def _epoch(self, has_epoch: bool, number: int, *, wish: int = 0) -> _library.Epoch:
@@ -505,7 +544,7 @@ or SQLite has ended it after an error; begin it again
         return epoch
 
     def _file(self) -> str:
-        """The path of the main database; empty for one in memory."""
+        """Returns the path of the main database; empty for one in memory."""
         (file,) = self._run("file")[0] or (None,)
         return _as_text(file or "")
 
@@ -527,7 +566,7 @@ or SQLite has ended it after an error; begin it again
         self._run("keep_epoch", _FORMAT, floor, boot)
 
     def _synchronous(self) -> int:
-        """The caller's ``synchronous``, also while it is raised."""
+        """Returns the caller's ``synchronous``, also while it is raised."""
         level = self._session.level
         if level is None:
             ((level,),) = self._run("synchronous")
@@ -589,7 +628,7 @@ or SQLite has ended it after an error; begin it again
         self._keep(has_epoch, self._epoch(has_epoch, 0, wish=_TO_RECORD))
 
     def _check(self) -> bool:
-        """Makes sure that the tables are ours. Answers whether the file keeps an epoch.
+        """Checks that the tables are ours. Returns whether the file has an epoch.
 
         A schema that was found right stays so until SQLite gives it another number. Not in a transaction, though: if that
         is rolled back, another schema will get the number.
@@ -652,18 +691,26 @@ class _EpochNeeded(Exception):
         self.token = token
 
 
+def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:
+    if not isinstance(lease, LeaseInfo):
+        raise TypeError(
+            f"{verb}() takes the lease that a claim granted, got {lease!r}: for a name and an owner there is {verb}_by_owner()"
+        )
+    return lease.name, lease.owner, lease.token
+
+
 def _check_floor(floor: int) -> None:
     if not isinstance(floor, int) or not -(2**63) <= floor <= _MAX:
         raise OverflowError(f"a floor must be a whole number of at most 64 bits, got {floor!r}")
 
 
 def _time(at_ms: int | None) -> int:
-    """The time that was given, or the system clock's: Unix time in milliseconds."""
+    """Returns the given time, or the system clock's: Unix time in milliseconds."""
     return at_ms if at_ms is not None else _library.now_ms()
 
 
 def _in_ms(name: str, ttl: float | None, ttl_ms: int | None) -> int:
-    """A ttl in whole milliseconds, rounded up: a lease never ends earlier than was asked for."""
+    """Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early."""
     if (ttl is None) == (ttl_ms is None):
         raise TypeError("give either ttl (seconds) or ttl_ms (milliseconds)")
     if ttl_ms is None:
@@ -692,7 +739,7 @@ def _ask(name: str, verb: int, *, now_ms: int, **question: Any) -> _library.Deci
 
 
 def _valid(name: str, found: tuple[Any, ...]) -> tuple[int, str | None, int, int | None]:
-    """A loaded row: its rowid, owner, token and expiry, if they are of the right types."""
+    """Returns rowid, owner, token and expiry of a loaded row, if they are of the right types."""
     rowid, owner, token, expiry, *types = found
     owner_type, token_type, expiry_type, name_type = (_as_text(kind) for kind in types)
     fits = token_type == "integer" and token >= 1 and name_type == "text"
@@ -702,7 +749,7 @@ def _valid(name: str, found: tuple[Any, ...]) -> tuple[int, str | None, int, int
 
 
 def _as_text(value: Any) -> str:
-    """Text, also where the caller's connection makes bytes of it."""
+    """Converts a value to text, also if the caller's connection returns bytes."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 

@@ -15,7 +15,7 @@ _NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
 def loadable_path() -> str:
-    """The path of the loadable extension that comes with this package."""
+    """Returns the path of the loadable extension that comes with this package."""
     path = Path(__file__).parent / "_lib" / _NAMES.get(sys.platform, "liblitelease_ext.so")
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: install the package with `pip install ./python`")
@@ -23,7 +23,7 @@ def loadable_path() -> str:
 
 
 def now_ms() -> int:
-    """The system clock: Unix time in milliseconds."""
+    """Returns the system clock's Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -142,14 +142,14 @@ def _library() -> ctypes.CDLL:
 
 
 def version() -> str:
-    """The version of the native library."""
+    """Returns the version of the native library."""
     text: bytes = _library().litelease_host_version()
     return text.decode()
 
 
 @functools.lru_cache(maxsize=None)
 def statement(name: str) -> str:
-    """A statement by its name: the SQL is the library's, not Python's."""
+    """Returns a statement by its name. The library has the SQL."""
     out = ctypes.create_string_buffer(4096)
     length: int = _library().litelease_host_statement(_text(name), out, len(out))
     if not 0 < length <= len(out):
@@ -158,26 +158,26 @@ def statement(name: str) -> str:
 
 
 def difference(table: str, kind: str, sql: str) -> str | None:
-    """The first difference between a stored table and ours, if there is one."""
+    """Returns the first difference between a stored table and ours, if there is one."""
     out = ctypes.create_string_buffer(4096)
     length: int = _library().litelease_host_difference(_text(table), _text(kind), _text(sql), out, len(out))
     return out.raw[: min(length, len(out))].decode(errors="replace") if length else None
 
 
 def identity(kind: int) -> str:
-    """A new owner text for this process (0 for a hold, 1 for a lock), or an empty one where the system has none."""
+    """Returns a new owner text for this process (0 for a hold, 1 for a lock), or an empty one where the system has none."""
     out = ctypes.create_string_buffer(1024)
     length: int = _library().litelease_host_identity(kind, out, len(out))
     return out.raw[:length].decode() if length <= len(out) else ""
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the process that an owner text names was the holder, and has provably ended."""
+    """Checks whether the process that an owner text names was the holder, and has provably ended."""
     return bool(_library().litelease_host_is_dead(_text(owner)))
 
 
 def check_number(what: str, number: object) -> None:
-    """Makes sure that a number is one, and fits into SQLite's."""
+    """Checks that a number is an integer that fits into SQLite's."""
     if not isinstance(number, int):
         raise TypeError(f"{what} must be a whole number, got {number!r}")
     if not -(2**63) <= number < 2**63:
@@ -195,7 +195,7 @@ def decide(
     token: int | None = None,
     floor: int = 0,
 ) -> tuple[int, Decision]:
-    """Asks the rule about a stored row (owner, token, expiry). Answers 0 and the decision, or why it refuses."""
+    """Asks the rule about a stored row (owner, token, expiry). Returns 0 and the decision, or why it refuses."""
     for what, number in (("ttl_ms", ttl_ms), ("now_ms", now_ms), ("token", token or 0), ("min_token", floor)):
         check_number(what, number)
     stored_owner, stored_token, expiry = row if row is not None else (None, 0, None)
@@ -220,7 +220,7 @@ def decide(
 
 
 def epoch_covers(floor: int, boot: int, token: int) -> bool:
-    """Whether a token may be granted with this epoch, as far as can be told without asking more."""
+    """Checks whether a token may be granted with this epoch, as far as the stored epoch alone tells."""
     return bool(_library().litelease_host_epoch_covers(floor, boot, token))
 
 
@@ -250,14 +250,14 @@ def epoch(
 
 
 def needs_largest_token() -> str | None:
-    """Why a restored file cannot be fenced without a token that was seen elsewhere; ``None`` if it can be."""
+    """Returns why a restored file cannot be fenced without a token that was seen elsewhere; ``None`` if it can be."""
     out = ctypes.create_string_buffer(4096)
     length: int = _library().litelease_host_needs_largest_token(out, len(out))
     return out.raw[: min(length, len(out))].decode() if length else None
 
 
 def epoch_recorded(file: str, floor: int) -> None:
-    """Takes note that this process has left its epoch in a file."""
+    """Notes that this process has recorded its epoch in a file."""
     _library().litelease_host_epoch_recorded(_text(file), floor)
 
 

@@ -49,15 +49,15 @@ class Pools:
         self._is_joined = False
         call(self._session, None, self._load)
 
-    def joined(self) -> Pools:
-        """The same verbs, for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open."""
+    def joining(self) -> Pools:
+        """Returns the same verbs for use inside transactions of yours only: each raises ``NotInTransaction`` if none is open."""
         joined = Pools(self.conn)
         joined._is_joined = True
         return joined
 
     @verb
     def register(self, id: str, count: int) -> None:
-        """Makes a pool of ``count`` slots, or changes how many it has. Making it smaller takes nothing from anybody."""
+        """Makes a pool of ``count`` slots, or changes how many it has. If it gets smaller, borrowers keep their slots."""
         self._call("litelease_pool(?, ?)", id, count)
 
     @verb
@@ -84,12 +84,12 @@ class Pools:
 
     @verb
     def slot(self, id: str, lease: str) -> Slot | None:
-        """The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else."""
+        """Returns the slot of a lease, also after its expiry. Returns None once it was returned or lent again."""
         return self._slot(id, lease)
 
     @verb
     def return_slot(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
-        """Gives a slot back. Answers whether it was still the borrower's; doing it again does no harm."""
+        """Returns a slot to its pool. The answer is whether the borrower still had it; returning twice is harmless."""
         return bool(self._call("litelease_return(?, ?, ?)", id, lease, now_ms))
 
     @verb
@@ -102,20 +102,20 @@ class Pools:
         ttl_ms: int | None = None,
         now_ms: int | None = None,
     ) -> Slot | None:
-        """Prolongs a live lease on a slot under the same token. None if it is over."""
+        """Prolongs a live lease on a slot under the same token. Returns None if the lease is over."""
         ttl_ms = _in_ms("a slot", ttl, ttl_ms)
         token = self._call("litelease_pool_renew(?, ?, ?, ?)", id, lease, ttl_ms, now_ms)
         return None if token is None else self._slot(id, lease)
 
     @verb
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
-        """The slots that are lent out, in the order of their positions."""
+        """Lists the slots that are lent out, by position."""
         rows = self._ask("SELECT position, token, expires_at_ms, note FROM litelease_slots(?, ?)", id, now_ms)
         return [Slot(*row) for row in rows]
 
     @verb
     def delete(self, id: str) -> bool:
-        """Deletes a pool; what is lent out is nobody's any more. Answers whether there was such a pool. Its tokens are
+        """Deletes a pool and ends its leases. Returns whether there was such a pool. Its tokens are
         never given again."""
         return bool(self._call("litelease_pool_delete(?)", id))
 

@@ -66,7 +66,7 @@ class Mutex:
         self._holder: list[tuple[weakref.ref[Any], int]] = []
 
     def take(self, taker: object, timeout: float = -1) -> bool:
-        """Waits for the lock, for ever or for some seconds. Answers whether the taker has it now."""
+        """Waits for the lock, for ever or for some seconds. Returns whether the taker has it now."""
         me = weakref.ref(taker), threading.get_ident()
         for holder, thread in self._holder:
             if thread == me[1]:
@@ -79,7 +79,7 @@ class Mutex:
         return self.is_held_by(taker)
 
     def is_held_by(self, taker: object) -> bool:
-        """Whether the taker has the lock."""
+        """Checks whether the taker has the lock."""
         for holder, _ in self._holder:
             return holder() is taker
         return False
@@ -106,12 +106,12 @@ class Session:
 
     @property
     def is_own(self) -> bool:
-        """Whether the open transaction is a verb's."""
+        """Checks whether the open transaction is a verb's."""
         return bool(self._own)
 
     @property
     def level(self) -> int | None:
-        """The caller's ``synchronous`` while it is raised."""
+        """Returns the caller's ``synchronous`` while it is raised."""
         return self._level[0] if self._level else None
 
     @property
@@ -230,7 +230,7 @@ class Session:
         self._own.clear()
 
     def _is_still_ours(self) -> bool:
-        """Whether the open transaction is the one that we began. The caller may have ended that, and begun another."""
+        """Checks whether the open transaction is the one that we began. The caller may have ended that, and begun another."""
         if not self._is_marked:
             return True
         try:
@@ -242,14 +242,14 @@ class Session:
         return True
 
     def cursor(self) -> sqlite3.Cursor:
-        """A cursor that makes plain tuples of rows, whatever the caller's connection makes of them."""
+        """Returns a cursor with plain tuples as rows, whatever the row factory of the caller's connection."""
         cursor = self.conn.cursor()
         cursor.row_factory = None
         return cursor
 
     @property
     def owes(self) -> bool:
-        """Whether something is still to be given back."""
+        """Checks whether something is still to be given back."""
         return bool(self._own or self._savepoint or self._level or self._loading)
 
 
@@ -282,7 +282,7 @@ class Call:
             _check_boundary(session.conn, self._is_joined)
 
     def end(self) -> None:
-        """Gives everything back. Doing it again does no harm."""
+        """Gives everything back. Calling it twice is harmless."""
         session = self._session
         if session.turn.is_held_by(self):
             session.settle()
@@ -301,7 +301,7 @@ def _check_boundary(connection: sqlite3.Connection, is_joined: bool) -> None:
     elif getattr(connection, "autocommit", None) is False:
         raise AutocommitOff(
             "this connection was opened with autocommit=False, so it is always inside a transaction and nothing counts before "
-            "conn.commit(): open another one without that for Litelease, or use Litelease(conn).joined() and commit yourself"
+            "conn.commit(): open another one without that for Litelease, or use Litelease(conn).joining() and commit yourself"
         )
 
 
@@ -345,7 +345,7 @@ _busy: set[Session] = set()
 
 
 def session_of(connection: sqlite3.Connection) -> Session:
-    """The session of a connection: the same for all handles on it."""
+    """Returns the session of a connection: the same for all handles on it."""
     taken: list[bool] = []
     try:
         try:

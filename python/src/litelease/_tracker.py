@@ -22,10 +22,10 @@ _BUSY_TIMEOUT = 10.0
 
 class Tracker:
     """Locks by name in a file of their own. They are never renewed: each ends ``expire`` seconds after it was taken, and then
-    somebody else can have it while the first one is still working. Give it far more time than the work can take, or use
+    another owner can take it while the first one is still working. Give it far more time than the work can take, or use
     ``Litelease.hold``, which renews and tells when it is lost.
 
-    Making a Tracker makes the parent folders; the first lock makes the file and the table.
+    Making a Tracker creates the parent folders; the first lock creates the file and the table.
     """
 
     def __init__(self, db_path: str | os.PathLike[str]) -> None:
@@ -37,9 +37,9 @@ class Tracker:
         return Tracker, (self.db_path,)
 
     def lock_it(self, name: str, expire: float = 60) -> str:
-        """Locks ``name`` and answers a token (32 hex digits) to unlock it with.
+        """Locks ``name`` and returns a token (32 hex digits) to unlock it with.
 
-        Raises ``TrackerIsLockedError`` if somebody else has it. It ends after ``expire`` seconds and is not renewed.
+        Raises ``TrackerIsLockedError`` if another owner has it. It ends after ``expire`` seconds and is not renewed.
         """
         taken = [identity(LOCK)]
         try:
@@ -50,15 +50,15 @@ class Tracker:
             raise
 
     def unlock_it(self, name: str, token: str) -> None:
-        """Unlocks ``name``. With a token that is no longer current nothing happens: the lock is already somebody
-        else's."""
+        """Unlocks ``name``. Does nothing if the token is no longer current, because the lock then belongs to
+        another owner."""
         if not self.db_path.exists():
             return
         db = self._open()
         lease = db.inspect(name)
         # The token is the last word of the owner text, which tells the others who has it.
         if lease is not None and token and lease.owner.rpartition(" ")[2] == token:
-            db.release(name, lease.owner, token=lease.token)
+            db.release(lease)
 
     @contextlib.contextmanager
     def lock(self, name: str, expire: float = 60) -> Iterator[str]:
@@ -95,7 +95,7 @@ class Tracker:
         if not taken or not self.db_path.exists():
             return
         try:
-            self._open().release(name, taken[0])
+            self._open().release_by_owner(name, taken[0])
         except sqlite3.Error:
             taken.clear()  # it ends by itself, and trying again would wait as long again
             raise

@@ -211,7 +211,7 @@ class UnexpectedChange(LiteleaseError):
 
 
 class CommitUnknown(LiteleaseError):
-    """COMMIT failed, so nobody knows whether the change was stored. It is not a grant."""
+    """COMMIT failed, so it is unknown whether the change was stored. It is not a grant."""
 
 
 class ExpiredOnArrival(LiteleaseError):
@@ -232,7 +232,7 @@ class Lost(LiteleaseError):
 
 
 class WriteLockTimeout(LiteleaseError, TimeoutError):
-    """Somebody else held the write lock all the time. ``holder`` is its process and since when, if that can be told."""
+    """Another process held the write lock all the time. ``holder`` is its process and since when, if known."""
 
     def __init__(self, timeout: float, holder: tuple[int, str] | None) -> None:
         after = f"write lock timeout after {round(timeout * 1000)}ms"
@@ -259,7 +259,7 @@ def _is_gone(pid: int) -> bool:
 
 
 class TrackerIsLockedError(LiteleaseError):
-    """Somebody else has the lock."""
+    """Another owner has the lock."""
 
     def __init__(self, name: str, owner: str, until_ms: int) -> None:
         until = datetime.datetime.fromtimestamp(until_ms / 1000, datetime.timezone.utc)

@@ -1,4 +1,4 @@
-"""Many processes, one SQLite file, one writer at a time, and nobody starves.
+"""Many processes, one SQLite file, one writer at a time, in a fair queue.
 
 The lock is the same as that of the Rust ``SingleWriter`` and of ``litelease write``: an flock on a file next to the
 database, and a queue in front of it, which is an flock on a second file. How that works, and why, is told in
@@ -104,13 +104,13 @@ class SingleWriter:
             block.end()
 
     def reader(self) -> sqlite3.Connection:
-        """Another connection, for reading: it sees what was committed, and waits for nobody."""
+        """Opens another connection, for reading. It sees what was committed and does not wait for writers."""
         conn = sqlite3.connect(self.path, timeout=self._busy_timeout)
         conn.execute("PRAGMA query_only = ON")
         return conn
 
     def holder(self) -> tuple[int, str] | None:
-        """The process that signed the lock file last and since when, if that can be told."""
+        """Returns the process that took the lock last and since when, if that is known."""
         return _signed(self.lock_path)
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class _Block:
         _sign(self._lock(deadline))
 
     def end(self) -> None:
-        """Rolls back what was not committed, and unlocks. Doing it again does no harm."""
+        """Rolls back what was not committed, and unlocks. Calling it twice is harmless."""
         writer = self._writer
         if not writer._turn.is_held_by(self):
             return

@@ -11,10 +11,11 @@ use crate::exit::{Result, code};
 use crate::output::{owner, printable, remark};
 use crate::similar::similar_if;
 
-/// End anybody's lease, and raise its token so that the old holder is refused
+/// End any holder's lease, and raise its token so that the old holder is refused
 ///
-/// The holder is not killed. `litelease run` notices and ends its command, which has its kill grace to end; others are
-/// told when they renew. A successor may be granted the name at once, before the old command has ended.
+/// This does not kill the holder. `litelease run` notices and ends its command within the kill
+/// grace; other holders learn of it when they renew. A successor may be granted the name at once,
+/// before the old command has ended.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease break nightly --yes")]

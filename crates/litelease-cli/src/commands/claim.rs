@@ -13,7 +13,8 @@ use crate::{Common, database};
 
 /// Claim a name for a script, and print its token
 ///
-/// The lease ends after its ttl unless it is renewed. `litelease run` does all that by itself.
+/// The lease ends after its ttl unless it is renewed. `litelease run` claims, renews and releases
+/// by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   token=$(litelease claim nightly --ttl 10m) || exit    exit code 1: somebody has it

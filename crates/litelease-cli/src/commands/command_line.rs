@@ -17,8 +17,8 @@ pub(super) struct CommandLine {
 }
 
 impl CommandLine {
-    /// Refuses a `--` that is not where the command begins: what comes before it may be a slip. `before` is what comes
-    /// before the command.
+    /// Refuses a `--` that is not where the command begins: what comes before it may be a slip.
+    /// `before` is what comes before the command.
     pub(super) fn check(&self, before: &str) -> Result<()> {
         match place_of_dashes(&std::env::args_os().collect::<Vec<_>>(), self.command.len()) {
             Dashes::Before | Dashes::Nowhere => Ok(()),

@@ -1,7 +1,8 @@
 //! `litelease demo`: the zombie story, played with real processes.
 //!
-//! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and believes in its
-//! lease. Its old token gives it away, and the guarded table refuses what it writes.
+//! Worker a is stopped in the middle of its work, its lease runs out, b takes over, a goes on and
+//! believes in its lease. Its old token gives it away, and the guarded table refuses what it
+//! writes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{CYAN, YELLOW, say};
 
-/// Tell the story of a stopped process and its successor, with real processes
+/// Show what happens to a stopped process and its successor, with real processes
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Plays this worker of the story
@@ -113,13 +114,13 @@ fn worker(owner: &str, file: &Path) -> Result<()> {
             format!("progress refused: token {} is superseded by {newest}", lease.token)
         }
     })?;
-    say(&match db.renew_exact(&lease, TTL)? {
+    say(&match db.renew(&lease, TTL)? {
         RenewResult::Renewed(lease) => format!("renew    done, token {}", lease.token),
         RenewResult::Rejected { reason, current } => {
             format!("renew    rejected: token {} is {}", lease.token, why(reason, current))
         }
     })?;
-    say(&match db.release_exact(&lease)? {
+    say(&match db.release(&lease)? {
         ReleaseResult::Released { token, .. } => format!("release  done, token {token}"),
         ReleaseResult::Rejected { reason, current } => {
             format!("release  rejected: token {} is {}", lease.token, why(reason, current))
@@ -174,7 +175,8 @@ impl Worker {
     }
 
     fn signal(&self, signal: c_int) {
-        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is still its own.
+        // SAFETY: no pointers are involved, and the child has not been reaped, so the number is
+        // still its own.
         unsafe { libc::kill(self.child.id() as pid_t, signal) };
     }
 }

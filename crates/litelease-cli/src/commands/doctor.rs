@@ -96,7 +96,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
 /// With fewer epochs below 2⁵³ left than this, an eighth of all, it is time to think of it.
 const FEW_EPOCHS: i64 = 1 << 18;
 
-/// Whether tokens stay in order after a power cut, and how far they have come.
+/// Checks whether tokens stay in order after a power cut, and how far they have come.
 fn tokens(epoch: EpochInfo, note: Note<'_>) {
     match epoch.boot {
         BootRecord::Durable => {
@@ -133,7 +133,7 @@ fn tokens(epoch: EpochInfo, note: Note<'_>) {
     }
 }
 
-/// Whether tables that were guarded still are.
+/// Checks whether tables that were guarded still are.
 fn guards(db: &Litelease, note: Note<'_>) {
     let guards = match db.guards() {
         Ok(guards) => guards,
@@ -155,8 +155,8 @@ fn guards(db: &Litelease, note: Note<'_>) {
     }
 }
 
-/// Whether those who share the file can read what each other has written: SQLite gives its log the mode of the database,
-/// and the group that the folder gives.
+/// Checks whether users who share the file can read each other's writes: SQLite gives its log the
+/// mode of the database, and the group that the folder gives.
 fn sharing(path: &Path, note: Note<'_>) {
     use std::os::unix::fs::MetadataExt;
     let Ok(path) = path.canonicalize() else { return };
@@ -172,7 +172,7 @@ fn sharing(path: &Path, note: Note<'_>) {
     }
 }
 
-/// Which settings keep a grant through a power cut.
+/// Reports which settings keep a grant through a power cut.
 fn durability(connection: &Connection, note: Note<'_>) {
     let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0));
     match mode.as_deref() {

@@ -14,13 +14,14 @@ pub(crate) struct Grant {
     /// What is leased
     #[arg(value_parser = super::name)]
     name: String,
-    /// The token of the grant, as claim printed it; inside `litelease run` it is known
+    /// The token of the grant, as claim printed it; not needed inside `litelease run`
     #[arg(long, env = "LITELEASE_TOKEN", hide_env_values = true)]
     token: i64,
 }
 
 impl Grant {
-    /// The grant as the verbs take it. They match owner and token; the token alone finds the owner.
+    /// Returns the grant as the verbs take it. They match owner and token; the token finds the
+    /// owner.
     pub(crate) fn find(&self, db: &Litelease) -> Result<LeaseInfo> {
         let current = db.inspect(&self.name)?;
         let owner = current.filter(|current| current.token == self.token).map(|found| found.owner);
@@ -38,11 +39,11 @@ impl Grant {
     }
 }
 
-/// Releases a new grant whose token could not be told: nobody knows that they have it.
+/// Releases a new grant whose token could not be printed: its caller does not know of it.
 pub(crate) fn unless_told(db: &Litelease, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
-    Err(failure.adding(match db.release_exact(granted) {
+    Err(failure.adding(match db.release(granted) {
         Ok(ReleaseResult::Released { .. }) => {
             format!("the lease on {name} (token {token}) was released again")
         }
@@ -58,7 +59,7 @@ pub(crate) fn unless_told(db: &Litelease, granted: &LeaseInfo, told: Result<()>)
     }))
 }
 
-/// Tells that a verb was rejected, and why.
+/// Reports that a verb was rejected, and why.
 pub(crate) fn rejected(
     common: &Common,
     name: &str,

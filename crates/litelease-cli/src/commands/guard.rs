@@ -8,10 +8,10 @@ use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
 
-/// Have a table refuse writes that do not present the newest token of a name
+/// Make a table refuse writes that do not present the newest token of a name
 ///
-/// The table is one of the file that --db names, and so are the leases. A write presents the token by its connection
-/// (litelease_present), or in a column of each row.
+/// Table and leases are in the file that --db names. A write presents the token through its
+/// connection (litelease_present), or in a column of each row.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease guard --db app.sqlite3 orders order-writer
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     /// The name whose newest token a write must present
     #[arg(value_parser = super::name)]
     name: String,
-    /// The column that each write presents the token in
+    /// The column in which each write presents the token
     #[arg(long)]
     column: Option<String>,
     /// The lease must be live, too

@@ -12,8 +12,8 @@ use crate::output::{lines, printable, say};
 
 /// List guarded tables, and whether their guards are still there
 ///
-/// A rebuild of a table, as many migrations do it, drops its guards: then it is `missing`, and anybody can write to the
-/// table until it is guarded again.
+/// Many migrations rebuild a table, which drops its guards. Such a guard is shown as `missing`, and
+/// every program can write to the table until it is guarded again.
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease guards --db app.sqlite3    exit code 1: a guard is missing")]

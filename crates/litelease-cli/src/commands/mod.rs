@@ -42,7 +42,7 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Does it, and answers the exit code.
+            /// Runs the subcommand, and returns the exit code.
             pub(crate) fn execute(self, common: &Common) -> Result<u8> {
                 match self {
                     $(Command::$name(args) => $module::execute(args, common),)*
@@ -77,7 +77,7 @@ commands! {
     Man in man,
 }
 
-/// Asks somebody at the terminal. Where nobody is there, `--yes` says it beforehand.
+/// Asks for confirmation at the terminal. Without a terminal, `--yes` is required.
 fn is_sure(question: &str, what: &str) -> Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
@@ -90,7 +90,7 @@ fn is_sure(question: &str, what: &str) -> Result<bool> {
     Ok(matches!(said.trim(), "y" | "Y" | "yes"))
 }
 
-/// Says that a question was answered with no.
+/// Reports that the user answered no.
 fn nothing_was_done() -> u8 {
     complain("litelease: nothing was done");
     code::NO

@@ -10,8 +10,9 @@ use crate::output::printable;
 /// The owner texts of all `litelease run` around a command, one per line, the innermost last.
 pub(super) const OWNERS: &str = "LITELEASE_OWNERS";
 
-/// Refuses to wait for a name that a `litelease run` around this process has. Owner texts are unique to one grant of one
-/// name in one file, so nothing else needs to be compared; one that is over is in no row.
+/// Refuses to wait for a name that a `litelease run` around this process has. Owner texts are
+/// unique to one grant of one name in one file, so nothing else needs to be compared; one that is
+/// over is in no row.
 pub(super) fn check(db: &Litelease, name: &str) -> Result<()> {
     let Some(outer) = outer() else { return Ok(()) };
     match db.inspect(name)? {

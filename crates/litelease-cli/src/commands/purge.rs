@@ -10,7 +10,7 @@ use crate::duration::parse_positive;
 use crate::exit::{Failure, Result, code};
 use crate::output::remark;
 
-/// Delete the rows of names that nobody has had for a while; no token ever returns
+/// Delete the rows of names that were not leased for a while; no token is ever granted again
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease purge --older-than 30d")]

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    match db.release_exact(&args.grant.find(&db)?)? {
+    match db.release(&args.grant.find(&db)?)? {
         ReleaseResult::Released { name, token } => {
             let text = format!("{}: released, token {token}", printable(&name));
             remark(common, json!({ "released": name, "token": token }), &text)?;

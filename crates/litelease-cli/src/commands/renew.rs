@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    match db.renew_exact(&args.grant.find(&db)?, args.ttl)? {
+    match db.renew(&args.grant.find(&db)?, args.ttl)? {
         RenewResult::Renewed(renewed) => {
             answer(common, lease(&renewed), &renewed.token.to_string())?;
             Ok(code::OK)

@@ -8,10 +8,11 @@ use crate::database;
 use crate::exit::{Result, code};
 use crate::output::answer;
 
-/// After a restore from a backup: end every lease and raise every token far above all that were ever granted
+/// Fence a file that was restored from a backup: end every lease and raise every token
 ///
-/// A file from a backup has old tokens, and would grant some of them a second time. Run this once, after the backup is in
-/// place and before anybody uses it.
+/// A file from a backup has old tokens, and would grant some of them a second time. This raises
+/// tokens far above all that were ever granted. Run it once, after the backup is in place and
+/// before any program uses it.
 #[derive(clap::Args)]
 #[command(
     name = "restore-fence",
@@ -25,8 +26,8 @@ pub(crate) struct Args {
     yes: bool,
     /// The largest token that was seen anywhere; raise tokens far above it, too
     ///
-    /// Where the system has no boot id, every start of a process takes an epoch of tokens, and this must be given: 0 if no
-    /// token was seen.
+    /// Required if the system has no boot id, because then every start of a process takes an epoch
+    /// of tokens: 0 if no token was seen.
     #[arg(long, value_name = "TOKEN", value_parser = clap::value_parser!(i64).range(0..))]
     above: Option<i64>,
 }

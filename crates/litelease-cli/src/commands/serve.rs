@@ -17,13 +17,16 @@ use crate::output::remark;
 
 /// Serve pools of numbered slots over HTTP, with a page to watch them
 ///
-/// Prints where it listens, and serves until SIGINT or SIGTERM. The log is on standard error, a line of JSON
-/// a request, but for borrows, returns and renewals that went well; no id, lease, key or note is in it.
+/// Prints the address and serves until SIGINT or SIGTERM. Logs to standard error, one line of JSON
+/// per request, except borrows, returns and renewals that succeeded. Ids, leases, keys and notes
+/// are never logged.
 ///
-/// A file that is made is yours alone (0600); one that is there keeps its mode. One server has a file: a second is refused.
+/// A new file is readable by you alone (0600); an existing file keeps its mode. A second server on
+/// the same file is refused.
 ///
-/// There is no TLS and there are no accounts: whoever knows the UUID of a pool may use it. Beyond this machine, put it
-/// behind a proxy that has both, and name that with --host.
+/// There is no TLS and there are no accounts: every client that knows the UUID of a pool may use
+/// it. To serve other machines, put it behind a proxy that has both, and pass the proxy's name with
+/// --host.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
@@ -33,11 +36,12 @@ use crate::output::remark;
 Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had, or
 another server has the file.")]
 pub(crate) struct Args {
-    /// Where to listen; port 0 is any that is free
+    /// Where to listen; port 0 means any free port
     #[arg(long, env = "LITELEASE_LISTEN", hide_env_values = true, value_name = "ADDRESS:PORT")]
     #[arg(default_value = "127.0.0.1:7070")]
     listen: String,
-    /// A name by which clients call this server, besides localhost and addresses; may be repeated
+    /// A host name that clients use for this server, besides localhost and addresses; may be
+    /// repeated
     #[arg(long, env = "LITELEASE_HOST", hide_env_values = true, value_name = "NAME")]
     #[arg(value_delimiter = ',')]
     host: Vec<String>,
@@ -45,11 +49,11 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_COUNT", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
     max_count: i64,
-    /// The longest ttl; a longer one is cut
+    /// The longest ttl; a longer one is shortened to this
     #[arg(long, env = "LITELEASE_MAX_TTL", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "24h", value_parser = positive)]
     max_ttl: Duration,
-    /// The longest wait; a longer one is cut
+    /// The longest wait; a longer one is shortened to this
     #[arg(long, env = "LITELEASE_MAX_WAIT", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "5m", value_parser = within_years)]
     max_wait: Duration,
@@ -69,17 +73,20 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     max_batch: u32,
-    /// How much to log: off, error, warn, info (requests, but for borrows, returns and renewals that went well), debug (all of them)
+    /// How much to log: off, error, warn, info (requests, except borrows, returns and renewals that
+    /// succeeded), debug (all requests)
     #[arg(long, env = "LITELEASE_LOG", hide_env_values = true, value_name = "LEVEL")]
     #[arg(default_value = "info", value_parser = level)]
     log: LevelFilter,
-    /// Once, after the file was restored from a backup: end every lease in it, and go on with tokens far above
+    /// Once, after the file was restored from a backup: end every lease in it, and go on with
+    /// tokens far above
     #[arg(long)]
     restore_fence: bool,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    // Before the file is opened: where a service is there already, nothing is made and nothing is fenced.
+    // Before the file is opened: where a service is there already, nothing is made and nothing is
+    // fenced.
     let listener =
         TcpListener::bind(&args.listen).map_err(|error| cannot_listen(&args.listen, &error))?;
     let address = listener.local_addr()?;
@@ -116,7 +123,8 @@ impl Args {
     }
 }
 
-/// Only what the service itself says is logged: the libraries under it would tell whole paths, and they are secret.
+/// Only what the service itself says is logged: the libraries under it would tell whole paths, and
+/// they are secret.
 fn start_log(level: LevelFilter) {
     let lines = tracing_subscriber::fmt::layer().json().with_writer(io::stderr);
     // It would panic over not being able to say that it could not say something.

@@ -15,16 +15,16 @@ use crate::similar::{hint, similar};
 
 /// Show who has what, since when and for how long
 ///
-/// HELD is how long it has been held, LEFT how long the lease lasts unless it is renewed. User and command are those of the
-/// process that holds it, if it runs on this host.
+/// HELD is how long it has been held, LEFT how long the lease lasts unless it is renewed. User and
+/// command are those of the process that holds it, if it runs on this host.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease status
   litelease status --all --json | jq '.[] | select(.process == \"dead\")'")]
 pub(crate) struct Args {
-    /// Only these names
+    /// Show only these names
     names: Vec<String>,
-    /// Names that nobody has, too
+    /// Also show names that nobody has
     #[arg(long)]
     all: bool,
 }
@@ -49,7 +49,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Says that nobody has what was asked for, and in which file: another user or another `--db` has another one.
+/// Says that nobody has what was asked for, and in which file: another user or another `--db` has
+/// another one.
 fn nobody(names: &[String], db: Option<&Litelease>, common: &Common) -> Result<String> {
     let file = database::path(common)?;
     let what = match names {

@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    match db.transfer_exact(&args.grant.find(&db)?, &args.to, args.ttl)? {
+    match db.transfer(&args.grant.find(&db)?, &args.to, args.ttl)? {
         TransferResult::Transferred(handed) => {
             let told = answer(common, lease(&handed), &handed.token.to_string());
             unless_told(&db, &handed, told)

@@ -7,7 +7,7 @@ use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
 
-/// Take the guards off a table
+/// Remove the guards of a table
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease unguard --db app.sqlite3 orders")]

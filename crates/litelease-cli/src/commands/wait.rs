@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use litelease::{LeaseInfo, Litelease, Waiter, nap};
+use litelease::{LeaseInfo, Litelease};
 use serde_json::json;
 
 use super::nesting;
@@ -34,7 +34,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     if args.wait.is_none() {
         nesting::check(&db, &args.name)?;
     }
-    match while_waiting(common, &args.name, || until_free(&db, &args, common))? {
+    match while_waiting(common, &args.name, || until_free(&db, &args))? {
         None => is_free(&args.name, common, similar(&db, &args.name)),
         Some(current) => {
             let text =
@@ -52,18 +52,18 @@ fn is_free(name: &str, common: &Common, similar: Option<String>) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Waits until nobody has the name. The answer is who still has it when the time is over.
-fn until_free(db: &Litelease, args: &Args, common: &Common) -> Result<Option<LeaseInfo>> {
+/// Waits until nobody has the name. Returns the holder if the time is over before.
+fn until_free(db: &Litelease, args: &Args) -> Result<Option<LeaseInfo>> {
     let begin = Instant::now();
-    let waiter = Waiter::at(&database::path(common)?);
+    let watch = db.watch();
     loop {
-        let heard = waiter.heard();
+        let seen = watch.changes();
         database::check_moved(db)?;
         let Some(current) = db.inspect(&args.name)? else { return Ok(None) };
         let left = args.wait.unwrap_or(Duration::MAX).saturating_sub(begin.elapsed());
         if left.is_zero() {
             return Ok(Some(current));
         }
-        waiter.nap(heard, nap(current.lease_expires_at_ms - litelease::now_ms(), left));
+        watch.wait(seen, current.lease_expires_at_ms, left);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{LeaseRow, Litelease, Status, Waiter, nap};
+use litelease::{LeaseRow, Litelease, Status};
 use serde_json::json;
 
 use crate::Common;
@@ -14,13 +14,14 @@ use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
 
 /// Print a line for every grant, release and expiry, as they happen
 ///
-/// Who is told from looking at the file again and again: what comes and goes in between is not seen.
+/// It compares the file with its last look, so a grant that begins and ends in between is not
+/// shown.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease watch
   litelease watch nightly --json --for 1h")]
 pub(crate) struct Args {
-    /// Only these names
+    /// Show only these names
     names: Vec<String>,
     /// Stop after this time [default: never]
     #[arg(long = "for", value_name = "TIME", value_parser = parse)]
@@ -29,11 +30,11 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let db = database::open_existing(common)?;
-    let waiter = Waiter::at(&database::path(common)?);
+    let watch = db.watch();
     let begin = Instant::now();
     let mut known = BTreeMap::new();
     loop {
-        let heard = waiter.heard();
+        let seen = watch.changes();
         database::check_moved(&db)?;
         let now = look(&db, &args.names)?;
         for (name, listed) in &now {
@@ -49,7 +50,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         if left.is_zero() {
             return Ok(code::OK);
         }
-        waiter.nap(heard, nap(next_ms.saturating_sub(now_ms), left));
+        watch.wait(seen, next_ms, left);
     }
 }
 
@@ -64,7 +65,7 @@ impl Seen {
         self.row.status(now_ms) == Some(Status::Live)
     }
 
-    /// When its tenure ends.
+    /// Returns when its tenure ends.
     fn tenure(&self) -> Option<i64> {
         self.row.tenure.as_ref().map(|(_, expiry)| *expiry)
     }
@@ -81,7 +82,7 @@ fn look(db: &Litelease, names: &[String]) -> Result<BTreeMap<String, Seen>> {
         .collect())
 }
 
-/// What has happened to a name between two looks.
+/// Returns what has happened to a name between two looks.
 fn event(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
     let (was_live, was_token) = before.map_or((false, 0), |seen| (seen.was_live, seen.row.token));
     match (was_live, now.was_live) {

@@ -10,7 +10,7 @@ use crate::holder::Holder;
 use crate::output::{answer, lease, printable, remark, time_left};
 use crate::similar::{hint, similar};
 
-/// Tell which process has a name, since when and for how long
+/// Show which process has a name, since when and for how long
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease who nightly    exit code 1: nobody has it")]

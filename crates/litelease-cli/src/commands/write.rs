@@ -13,8 +13,8 @@ use crate::exit::{Failure, Result, code};
 
 /// Run a command while no other single writer writes to a database
 ///
-/// Takes the lock that `SingleWriter` uses, on a file next to the database, and becomes the command. The lock is freed when
-/// the command and whatever it started have ended.
+/// Takes the lock that `SingleWriter` uses, on a file next to the database, and becomes the
+/// command. The lock is freed when the command and whatever it started have ended.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease write --db <FILE> [OPTIONS] [--] <COMMAND>...")]
 #[command(after_help = "Examples:
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Wait at most this long
     #[arg(short, long, value_name = "TIME", value_parser = parse, default_value = "500ms")]
     wait: Duration,
-    /// Exit code if somebody else has the lock
+    /// Exit code if another process has the lock
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::NO)]
     conflict_exit_code: u8,
     #[command(flatten)]

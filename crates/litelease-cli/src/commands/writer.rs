@@ -7,7 +7,7 @@ use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::answer;
 
-/// Tell who holds the write lock of a database
+/// Show which process holds the write lock of a database
 #[derive(clap::Args)]
 #[command(after_help = "Example:
   litelease writer --db data.db    exit code 1: nobody does")]
@@ -51,7 +51,8 @@ pub(super) fn holder(lock: &WriteLock) -> Value {
     json!({ "lock": lock.path().display().to_string(), "holder": holder })
 }
 
-/// The lock of the database that is meant. It must be named: the user's own file of leases is nobody's to bulk-write.
+/// The lock of the database that is meant. It must be named: the user's own file of leases is
+/// nobody's to bulk-write.
 pub(super) fn lock_of(common: &Common) -> Result<WriteLock> {
     let Some(path) = common.db.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
         return Err(Failure::usage("say with --db which database is to be written"));

@@ -95,7 +95,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                 let claimed = db.claim_wait(name, owner, Duration::from_secs(60), Duration::MAX)?;
                 let lease = claimed.acquired().ok_or("waited for ever and got nothing")?;
                 tell(&lease.token.to_string())?;
-                db.release_exact(&lease)?;
+                db.release(&lease)?;
             }
             Ok(())
         }
@@ -188,7 +188,7 @@ fn cycle(
             Ok(ClaimResult::Acquired(lease)) => {
                 granted += 1;
                 tell(&lease.token.to_string())?;
-                match db.release_exact(&lease)? {
+                match db.release(&lease)? {
                     ReleaseResult::Released { .. } => {}
                     // Somebody may have been stopped for longer than the ttl.
                     ReleaseResult::Rejected { reason, .. } => eprintln!("not released: {reason}"),
@@ -238,8 +238,8 @@ fn write(
         *refused = insert(&db, sql, lease.token)?;
     }
     tell(&format!("refused {refused:?}"))?;
-    tell(&db.renew_exact(&lease, ttl)?.to_text())?;
-    tell(&db.release_exact(&lease)?.to_text())
+    tell(&db.renew(&lease, ttl)?.to_text())?;
+    tell(&db.release(&lease)?.to_text())
 }
 
 /// Answers whether the write was refused. A snapshot that became too old while the process was stopped is no

@@ -127,7 +127,7 @@ fn waiting_ends_when_the_name_is_free_or_the_time_is_over() {
     assert_eq!(told(&desk.run(&["wait", "x", "-w", "50ms"])).0, 1);
     let mut waiter = desk.command(&["wait", "x"]).stdout(Stdio::null()).spawn().unwrap();
     eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     assert!(eventually("its end", || waiter.try_wait().unwrap()).success());
 
     let waiter = desk.command(&["claim", "x", "-w", "60s"]).stdout(Stdio::piped()).spawn().unwrap();
@@ -151,7 +151,7 @@ fn every_change_of_hands_is_watched() {
     };
     let lease = acquired(db.claim("x", "a", LONG));
     seen(1);
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     seen(2);
     acquired(db.claim("x", "b", LONG));
     seen(3);
@@ -290,7 +290,7 @@ fn a_name_that_was_never_claimed_is_told_apart_from_one_like_it() {
     assert_eq!(json(&desk, &["release", "nigthly", "--token", "1"]).1["did_you_mean"], "nightly");
     // One that is known and free was meant.
     let free = acquired(desk.db().claim("nightlx", "a", LONG));
-    desk.db().release_exact(&free).unwrap();
+    desk.db().release(&free).unwrap();
     assert!(!told(&desk.run(&["who", "nightlx"])).1.contains("mean"));
 }
 
@@ -372,7 +372,7 @@ fn the_status_tells_user_command_and_since_when() {
     let (_, who, _) = told(&desk.run(&["who", "x"]));
     assert!(who.contains("the process is there: litelease run x -- sh -c"), "{who}");
     // A process that has the number of the holder, but is another one, is not shown for it.
-    let me = litelease::Identity::new(litelease::HolderKind::Hold);
+    let me = litelease::Identity::new(litelease_keeper::HolderKind::Hold);
     let other = litelease::Identity { start: me.start.map(|start| start + 1), ..me };
     acquired(desk.db().claim("z", &other.to_string(), LONG));
     let (_, z) = json(&desk, &["who", "z"]);

@@ -108,7 +108,7 @@ fn a_signal_while_waiting_ends_the_waiting() {
     eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
     run.signal(SIGINT);
     assert_eq!(run.end().0, 128 + SIGINT);
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     assert_eq!((db.token("x").unwrap(), desk.peek("started")), (Some(1), String::new()));
 }
 
@@ -136,7 +136,7 @@ fn when_the_wrapper_is_killed_its_group_dies_and_only_what_left_the_group_lives_
     kill(pids[2], SIGKILL);
     // Nobody has released it; a waiter gets it because nobody of the group is left.
     let db = desk.db();
-    let expiry = db.inspect_at("x", 0).unwrap().unwrap().lease_expires_at_ms;
+    let expiry = db.at(0).inspect("x").unwrap().unwrap().lease_expires_at_ms;
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
     assert_eq!(next.acquired().map(|lease| lease.token), Some(2));
     assert!(now_ms() < expiry);
@@ -227,7 +227,7 @@ fn a_file_locked_for_longer_than_the_ttl_ends_the_command_before_the_lease_does(
     });
     let pid = std::process::id();
     assert!(errors.contains(&format!("blocked by a writer: pid {pid}")), "{errors}");
-    let expiry = tx.unwrap().inspect_at("x", 0).unwrap().unwrap().lease_expires_at_ms;
+    let expiry = tx.unwrap().at(0).inspect("x").unwrap().unwrap().lease_expires_at_ms;
     let last = last_alive_ms(&desk);
     assert!(last < expiry, "alive {} ms after its lease", last - expiry);
 }
@@ -410,7 +410,7 @@ fn a_waiter_whose_clock_is_an_hour_behind_is_woken_by_a_release_all_the_same() {
     let Some(mut behind) = faketime(&desk, "-1h", &["run", "x", "--", "true"]) else { return };
     let mut child = behind.spawn().unwrap();
     eventually("a bell", || desk.folder.path().join("leases.sqlite3-bell").exists().then_some(()));
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     assert!(eventually("its end", || child.try_wait().unwrap()).success());
 }
 

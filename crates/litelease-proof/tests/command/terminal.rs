@@ -175,7 +175,7 @@ fn whoever_waits_at_a_terminal_is_told_for_whom() {
     terminal.shows("(token 1)");
     let db = desk.db();
     let lease = db.inspect("x").unwrap().unwrap();
-    let _ = db.transfer_exact(&lease, "worker-b", LONG).unwrap();
+    let _ = db.transfer(&lease, "worker-b", LONG).unwrap();
     terminal.shows("waiting: x is held by worker-b (token 2), for ");
     let _ = db.break_lease("x").unwrap();
     terminal.shows("mine");
@@ -208,7 +208,7 @@ fn whoever_waits_at_a_terminal_for_a_writer_is_told_which() {
 }
 
 fn host() -> String {
-    litelease::Identity::new(litelease::HolderKind::Hold).host
+    litelease::Identity::new(litelease_keeper::HolderKind::Hold).host
 }
 
 #[test]

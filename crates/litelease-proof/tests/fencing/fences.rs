@@ -18,7 +18,7 @@ fn a_checkpoint_wants_the_newest_token_exactly() {
     let db = memory();
     assert_eq!(db.checkpoint("import", 1, "x").unwrap(), CheckpointResult::Stale { newest: None });
     let first = acquired(db.claim("import", "a", LONG));
-    let second = db.transfer_exact(&first, "b", LONG).unwrap().transferred().unwrap();
+    let second = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
     for token in [first.token, second.token + 1, 0, -2, i64::MIN, i64::MAX] {
         let refused = db.checkpoint("import", token, "x").unwrap();
         assert_eq!(refused, CheckpointResult::Stale { newest: Some(2) }, "{token}");
@@ -53,13 +53,13 @@ fn a_checkpoint_keeps_any_value_as_it_is() {
 #[test]
 fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() {
     let db = memory();
-    let first = acquired(db.claim_at("import", "a", LONG, 100));
+    let first = acquired(db.at(100).claim("import", "a", LONG));
     assert_eq!(db.checkpoint("import", first.token, "page 3").unwrap(), CheckpointResult::Stored);
     let second = acquired(db.claim("import", "b", LONG));
     let last = db.last_checkpoint("import").unwrap().unwrap();
     assert_eq!((last.token, last.value), (first.token, Value::Text("page 3".into())));
     assert!(second.token > last.token, "the successor knows that it is not its own");
-    let _ = db.release_exact(&second).unwrap();
+    let _ = db.release(&second).unwrap();
     // A lease that was only released may still tell how far it has come, until somebody else has the name.
     assert_eq!(db.checkpoint("import", second.token, "page 4").unwrap(), CheckpointResult::Stored);
     assert_eq!(db.purge(i64::MAX).unwrap(), 1);

@@ -90,7 +90,7 @@ fn guarded(schema: &str, table: &str, guard: &Guard) -> Litelease {
 
 fn two_grants(db: &Litelease) {
     let first = acquired(db.claim("writer", "a", LONG));
-    let second = db.transfer_exact(&first, "b", LONG).unwrap().transferred().unwrap();
+    let second = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
     assert_eq!((first.token, second.token), (1, 2));
 }
 

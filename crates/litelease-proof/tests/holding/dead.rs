@@ -7,7 +7,8 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP};
-use litelease::{ClaimResult, HoldOptions, HolderKind, Identity, Litelease, Liveness, PidScope};
+use litelease::{ClaimResult, HoldOptions, Identity, Litelease, Liveness};
+use litelease_keeper::{HolderKind, PidScope};
 use litelease_proof::command::{Desk, Run, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::{Dice, LONG, TestFolder, acquired, eventually, tell, worker};
 
@@ -321,7 +322,7 @@ fn a_holder_that_dies_in_the_middle_of_a_renewal_is_succeeded() {
         std::thread::sleep(Duration::from_micros(dice.below(5_000)));
         holder.kill();
         assert_eq!(succeed(&db, SOON), Some(2 * round + 2));
-        let _ = db.release("x", "successor").unwrap();
+        let _ = db.release_by_owner("x", "successor").unwrap();
     }
     let whole: String =
         db.conn().pragma_query_value(None, "integrity_check", |row| row.get(0)).unwrap();

@@ -6,8 +6,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease::{ClaimResult, Litelease, Waiter};
+use litelease::{ClaimResult, Litelease};
 use litelease_keeper::Bell;
+use litelease_keeper::Waiter;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -35,11 +36,11 @@ type Freeing = fn(&mut Litelease, &litelease::LeaseInfo);
 #[test]
 fn a_waiter_is_granted_the_name_however_it_becomes_free() {
     let ways: [(&str, Freeing); 4] = [
-        ("release", |db, lease| drop(db.release_exact(lease).unwrap())),
+        ("release", |db, lease| drop(db.release(lease).unwrap())),
         ("break", |db, lease| drop(db.break_lease(&lease.name).unwrap())),
         ("a release in a transaction", |db, lease| {
             let tx = db.transaction().unwrap();
-            tx.release_exact(lease).unwrap();
+            tx.release(lease).unwrap();
             tx.commit().unwrap();
         }),
         ("somebody else's statement", |db, _| {
@@ -68,15 +69,15 @@ fn a_release_through_the_crate_rings_the_bell_after_its_commit() {
     let waiter = Waiter::at(&place.file);
     let heard = waiter.heard();
     acquired(db.claim("x", "a", LONG));
-    let _ = db.renew("x", "a", LONG).unwrap();
+    let _ = db.renew_by_owner("x", "a", LONG).unwrap();
     assert_eq!(waiter.heard(), heard, "nothing has become free");
-    db.release("x", "a").unwrap();
+    db.release_by_owner("x", "a").unwrap();
     assert_ne!(waiter.heard(), heard, "release");
 
     let heard = waiter.heard();
     acquired(db.claim("x", "a", LONG));
     let tx = db.transaction().unwrap();
-    tx.release("x", "a").unwrap();
+    tx.release_by_owner("x", "a").unwrap();
     assert_eq!(waiter.heard(), heard, "not before the COMMIT");
     tx.commit().unwrap();
     assert_ne!(waiter.heard(), heard, "commit");
@@ -92,12 +93,12 @@ fn a_bell_that_is_hung_up_late_is_found_by_a_handle_that_looked_for_it_in_vain()
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     acquired(db.claim("x", "a", LONG));
-    db.release("x", "a").unwrap();
+    db.release_by_owner("x", "a").unwrap();
     let waiter = Waiter::at(&place.file);
     let heard = waiter.heard();
     eventually("a ring", || {
         acquired(db.claim("x", "a", LONG));
-        db.release("x", "a").unwrap();
+        db.release_by_owner("x", "a").unwrap();
         (waiter.heard() != heard).then_some(())
     });
 }
@@ -126,7 +127,7 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
             // a checkpoint does, but only its -wal.
             for _ in 0..300 {
                 match way {
-                    "ring" => drop(db.release_exact(&lease).unwrap()),
+                    "ring" => drop(db.release(&lease).unwrap()),
                     _ => db.conn().execute_batch("PRAGMA user_version = 7").unwrap(),
                 }
                 thread::sleep(Duration::from_millis(100));
@@ -164,7 +165,7 @@ fn a_holder_that_dies_is_succeeded_when_its_lease_is_over_and_not_before() {
     let mut told = String::new();
     holder.stdout.take().unwrap().read_to_string(&mut told).unwrap();
     holder.wait().unwrap(); // it is gone, and has not released
-    let lease = db.inspect_at("x", 0).unwrap().unwrap();
+    let lease = db.at(0).inspect("x").unwrap().unwrap();
     let next = db.claim_wait("x", "b", LONG, Duration::from_secs(60)).unwrap();
     assert!(matches!(next, ClaimResult::Acquired(next) if next.token == 2));
     let late = litelease::now_ms() - lease.lease_expires_at_ms;
@@ -180,7 +181,7 @@ fn waiters_without_a_bell_get_there_too() {
     let lease = acquired(db.claim("x", "a", LONG));
     let granted = waiting(&place, "x", "b");
     thread::sleep(Duration::from_millis(50));
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     assert_eq!(granted.recv_timeout(Duration::from_secs(60)), Ok(2));
 }
 
@@ -207,7 +208,7 @@ fn many_processes_that_wait_are_all_served_one_at_a_time() {
     };
     let mut waiters: Vec<Child> = (0..6).map(start).collect();
     is_waited_for(&place);
-    db.release_exact(&lease).unwrap();
+    db.release(&lease).unwrap();
     let mut tokens = Vec::new();
     for waiter in &mut waiters {
         let mut told = String::new();

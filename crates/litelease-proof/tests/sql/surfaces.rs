@@ -74,11 +74,11 @@ impl Surface for Crate {
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
         let grant = Crate::grant(lease, owner, token);
         let ttl = Duration::from_millis(TTL_MS.unsigned_abs());
-        Crate::open(file).renew_exact(&grant, ttl).unwrap().renewed().map(|lease| lease.token)
+        Crate::open(file).renew(&grant, ttl).unwrap().renewed().map(|lease| lease.token)
     }
 
     fn release(&self, file: &Path, lease: &str, owner: &str, token: i64) -> bool {
-        let released = Crate::open(file).release_exact(&Crate::grant(lease, owner, token)).unwrap();
+        let released = Crate::open(file).release(&Crate::grant(lease, owner, token)).unwrap();
         matches!(released, litelease::ReleaseResult::Released { .. })
     }
 

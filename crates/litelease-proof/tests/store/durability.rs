@@ -54,7 +54,7 @@ fn plain(journal: &'static str) -> TestFolder {
 }
 
 fn claim_at(db: &Leases, name: &str, now_ms: i64) -> i64 {
-    acquired(db.claim_at(name, "a", TTL, now_ms)).token
+    acquired(db.at(now_ms).claim(name, "a", TTL)).token
 }
 
 /// The floor and the boot that a file keeps.
@@ -160,11 +160,11 @@ fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
 fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_mark() {
     type Verb = fn(&Leases) -> litelease::Result<Option<i64>>;
     let verbs: [(&str, Verb); 5] = [
-        ("transfer", |db| db.transfer_at("x", "a", "b", TTL, 10).map(|_| None)),
-        ("break", |db| db.break_lease_at("x", 10).map(|_| None)),
-        ("claim", |db| db.claim_at("x", "b", TTL, 100).map(|_| None)),
-        ("renew", |db| db.renew_at("x", "a", TTL, 10).map(|_| Some(1))),
-        ("release", |db| db.release_at("x", "a", 10).map(|_| Some(1))),
+        ("transfer", |db| db.at(10).transfer_by_owner("x", "a", "b", TTL).map(|_| None)),
+        ("break", |db| db.at(10).break_lease("x").map(|_| None)),
+        ("claim", |db| db.at(100).claim("x", "b", TTL).map(|_| None)),
+        ("renew", |db| db.at(10).renew_by_owner("x", "a", TTL).map(|_| Some(1))),
+        ("release", |db| db.at(10).release_by_owner("x", "a").map(|_| Some(1))),
     ];
     for (verb, call) in verbs {
         let place = TestFolder::new("DELETE");
@@ -250,7 +250,7 @@ fn whoever_bootstraps_covers_every_weaker_connection_that_joins() {
         let weak = in_boot(7, &place, 1);
         begin(&weak);
         assert_eq!(claim_at(&weak, "x", 0), 1);
-        assert_eq!(weak.pools().borrow_at("p", TTL, 0).unwrap().unwrap().slot.token, 1);
+        assert_eq!(weak.pools().at(0).borrow("p", TTL).unwrap().unwrap().slot.token, 1);
         assert_eq!(epoch_row(weak.conn()), Some((0, 7)), "{journal}: recorded before, and durably");
         weak.conn().execute_batch("COMMIT").unwrap();
         // The same connection, after its pragma was changed.
@@ -332,17 +332,17 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
     let verbs: [(&str, Verb); 11] = [
         ("claim", Box::new(|db| claim_at(db, "x", 1_000))),
         ("claim of a new name above", {
-            Box::new(|db| acquired(db.claim_above_at("new", "a", TTL, 0, EPOCH - 1)).token)
+            Box::new(|db| acquired(db.at(0).claim_above("new", "a", TTL, EPOCH - 1)).token)
         }),
         ("transfer", {
             Box::new(move |db| {
-                let _ = db.transfer_at("x", "a", "b", TTL, 10).unwrap();
+                let _ = db.at(10).transfer_by_owner("x", "a", "b", TTL).unwrap();
                 newest(db)
             })
         }),
         ("break", {
             Box::new(move |db| {
-                let _ = db.break_lease_at("x", 10).unwrap();
+                let _ = db.at(10).break_lease("x").unwrap();
                 newest(db)
             })
         }),
@@ -359,7 +359,7 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
             })
         }),
         ("borrow", {
-            Box::new(|db| db.pools().borrow_at("p", TTL, 1_000).unwrap().unwrap().slot.token)
+            Box::new(|db| db.pools().at(1_000).borrow("p", TTL).unwrap().unwrap().slot.token)
         }),
         ("SQL claim", Box::new(move |db| ask(db, "SELECT litelease_claim('x', 'a', 50, 1000)"))),
         ("SQL transfer", {
@@ -376,7 +376,7 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
         ("a batch", {
             Box::new(|db| {
                 db.begin_batch().unwrap();
-                let lent = db.pools().borrow_at("p", TTL, 1_000).unwrap().unwrap();
+                let lent = db.pools().at(1_000).borrow("p", TTL).unwrap().unwrap();
                 db.commit_batch().unwrap();
                 lent.slot.token
             })
@@ -388,9 +388,9 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
             let place = TestFolder::new(journal);
             let db = in_boot(7, &place, level);
             db.bootstrap().unwrap();
-            acquired(db.claim_above_at("x", "a", TTL, 0, EPOCH - 2));
+            acquired(db.at(0).claim_above("x", "a", TTL, EPOCH - 2));
             db.pools().register("p", 2).unwrap();
-            db.pools().borrow_at("p", TTL, 0).unwrap().unwrap();
+            db.pools().at(0).borrow("p", TTL).unwrap().unwrap();
             let last = format!("UPDATE litelease_pools SET newest = {}", EPOCH - 1);
             db.conn().execute_batch(&last).unwrap();
             assert_eq!(epoch_row(db.conn()).unwrap(), (0, 7), "{case}");
@@ -636,7 +636,7 @@ fn a_token_seen_elsewhere_raises_the_epoch_of_the_whole_file() {
         let db = in_boot(7, &place, 2);
         db.bootstrap().unwrap();
         let seen = 5 * EPOCH + 7;
-        let lease = acquired(db.claim_above_at("x", "a", TTL, 0, seen));
+        let lease = acquired(db.at(0).claim_above("x", "a", TTL, seen));
         assert_eq!(lease.token, seen + 1);
         assert_eq!(claim_at(&db, "y", 0), 5 * EPOCH + 1, "{journal}: the file is older than that");
         let weak = in_boot(7, &place, 1);
@@ -651,11 +651,11 @@ fn the_last_epoch_is_the_end_and_says_so() {
     let place = TestFolder::new("DELETE");
     let db = in_boot(7, &place, 2);
     db.bootstrap().unwrap();
-    acquired(db.claim_above_at("x", "a", TTL, 0, i64::MAX - 1));
+    acquired(db.at(0).claim_above("x", "a", TTL, i64::MAX - 1));
     assert_eq!(claim_at(&db, "y", 0), (i64::MAX >> 32 << 32) + 1, "there are others left");
     let next = in_boot(8, &place, 2);
     for refused in [
-        next.claim_at("y", "a", TTL, 1_000).map(drop),
+        next.at(1_000).claim("y", "a", TTL).map(drop),
         next.bootstrap(),
         next.restore_fence().map(drop),
     ] {
@@ -697,7 +697,7 @@ fn raising_a_name_supersedes_its_holder_and_leaves_the_others_alone() {
     db.raise_name("x", 500).unwrap();
     assert_eq!((db.owner("x").unwrap(), db.token("x").unwrap()), (None, Some(501)));
     assert!(!db.present("x", 500).unwrap(), "somebody may have it");
-    assert!(matches!(db.renew_exact(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
+    assert!(matches!(db.renew(&lease, LONG).unwrap(), RenewResult::Rejected { .. }));
     assert_eq!(acquired(db.claim("x", "b", LONG)).token, 502);
     assert_eq!(acquired(db.claim("y", "b", LONG)).token, 1);
     for floor in [501, 0, -3] {
@@ -740,7 +740,7 @@ fn a_restored_backup_grants_nothing_twice_once_it_is_fenced() {
             (None, Some(floor))
         );
         for zombie in [&old, &newer] {
-            let renewed = restored.renew_exact(zombie, LONG).unwrap();
+            let renewed = restored.renew(zombie, LONG).unwrap();
             assert!(matches!(renewed, RenewResult::Rejected { .. }), "{journal}: {renewed:?}");
         }
         assert_eq!(acquired(restored.claim("x", "c", LONG)).token, floor + 1);

@@ -67,10 +67,10 @@ fn an_interrupt_at_any_moment_leaves_no_transaction_open_and_grants_nothing_twic
     type Call = fn(&mut Litelease) -> litelease::Result<()>;
     let calls: [(&str, Call); 4] = [
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
-        ("purge", |db| db.purge_at(900, 900).map(drop)),
+        ("purge", |db| db.at(900).purge(900).map(drop)),
         ("purge in a transaction", |db| {
             let tx = db.transaction()?;
-            let purged = tx.purge_at(900, 900).map(drop);
+            let purged = tx.at(900).purge(900).map(drop);
             // The caller commits whatever came of it.
             tx.commit()?;
             purged
@@ -94,7 +94,7 @@ fn an_interrupt_at_any_moment_leaves_no_transaction_open_and_grants_nothing_twic
                 .unwrap();
             let mut db = Litelease::from_connection(conn);
             db.bootstrap().unwrap();
-            acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+            acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
             left.store(budget, Ordering::Relaxed);
             let outcome = call(&mut db);
             stopped += i64::from(outcome.is_err());
@@ -197,7 +197,11 @@ fn a_statement_that_would_delay_the_commit_means_no_grant() {
             error => {
                 blocked += 1;
                 assert_eq!((sqlite_code(error), seen), (ffi::SQLITE_BUSY, None), "{pragma}");
-                assert_eq!(sqlite_code(db.release("held", "a")), ffi::SQLITE_BUSY, "{pragma}");
+                assert_eq!(
+                    sqlite_code(db.release_by_owner("held", "a")),
+                    ffi::SQLITE_BUSY,
+                    "{pragma}"
+                );
             }
         }
         assert!(
@@ -239,9 +243,9 @@ fn after_an_interrupted_purge(budget: i64) -> (Litelease, bool, bool) {
     let db = Litelease::from_connection(conn);
     db.bootstrap().unwrap();
     db.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
-    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
+    acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
     left.store(budget, Ordering::Relaxed);
-    let purged = db.purge_at(900, 900).is_ok();
+    let purged = db.at(900).purge(900).is_ok();
     left.store(i64::MAX, Ordering::Relaxed);
     let was_left_open = !db.conn().is_autocommit();
     if was_left_open {
@@ -281,8 +285,8 @@ fn a_debt_is_not_paid_with_a_later_transaction_of_the_callers() {
 fn a_lock_or_an_interrupt_is_never_taken_for_a_damaged_file() {
     let place = TestFolder::new("DELETE");
     let db = place.open(Duration::ZERO);
-    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-    assert_eq!(db.purge_at(200, 200).unwrap(), 1);
+    acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
+    assert_eq!(db.at(200).purge(200).unwrap(), 1);
     for budget in 0..400 {
         use std::sync::Arc;
         use std::sync::atomic::{AtomicI64, Ordering};

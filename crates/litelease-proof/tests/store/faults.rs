@@ -38,7 +38,7 @@ fn a_stored_row_that_is_not_valid_is_reported_and_left_alone() {
     ];
     for damage in damages {
         let mut db = memory();
-        let lease = acquired(db.claim_at("x", "a", Duration::from_millis(50), 100));
+        let lease = acquired(db.at(100).claim("x", "a", Duration::from_millis(50)));
         db.conn().execute_batch("PRAGMA ignore_check_constraints = 1").unwrap();
         db.conn().execute_batch(&damage).unwrap();
         let stored = |conn: &Connection| -> Vec<String> {
@@ -50,19 +50,19 @@ fn a_stored_row_that_is_not_valid_is_reported_and_left_alone() {
         };
         let before = stored(db.conn());
         let tx = db.transaction().unwrap();
-        let in_transaction = tx.claim_at("x", "b", LONG, 900).unwrap_err();
+        let in_transaction = tx.at(900).claim("x", "b", LONG).unwrap_err();
         tx.rollback().unwrap();
         for error in [
             in_transaction,
-            db.claim_at("x", "b", LONG, 120).unwrap_err(),
-            db.claim_at("x", "b", LONG, 900).unwrap_err(),
-            db.renew_at("x", "a", LONG, 120).unwrap_err(),
-            db.renew_exact_at(&lease, LONG, 120).unwrap_err(),
-            db.release_at("x", "a", 120).unwrap_err(),
-            db.transfer_at("x", "a", "b", LONG, 120).unwrap_err(),
-            db.break_lease_at("x", 120).unwrap_err(),
-            db.inspect_at("x", 120).unwrap_err(),
-            db.owner_at("x", 120).unwrap_err(),
+            db.at(120).claim("x", "b", LONG).unwrap_err(),
+            db.at(900).claim("x", "b", LONG).unwrap_err(),
+            db.at(120).renew_by_owner("x", "a", LONG).unwrap_err(),
+            db.at(120).renew(&lease, LONG).unwrap_err(),
+            db.at(120).release_by_owner("x", "a").unwrap_err(),
+            db.at(120).transfer_by_owner("x", "a", "b", LONG).unwrap_err(),
+            db.at(120).break_lease("x").unwrap_err(),
+            db.at(120).inspect("x").unwrap_err(),
+            db.at(120).owner("x").unwrap_err(),
             db.token("x").unwrap_err(),
         ] {
             assert!(
@@ -70,7 +70,7 @@ fn a_stored_row_that_is_not_valid_is_reported_and_left_alone() {
                 "{damage}: {error:?}"
             );
         }
-        match db.purge_at(900, 900) {
+        match db.at(900).purge(900) {
             // An expiry that is no number never counts as ended.
             Ok(0) => assert!(damage.contains("'later'"), "{damage}"),
             outcome => {
@@ -125,8 +125,8 @@ fn life_cycle(db: &Litelease) {
         let lease = acquired(db.claim(text, text, LONG));
         assert_eq!((lease.name.as_str(), lease.owner.as_str(), lease.token), (text, text, 1));
         assert_eq!(db.inspect(text).unwrap(), Some(lease.clone()));
-        assert!(matches!(db.renew_exact(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
-        db.release_exact(&lease).unwrap();
+        assert!(matches!(db.renew(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
+        db.release(&lease).unwrap();
         assert_eq!(acquired(db.claim(text, "other", LONG)).token, 2);
     }
     assert_eq!(db.token("cafe").unwrap(), None);
@@ -142,10 +142,10 @@ fn durations_and_times_at_their_ends_are_refused_or_work() {
     for endless in endless {
         assert!(matches!(db.claim("x", "a", endless), Err(Error::TimeOverflow { .. })));
     }
-    assert!(matches!(db.claim_at("x", "a", LONG, i64::MAX), Err(Error::TimeOverflow { .. })));
+    assert!(matches!(db.at(i64::MAX).claim("x", "a", LONG), Err(Error::TimeOverflow { .. })));
     assert_eq!(db.token("x").unwrap(), None, "nothing was written");
     // Less than a millisecond is one: a lease never ends earlier than was asked for.
-    let brief = acquired(db.claim_at("x", "a", Duration::from_nanos(1), 100));
+    let brief = acquired(db.at(100).claim("x", "a", Duration::from_nanos(1)));
     assert_eq!(brief.lease_expires_at_ms, 101);
     let error = db.claim("x", "a", Duration::ZERO).unwrap_err();
     assert_eq!(error.to_string(), r#""x": the ttl must be at least 1 ms, got 0 ms"#);
@@ -186,7 +186,7 @@ fn a_read_only_database_answers_and_refuses_to_grant() {
             "{text}"
         );
         assert_eq!(sqlite_code::<()>(Err(error)), ffi::SQLITE_READONLY);
-        assert_eq!(sqlite_code(db.release("live", "a")), ffi::SQLITE_READONLY);
+        assert_eq!(sqlite_code(db.release_by_owner("live", "a")), ffi::SQLITE_READONLY);
         assert!(db.conn().is_autocommit());
         // Inside a deferred transaction, too.
         db.conn().execute_batch("BEGIN").unwrap();
@@ -272,7 +272,7 @@ fn a_full_disk_means_no_grant_and_works_again_when_there_is_room() {
         assert!(failures > 0, "{journal}: the disk never was full");
         assert_eq!(db.owner("held").unwrap().as_deref(), Some("a"), "{journal}");
         fs::remove_file(&ballast).unwrap();
-        assert!(matches!(db.renew_exact(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
+        assert!(matches!(db.renew(&lease, 2 * LONG).unwrap(), RenewResult::Renewed(_)));
         let _ = db.claim("afterwards", "a", LONG).unwrap();
     }
 }
@@ -311,7 +311,7 @@ fn an_error_from_commit_is_an_unknown_outcome_and_never_a_grant() {
 fn a_write_that_something_swallows_is_an_error_and_not_a_grant() {
     // A trigger that came after the schema was looked at, hidden from the check by writable_schema.
     let mut db = memory();
-    acquired(db.claim_at("x", "a", Duration::from_millis(50), 100));
+    acquired(db.at(100).claim("x", "a", Duration::from_millis(50)));
     let tx = db.transaction().unwrap();
     tx.conn()
         .execute_batch(
@@ -320,7 +320,7 @@ fn a_write_that_something_swallows_is_an_error_and_not_a_grant() {
              UPDATE sqlite_schema SET tbl_name = 'elsewhere' WHERE name = 'swallow'",
         )
         .unwrap();
-    let claimed = tx.claim_at("x", "b", LONG, 200);
+    let claimed = tx.at(200).claim("x", "b", LONG);
     let Err(Error::UnexpectedChange { what, expected: 1, changed: 0 }) = &claimed else {
         panic!("{claimed:?}")
     };
@@ -331,16 +331,16 @@ fn a_write_that_something_swallows_is_an_error_and_not_a_grant() {
 fn an_old_process_with_the_same_owner_text_cannot_touch_its_successor() {
     let place = TestFolder::new("WAL");
     let (old, new) = (place.open(Duration::ZERO), place.open(Duration::ZERO));
-    let first = acquired(old.claim_at("x", "worker", Duration::from_millis(50), 100));
-    let second = acquired(new.claim_at("x", "worker", Duration::from_millis(50), 150));
-    let renewed = old.renew_exact_at(&first, LONG, 160).unwrap();
+    let first = acquired(old.at(100).claim("x", "worker", Duration::from_millis(50)));
+    let second = acquired(new.at(150).claim("x", "worker", Duration::from_millis(50)));
+    let renewed = old.at(160).renew(&first, LONG).unwrap();
     assert!(matches!(renewed, RenewResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }));
-    let released = old.release_exact_at(&first, 160).unwrap();
+    let released = old.at(160).release(&first).unwrap();
     assert!(matches!(
         released,
         litelease::ReleaseResult::Rejected { reason: Reason::Superseded { by: 2 }, .. }
     ));
-    assert_eq!(new.inspect_at("x", 160).unwrap(), Some(second));
+    assert_eq!(new.at(160).inspect("x").unwrap(), Some(second));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn handles_can_move_between_threads() {
     let db = place.open(Duration::ZERO);
     acquired(db.claim("x", "a", LONG));
     let db = thread::spawn(move || {
-        db.release("x", "a").unwrap();
+        db.release_by_owner("x", "a").unwrap();
         db
     })
     .join()

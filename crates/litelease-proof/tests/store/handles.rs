@@ -26,7 +26,7 @@ fn connection() -> Connection {
 
 fn once(conn: &Connection) -> i64 {
     let lease = acquired(LiteleaseRef::new(conn).claim("x", "a", LONG));
-    let _ = LiteleaseRef::new(conn).release_exact(&lease).unwrap();
+    let _ = LiteleaseRef::new(conn).release(&lease).unwrap();
     lease.token
 }
 
@@ -88,7 +88,7 @@ fn a_connection_closes_whatever_was_done_on_it() {
             let lease = acquired(one.claim("y", "a", LONG));
             assert!(matches!(other.claim("y", "b", LONG), Ok(ClaimResult::Busy(_))));
             let third = LiteleaseRef::new(&conn);
-            let _ = third.release_exact(&lease).unwrap();
+            let _ = third.release(&lease).unwrap();
             drop((one, other, third));
             conn
         }),
@@ -96,7 +96,7 @@ fn a_connection_closes_whatever_was_done_on_it() {
             let mut db = Litelease::from_connection(conn);
             let tx = db.transaction().unwrap();
             let lease = acquired(tx.claim("z", "a", LONG));
-            let joined = LiteleaseRef::joining(tx.conn()).release_exact(&lease);
+            let joined = LiteleaseRef::joining(tx.conn()).release(&lease);
             assert!(joined.is_ok());
             tx.commit().unwrap();
             let _ = LiteleaseRef::new(db.conn()).inspect("z").unwrap();
@@ -118,7 +118,7 @@ fn a_connection_closes_whatever_was_done_on_it() {
             // SAFETY: the connection stays open and in this thread while it is borrowed.
             let raw = unsafe { RawLitelease::new(conn.handle(), &mut conn) };
             let lease = acquired(raw.claim("raw", "a", LONG));
-            let _ = raw.release_exact(&lease).unwrap();
+            let _ = raw.release(&lease).unwrap();
             drop(raw);
             conn
         }),
@@ -157,7 +157,7 @@ fn connections_move_between_threads_with_what_is_kept_with_them() {
                             ClaimResult::Busy(_) => thread::yield_now(),
                         }
                     };
-                    let _ = LiteleaseRef::new(&conn).release_exact(&lease).unwrap();
+                    let _ = LiteleaseRef::new(&conn).release(&lease).unwrap();
                     (conn, lease.token)
                 })
             })
@@ -224,7 +224,7 @@ fn a_function_of_the_callers_may_use_the_connection_that_calls_it() {
     let outer = LiteleaseRef::new(&conn);
     let lease = acquired(outer.claim("x", "a", LONG));
     assert_eq!(call("SELECT claim('x')"), "0 NotInTransaction");
-    let _ = outer.release_exact(&lease).unwrap();
+    let _ = outer.release(&lease).unwrap();
     assert_eq!(call("SELECT claim('x')"), "2 NotInTransaction");
     conn.execute_batch("CREATE TABLE mine (answer)").unwrap();
     assert_eq!(call("INSERT INTO mine VALUES (claim('y')) RETURNING answer"), "1 Some(1)");
@@ -270,7 +270,7 @@ fn a_verb_in_the_middle_of_another_one_disturbs_neither() {
             assert_eq!(lease.token, round + 1);
             assert_eq!(leases.inspect("traced").unwrap(), Some(lease.clone()));
             drop(leases);
-            let _ = LiteleaseRef::new(&conn).release_exact(&lease).unwrap();
+            let _ = LiteleaseRef::new(&conn).release(&lease).unwrap();
         }
         TRACED.set(None);
         conn.trace_v2(TraceEventCodes::empty(), None::<fn(TraceEvent<'_>)>).unwrap();
@@ -346,7 +346,7 @@ fn an_interrupt_leaves_nothing_behind_for_the_next_handle() {
     for step in 0..400 {
         left.store(step, Ordering::Relaxed);
         // More than one statement: a transaction of its own.
-        let purged = LiteleaseRef::new(&conn).purge_at(900, 900);
+        let purged = LiteleaseRef::new(&conn).at(900).purge(900);
         let claimed = LiteleaseRef::new(&conn).claim("x", "a", LONG);
         left.store(i64::MAX, Ordering::Relaxed);
         interrupted += usize::from(purged.is_err()) + usize::from(claimed.is_err());
@@ -385,14 +385,14 @@ fn verbs() -> Vec<(&'static str, Verb)> {
     vec![
         ("bootstrap", |db| db.bootstrap()),
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
-        ("claim_at", |db| db.claim_at("x", "a", LONG, 100).map(drop)),
+        ("claim_at", |db| db.at(100).claim("x", "a", LONG).map(drop)),
         ("claim_above", |db| db.claim_above("x", "a", LONG, 7).map(drop)),
-        ("renew", |db| db.renew("x", "a", LONG).map(drop)),
-        ("renew_exact", |db| db.renew_exact(&lease(), LONG).map(drop)),
-        ("release", |db| db.release("x", "a").map(drop)),
-        ("release_exact", |db| db.release_exact(&lease()).map(drop)),
-        ("transfer", |db| db.transfer("x", "a", "b", LONG).map(drop)),
-        ("transfer_exact", |db| db.transfer_exact(&lease(), "b", LONG).map(drop)),
+        ("renew_by_owner", |db| db.renew_by_owner("x", "a", LONG).map(drop)),
+        ("renew", |db| db.renew(&lease(), LONG).map(drop)),
+        ("release_by_owner", |db| db.release_by_owner("x", "a").map(drop)),
+        ("release", |db| db.release(&lease()).map(drop)),
+        ("transfer_by_owner", |db| db.transfer_by_owner("x", "a", "b", LONG).map(drop)),
+        ("transfer", |db| db.transfer(&lease(), "b", LONG).map(drop)),
         ("break_lease", |db| db.break_lease("x").map(drop)),
         ("inspect", |db| db.inspect("x").map(drop)),
         ("owner", |db| db.owner("x").map(drop)),

@@ -59,7 +59,7 @@ fn release_and_reclaim(file: &Path, prefix: &str) {
     let name = format!("{prefix} scheduler");
     let (first, second) = (open(file), open(file));
     let lease = acquired(first.claim(&name, "worker-a", LONG));
-    let released = first.release_exact(&lease).unwrap();
+    let released = first.release(&lease).unwrap();
     assert_eq!(released, ReleaseResult::Released { name: name.clone(), token: 1 });
     assert_eq!(acquired(second.claim(&name, "worker-b", LONG)).token, 2);
 }
@@ -77,7 +77,7 @@ fn expiry_and_takeover(file: &Path, prefix: &str) {
     thread::sleep(Duration::from_millis(60));
     let new = acquired(second.claim(&name, "worker-b", LONG));
     assert!(new.token > old.token);
-    match first.renew_exact(&old, LONG).unwrap() {
+    match first.renew(&old, LONG).unwrap() {
         RenewResult::Rejected { reason: Reason::HeldBy, current } => assert_eq!(current, Some(new)),
         answer => panic!("{answer:?}"),
     }
@@ -107,7 +107,7 @@ fn work_and_claim_together(file: &Path, prefix: &str) {
     assert_eq!((batches(&db), db.token(&name).unwrap()), (1, Some(1)), "committed together");
 
     let mut tx = db.transaction().unwrap();
-    let released = tx.release_exact(&lease).unwrap();
+    let released = tx.release(&lease).unwrap();
     assert!(matches!(released, ReleaseResult::Released { .. }));
     let mut outer = tx.savepoint().unwrap();
     acquired(outer.claim(&name, "worker-b", LONG));
@@ -133,7 +133,7 @@ fn restart(file: &Path, prefix: &str) {
     assert!(run(&["claim", &name, "after", "3600000"]).starts_with("busy before 1 "));
     let db = open(file);
     let lease = db.inspect(&name).unwrap().unwrap();
-    assert!(matches!(db.release_exact(&lease).unwrap(), ReleaseResult::Released { .. }));
+    assert!(matches!(db.release(&lease).unwrap(), ReleaseResult::Released { .. }));
     assert!(run(&["claim", &name, "after", "3600000"]).starts_with("acquired 2 "));
 }
 

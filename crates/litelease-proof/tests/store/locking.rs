@@ -99,7 +99,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
     let place = TestFolder::new(journal);
     let writer = place.open(Duration::ZERO);
     writer.conn().execute_batch("CREATE TABLE mine (id)").unwrap();
-    acquired(writer.claim_at("live", "a", Duration::from_millis(900), 100));
+    acquired(writer.at(100).claim("live", "a", Duration::from_millis(900)));
     let conn = place.connect(timeout);
     let leases = LiteleaseRef::new(&conn);
     writer.conn().execute_batch("BEGIN IMMEDIATE; INSERT INTO mine VALUES (1)").unwrap();
@@ -126,7 +126,7 @@ fn meet_a_writer(journal: &'static str, timeout: Duration, boundary: Boundary) -
         answer
     });
     writer.conn().execute_batch("ROLLBACK").unwrap();
-    assert_eq!(leases.owner_at("live", 110).unwrap().as_deref(), Some("a"), "nothing was written");
+    assert_eq!(leases.at(110).owner("live").unwrap().as_deref(), Some("a"), "nothing was written");
     assert_eq!(leases.token("free").unwrap(), None, "nothing was written");
     answers.to_vec()
 }
@@ -259,13 +259,13 @@ fn a_name_that_was_released_last_is_busy_all_the_same_once_somebody_else_has_it(
         let writer = place.connect(Duration::ZERO);
         let hand_over = || {
             let lease = acquired(mine.claim("x", "a", LONG));
-            released(mine.release_exact(&lease));
+            released(mine.release(&lease));
             acquired(theirs.claim("x", "b", LONG))
         };
         let theirs_now = hand_over();
         let busy = ClaimResult::Busy(theirs_now.clone());
         assert_eq!(mine.claim("x", "a", LONG).unwrap(), busy, "{journal}");
-        released(theirs.release_exact(&theirs_now));
+        released(theirs.release(&theirs_now));
 
         let busy = ClaimResult::Busy(hand_over());
         writer.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -279,7 +279,7 @@ fn a_name_that_was_released_last_is_not_granted_while_somebody_else_writes() {
     let place = TestFolder::new("WAL");
     let (db, writer) = (place.open(Duration::ZERO), place.connect(Duration::ZERO));
     let lease = acquired(db.claim("x", "a", LONG));
-    released(db.release_exact(&lease));
+    released(db.release(&lease));
     writer.execute_batch("BEGIN IMMEDIATE").unwrap();
     let claimed = db.claim("x", "a", LONG);
     assert_eq!(sqlite_code(claimed), ffi::SQLITE_BUSY);
@@ -298,7 +298,7 @@ fn a_name_that_somebody_else_has_is_busy_without_asking_for_the_write_lock() {
     let db = LiteleaseRef::new(&conn);
     for name in ["x", ""] {
         // Also where this handle has released the name last and so might expect it to be free.
-        released(db.release_exact(&acquired(db.claim(name, "b", LONG))));
+        released(db.release(&acquired(db.claim(name, "b", LONG))));
         let busy = ClaimResult::Busy(acquired(holder.claim(name, "a", LONG)));
         writer.execute_batch("BEGIN IMMEDIATE").unwrap();
         assert_eq!(db.claim(name, "b", LONG).unwrap(), busy);

@@ -68,10 +68,10 @@ fn a_whole_borrow_costs_the_same_in_a_pool_of_any_size_and_among_any_number_of_p
             db.pools().register(&format!("other {other}"), 1).unwrap();
         }
         // Statements are compiled, and the schema looked at, before it counts.
-        let first = db.pools().borrow_at("p", ttl, 100).unwrap().unwrap();
-        assert!(db.pools().return_slot_at("p", &first.lease_id, 100).unwrap());
+        let first = db.pools().at(100).borrow("p", ttl).unwrap().unwrap();
+        assert!(db.pools().at(100).return_slot("p", &first.lease_id).unwrap());
         let before = counter.load(Ordering::Relaxed);
-        let lent = db.pools().borrow_at("p", ttl, 100).unwrap();
+        let lent = db.pools().at(100).borrow("p", ttl).unwrap();
         assert_eq!(lent.unwrap().slot.position, count / 2);
         counter.load(Ordering::Relaxed) - before
     };
@@ -191,16 +191,16 @@ fn play(a: &Litelease, b: &Litelease, dice: &mut Dice, leases: &mut Vec<[String;
         let pools = db.pools();
         let lease = lease.as_ref().map_or("", |lease| &lease[side]);
         match verb {
-            0 | 1 => told(pools.register_at(id, count, now_ms)),
-            2 => told(pools.info_at(id, now_ms)),
-            3 => told(pools.slots_at(id, now_ms)),
+            0 | 1 => told(pools.at(now_ms).register(id, count)),
+            2 => told(pools.at(now_ms).info(id)),
+            3 => told(pools.at(now_ms).slots(id)),
             4 if number == 0 => told(pools.delete(id)),
-            4..=6 => told(pools.return_slot_at(id, lease, now_ms)),
-            7 => told(pools.renew_at(id, lease, ttl, now_ms)),
+            4..=6 => told(pools.at(now_ms).return_slot(id, lease)),
+            7 => told(pools.at(now_ms).renew(id, lease, ttl)),
             _ => {
                 let options =
                     if verb < 11 { BorrowOptions::new().key(&key) } else { BorrowOptions::new() };
-                let borrowed = pools.borrow_with_at(id, ttl, options, now_ms);
+                let borrowed = pools.at(now_ms).borrow_with(id, ttl, options);
                 told(borrowed.map(|borrowed| {
                     borrowed.map(|borrowed| {
                         lent.push(borrowed.lease_id);
@@ -322,12 +322,12 @@ fn tables_that_are_not_ours_are_refused_by_name() {
 fn a_borrow_that_fails_half_way_leaves_nothing_in_the_callers_transaction() {
     let db = memory();
     db.pools().register("p", 2).unwrap();
-    db.pools().borrow_at("p", Duration::from_millis(1), 100).unwrap().unwrap();
+    db.pools().at(100).borrow("p", Duration::from_millis(1)).unwrap().unwrap();
     // There is no larger token, which is found out when the slot is free already.
     db.conn()
         .execute_batch("UPDATE litelease_pools SET newest = 9223372036854775807; BEGIN IMMEDIATE")
         .unwrap();
-    let refused = db.pools().borrow_at("p", LONG, 200);
+    let refused = db.pools().at(200).borrow("p", LONG);
     assert!(matches!(refused, Err(Error::TokenExhausted { .. })), "{refused:?}");
     db.conn().execute_batch("COMMIT").unwrap();
     let left: i64 = db

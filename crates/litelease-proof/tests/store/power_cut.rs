@@ -91,7 +91,7 @@ fn a_mark_that_was_never_synced_is_not_trusted() {
     // A commit that is synced leaves one inside the caller's transaction, too. It was once taken for safe before the sync.
     let trusted = never_synced("FULL", |db| {
         db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
-        acquired(db.claim_at("y", "o", Duration::from_millis(1), 5_000));
+        acquired(db.at(5_000).claim("y", "o", Duration::from_millis(1)));
         db.conn().execute_batch("COMMIT").unwrap();
     });
     assert_eq!(trusted, 0, "the next bootstrap makes sure");
@@ -120,7 +120,7 @@ fn never_synced(synchronous: &str, leave: impl Fn(&Litelease)) -> usize {
         vfs::record(image);
     };
     let grant = |db: &Litelease, now_ms| {
-        acquired(db.claim_at("x", "o", Duration::from_millis(1), now_ms)).token
+        acquired(db.at(now_ms).claim("x", "o", Duration::from_millis(1))).token
     };
     // The first boot leaves some grants.
     vfs::record(&Image::new());

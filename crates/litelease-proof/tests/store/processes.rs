@@ -112,8 +112,8 @@ fn a_process_that_sits_on_the_write_lock_blocks_writers_and_not_readers() {
         assert_eq!(db.owner("live").unwrap().as_deref(), Some("a"));
         for error in [
             db.claim("free", "b", LONG).unwrap_err(),
-            db.renew_exact(&lease, LONG).unwrap_err(),
-            db.release_exact(&lease).unwrap_err(),
+            db.renew(&lease, LONG).unwrap_err(),
+            db.release(&lease).unwrap_err(),
         ] {
             assert!(matches!(error, Error::Sqlite(_)), "{journal}: {error:?}");
             assert!(error.to_string().ends_with("database is locked"), "{error}");

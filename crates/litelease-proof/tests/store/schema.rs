@@ -273,7 +273,7 @@ fn a_wrong_schema_is_refused_and_the_reason_names_the_column() {
         for reason in [
             mismatch(db.bootstrap()),
             mismatch(db.claim("x", "a", LONG)),
-            mismatch(db.renew("x", "a", LONG)),
+            mismatch(db.renew_by_owner("x", "a", LONG)),
             mismatch(db.inspect("x")),
             mismatch(db.purge(0)),
         ] {
@@ -289,8 +289,8 @@ fn a_missing_table_says_to_bootstrap() {
     let mut db = memory("CREATE TABLE mine (id)");
     for error in [
         db.claim("x", "a", LONG).unwrap_err(),
-        db.renew("x", "a", LONG).unwrap_err(),
-        db.release("x", "a").unwrap_err(),
+        db.renew_by_owner("x", "a", LONG).unwrap_err(),
+        db.release_by_owner("x", "a").unwrap_err(),
         db.break_lease("x").unwrap_err(),
         db.inspect("x").unwrap_err(),
         db.token("x").unwrap_err(),
@@ -353,7 +353,7 @@ fn a_schema_that_drifts_under_an_open_handle_is_noticed_at_the_next_call() {
                 false => db.conn().execute_batch(drift).unwrap(),
             }
             for reason in [
-                mismatch(db.renew_exact(&lease, LONG)),
+                mismatch(db.renew(&lease, LONG)),
                 mismatch(db.claim("x", "b", LONG)),
                 mismatch(db.inspect("x")),
             ] {
@@ -389,7 +389,7 @@ fn a_schema_change_that_is_none_of_our_business_changes_nothing() {
     ] {
         other.execute_batch(change).unwrap();
         assert!(
-            matches!(db.renew_exact(&lease, LONG), Ok(litelease::RenewResult::Renewed(_))),
+            matches!(db.renew(&lease, LONG), Ok(litelease::RenewResult::Renewed(_))),
             "{change}"
         );
     }
@@ -399,8 +399,8 @@ fn a_schema_change_that_is_none_of_our_business_changes_nothing() {
 fn with_floor() -> Litelease {
     let db = memory("");
     db.bootstrap().unwrap();
-    acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-    assert_eq!(db.purge_at(200, 200).unwrap(), 1);
+    acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
+    assert_eq!(db.at(200).purge(200).unwrap(), 1);
     db
 }
 
@@ -451,7 +451,7 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         db.conn().execute_batch(damage).unwrap();
         for reason in [
             mismatch(db.claim("new", "a", LONG)),
-            mismatch(db.transfer("x", "a", "b", LONG)),
+            mismatch(db.transfer_by_owner("x", "a", "b", LONG)),
             mismatch(db.break_lease("x")),
             mismatch(db.purge(0)),
             mismatch(db.raise(5000)),
@@ -478,14 +478,14 @@ fn statements_are_compiled_once_and_not_for_every_name() {
         let db = Litelease::from_connection(conn);
         db.bootstrap().unwrap();
         if purges {
-            acquired(db.claim_at("old", "a", Duration::from_millis(50), 100));
-            db.purge_at(200, 200).unwrap();
+            acquired(db.at(100).claim("old", "a", Duration::from_millis(50)));
+            db.at(200).purge(200).unwrap();
         }
         let cycle = |name: &str| {
             let lease = acquired(db.claim(name, "a", LONG));
-            let _ = db.renew_exact(&lease, LONG).unwrap();
+            let _ = db.renew(&lease, LONG).unwrap();
             let _ = db.claim(name, "b", LONG).unwrap();
-            db.release_exact(&lease).unwrap();
+            db.release(&lease).unwrap();
             acquired(db.claim(name, "a", LONG));
             let _ = db.break_lease(name).unwrap();
         };

@@ -99,7 +99,7 @@ fn survive(journal: &'static str, fault: &str, call: &str, n: usize) {
     let largest = told.last().copied().unwrap_or(0);
     let newest = db.token("x").unwrap().unwrap_or(0);
     assert!(newest >= largest, "{case}: told {told:?}, stored {newest}");
-    let next = acquired(db.claim_at("x", "b", Duration::from_secs(60), i64::MAX - 100_000)).token;
+    let next = acquired(db.at(i64::MAX - 100_000).claim("x", "b", Duration::from_secs(60))).token;
     assert!(next > largest, "{case}: told {told:?}, then granted {next}");
     let is_recorded = journal == "DELETE";
     assert_eq!(next > 1 << 32, is_recorded, "{case}: {next}");

@@ -40,7 +40,7 @@ impl Batch {
         let (id, reply, done) = match job {
             Job::Borrow(borrow) => return self.borrow(borrow, pools, waiting),
             Job::Register { id, count, reply } => {
-                let done = pools.register_at(&id, count, now_ms).map(Answer::Pool);
+                let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, done)
             }
             Job::Delete { id, reply } => {
@@ -48,11 +48,11 @@ impl Batch {
                 (id, reply, done)
             }
             Job::Return { id, lease, reply } => {
-                let done = pools.return_slot_at(&id, &lease, now_ms).map(Answer::Returned);
+                let done = pools.at(now_ms).return_slot(&id, &lease).map(Answer::Returned);
                 (id, reply, done)
             }
             Job::Renew { id, lease, ttl_ms, reply } => {
-                let renewed = pools.renew_at(&id, &lease, duration(ttl_ms), now_ms);
+                let renewed = pools.at(now_ms).renew(&id, &lease, duration(ttl_ms));
                 let done = renewed.map(|renewed| match renewed {
                     Some(slot) => {
                         let ttl_ms = slot.expires_at_ms.saturating_sub(now_ms);
@@ -123,7 +123,7 @@ impl Batch {
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         for (id, lease) in grants {
-            match pools.return_slot_at(id, lease, self.now_ms) {
+            match pools.at(self.now_ms).return_slot(id, lease) {
                 Ok(true) => self.freed(id, pools, waiting)?,
                 Ok(false) | Err(Error::NoSuchPool) => {}
                 Err(error) => return Err(error),
@@ -152,7 +152,7 @@ pub(super) fn lend(
 ) -> Result<Result<Answer, JobError>, Error> {
     let (ttl_ms, has_key) = (borrow.ttl_ms, borrow.key.is_some());
     let options = BorrowOptions { note: borrow.note.as_deref(), key: borrow.key.as_deref() };
-    let lent = pools.borrow_with_at(&borrow.id, duration(ttl_ms), options, now_ms);
+    let lent = pools.at(now_ms).borrow_with(&borrow.id, duration(ttl_ms), options);
     as_answer(lent.map(|lent| match lent {
         Some(borrowed) => {
             // A key may have found a lease from before, with another time left than was asked for.

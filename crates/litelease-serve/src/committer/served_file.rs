@@ -113,8 +113,8 @@ impl ServedFile {
         now_ms: i64,
     ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
         file::check_place(&self.db)?;
-        match self.pools().info_at(id, now_ms)? {
-            Some(info) => Ok(Some((info, self.pools().slots_at(id, now_ms)?))),
+        match self.pools().at(now_ms).info(id)? {
+            Some(info) => Ok(Some((info, self.pools().at(now_ms).slots(id)?))),
             None => Ok(None),
         }
     }

@@ -105,7 +105,7 @@ impl Desk {
     }
 
     fn in_use(&self) -> i64 {
-        self.committer.file.db.pools().info_at("p", NOW_MS.get()).unwrap().unwrap().in_use
+        self.committer.file.db.pools().at(NOW_MS.get()).info("p").unwrap().unwrap().in_use
     }
 }
 

@@ -147,7 +147,7 @@ impl WaitLists {
 
     /// Checks whether a pool may have a slot for its waiters. If not, schedules the next check.
     fn can_serve(&mut self, id: &Id, pools: &Pools<'_>, now_ms: i64) -> bool {
-        match (pools.info_at(id, now_ms), pools.next_expiry(id)) {
+        match (pools.at(now_ms).info(id), pools.next_expiry(id)) {
             // Serving removes a lease that is over, even where the pool has shrunk below its slot.
             // Without that, the lease would hide the next one to end.
             (Ok(Some(info)), Ok(next)) if next.is_none_or(|at_ms| at_ms > now_ms) => {

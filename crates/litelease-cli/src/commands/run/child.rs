@@ -27,8 +27,8 @@ pub(crate) enum Change {
 
 /// A process that waits to become the command, in a process group of its own.
 ///
-/// It is there before the name is claimed, so that the owner text can name the group: if we are killed, others must
-/// not take the name over before everybody in it has ended.
+/// It is there before the name is claimed, so that the owner text can name the group: if we are
+/// killed, others must not take the name over before everybody in it has ended.
 pub(crate) struct Prepared {
     /// Its number, which is the group's.
     pub(crate) group: pid_t,
@@ -39,7 +39,8 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Forks it. Call this while the process has one thread only: nothing may be locked in the copy.
+    /// Forks it. Call this while the process has one thread only: nothing may be locked in the
+    /// copy.
     ///
     /// It dies when this thread does, so this must be the main thread.
     pub(crate) fn fork(args: &Args, database: &Path, sentinel: &mut Sentinel) -> io::Result<Self> {
@@ -185,7 +186,7 @@ pub(crate) fn is_ignored(signal: c_int) -> bool {
     }
 }
 
-/// Whether anybody in the group is still there.
+/// Checks whether a process of the group is still running.
 pub(crate) fn group_exists(group: pid_t) -> bool {
     // SAFETY: no pointers are involved; signal 0 only asks.
     let asked = unsafe { libc::kill(-group, 0) };
@@ -198,9 +199,10 @@ pub(crate) fn hear_of_children() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Stops this process until somebody continues it.
+/// Stops this process until it gets SIGCONT.
 pub(crate) fn stop_self() {
-    // SAFETY: no pointers are involved. Sent to this thread, so that it does not run on for a moment.
+    // SAFETY: no pointers are involved. Sent to this thread, so that it does not run on for a
+    // moment.
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 

@@ -17,15 +17,16 @@ use crate::output::printable;
 
 /// Run a command under a lease, so that only one runs at a time
 ///
-/// Waits for the name, runs the command in a process group of its own, keeps the lease alive, and releases it when
-/// the command and everything it started in its group have ended. If the lease cannot be renewed, the group is ended
-/// before a successor can be granted the name. If an operator breaks it, the group has its kill grace to end, and a
-/// successor may already run.
+/// Waits for the name, runs the command in a process group of its own, keeps the lease alive, and
+/// releases it when the command and everything it started in its group have ended. If the lease
+/// cannot be renewed, the group is ended before a successor can be granted the name. If an operator
+/// breaks it, the group has its kill grace to end, and a successor may already run.
 ///
-/// The command finds LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB in its
-/// environment. Running the same name inside it is an error: it would wait for itself.
+/// Sets LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB
+/// in the command's environment. Running the same name inside the command is an error: it would
+/// wait for itself.
 ///
-/// The -- may be left out: the first word after the name begins the command, and every word after that is the command's.
+/// You may leave out the --: the command begins with the first word after the name.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease run [OPTIONS] <NAME> [--] <COMMAND>...")]
 #[command(after_help = "Examples:
@@ -40,22 +41,24 @@ pub(crate) struct Args {
     /// What to lease
     #[arg(value_parser = super::name)]
     name: String,
-    /// Do not wait for the name; a file that is being written is waited for all the same
+    /// Do not wait for the name (but do wait while the file is being written)
     #[arg(short = 'n', long)]
     nonblock: bool,
     /// Wait at most this long [default: for ever]
     #[arg(short, long, value_name = "TIME", value_parser = parse, conflicts_with = "nonblock")]
     wait: Option<Duration>,
-    /// Exit code if somebody else has the name
+    /// Exit code if another owner has the name
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = crate::exit::code::NO)]
     conflict_exit_code: u8,
-    /// How long the lease outlives this process where nobody can see that it died; renewed every third of it
+    /// How long the lease outlives this process if others cannot see that it died; renewed three
+    /// times per ttl
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
-    /// Time between SIGTERM and SIGKILL when the lease is lost [default: 5s, at most a quarter of the ttl]
+    /// Time between SIGTERM and SIGKILL when the lease is lost [default: 5s, at most a quarter of
+    /// the ttl]
     #[arg(long, value_name = "TIME", value_parser = parse)]
     kill_grace: Option<Duration>,
-    /// A shell command to run when the lease is lost; finds LITELEASE_LOST in its environment, too
+    /// A shell command to run when the lease is lost, with LITELEASE_LOST in its environment, too
     #[arg(long, value_name = "COMMAND")]
     on_lost: Option<String>,
     #[command(flatten)]

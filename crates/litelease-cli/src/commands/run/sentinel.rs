@@ -1,6 +1,7 @@
 //! A tiny process that outlives ours: if we are killed, it kills the command's group.
 //!
-//! The kernel does that for the command itself (PDEATHSIG), but not for what the command has started.
+//! The kernel does that for the command itself (PDEATHSIG), but not for what the command has
+//! started.
 
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::AsRawFd;
@@ -13,7 +14,8 @@ pub(crate) struct Sentinel {
 }
 
 impl Sentinel {
-    /// Posts it. Call this while the process has one thread only: nothing may be locked in the copy.
+    /// Posts it. Call this while the process has one thread only: nothing may be locked in the
+    /// copy.
     pub(crate) fn post() -> std::io::Result<Self> {
         let (reader, line) = pipe()?;
         // SAFETY: there is one thread, so that the copy is whole.
@@ -36,7 +38,8 @@ impl Sentinel {
 
     /// In a copy of ours: leaves the line to the original, whose end it must tell.
     pub(crate) fn let_go(&self) {
-        // SAFETY: nothing uses the descriptor after this, for the copy becomes another program or ends.
+        // SAFETY: nothing uses the descriptor after this, for the copy becomes another program or
+        // ends.
         unsafe { libc::close(self.line.as_raw_fd()) };
     }
 
@@ -47,8 +50,8 @@ impl Sentinel {
 }
 
 fn watch(mut line: PipeReader) {
-    // SAFETY: plain calls. It leaves the group and the session, so that no signal meant for us reaches it, and lets go
-    // of our input and output, whose other ends wait for them to close.
+    // SAFETY: plain calls. It leaves the group and the session, so that no signal meant for us
+    // reaches it, and lets go of our input and output, whose other ends wait for them to close.
     unsafe {
         libc::setsid();
         for descriptor in 0..3 {

@@ -73,7 +73,8 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
             Ok(Event::Held(Err(failure))) => return Err(failure),
             Ok(Event::Signal(SIGTSTP)) => child::stop_self(),
             Ok(Event::Signal(signal)) => {
-                // It may have been granted in this very moment: then it is released when it is dropped.
+                // It may have been granted in this very moment: then it is released when it is
+                // dropped.
                 drop(events.recv_timeout(Duration::from_millis(50)));
                 return Ok(Waited::Signal(signal));
             }
@@ -145,7 +146,8 @@ struct Session {
 /// The end of a group whose lease is lost.
 struct Ending {
     kill_at: Instant,
-    /// Whether it must be over when our own trust window is: nobody else is known to have the name yet.
+    /// Whether it must be over when our own trust window is: nobody else is known to have the name
+    /// yet.
     is_own_clock: bool,
     is_killed: bool,
     /// Somebody who does not read what we say must not keep us from what we do.
@@ -153,8 +155,8 @@ struct Ending {
 }
 
 impl Ending {
-    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a suspend, the
-    /// second does.
+    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a
+    /// suspend, the second does.
     fn is_due(&self, left: Duration) -> bool {
         Instant::now() >= self.kill_at || (self.is_own_clock && left.is_zero())
     }
@@ -245,8 +247,8 @@ impl Session {
         }
     }
 
-    /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own window is running
-    /// out, SIGKILL comes at its end.
+    /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
+    /// window is running out, SIGKILL comes at its end.
     fn end(&mut self) {
         child::signal_group(self.group, libc::SIGTERM);
         // One that is stopped would not notice.
@@ -314,8 +316,9 @@ impl Session {
         }
     }
 
-    /// The command was stopped. If it wants the terminal it may have it; if somebody pressed Ctrl-Z, we stop, too, so
-    /// that their shell has its turn. Nobody renews then: when we go on, the clock decides.
+    /// The command was stopped. If it wants the terminal it may have it; if somebody pressed
+    /// Ctrl-Z, we stop, too, so that their shell has its turn. Nobody renews then: when we go on,
+    /// the clock decides.
     fn stopped(&mut self, signal: c_int) {
         if matches!(signal, libc::SIGTTIN | libc::SIGTTOU) && self.terminal.lend(self.group) {
             return child::signal_group(self.group, libc::SIGCONT);

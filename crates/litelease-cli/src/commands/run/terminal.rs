@@ -14,8 +14,8 @@ impl Terminal {
         Terminal { is_lent: false }
     }
 
-    /// Whether the command should get the terminal from the start: somebody sits at it and it is ours to lend. In a
-    /// pipeline it is not only ours.
+    /// Whether the command should get the terminal from the start: somebody sits at it and it is
+    /// ours to lend. In a pipeline it is not only ours.
     pub(crate) fn is_interactive() -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && is_foreground()
     }
@@ -42,10 +42,11 @@ impl Terminal {
     }
 }
 
-/// Puts `group` into the foreground of the terminal on standard input. Also called between fork and exec.
+/// Puts `group` into the foreground of the terminal on standard input. Also called between fork and
+/// exec.
 pub(crate) fn give_to(group: pid_t) -> bool {
-    // SAFETY: plain calls on a set that is ours, all of them allowed between fork and exec. Who is not in the foreground
-    // is stopped for trying this, unless the signal is blocked.
+    // SAFETY: plain calls on a set that is ours, all of them allowed between fork and exec. Who is
+    // not in the foreground is stopped for trying this, unless the signal is blocked.
     unsafe {
         let mut blocked = std::mem::zeroed();
         let mut before = std::mem::zeroed();

@@ -14,7 +14,7 @@ fn names_of_every_kind_can_guard_a_table() {
         let db = guarded(SCHEMA, "orders", &Guard::by_connection());
         db.guard("orders", name, &Guard::by_connection()).unwrap();
         let first = acquired(db.claim(name, "a", LONG));
-        let lease = db.transfer_exact(&first, "b", LONG).unwrap().transferred().unwrap();
+        let lease = db.transfer(&first, "b", LONG).unwrap().transferred().unwrap();
         assert!(db.present("writer", 2).unwrap());
         for (token, passes) in
             [(None, false), (Some(first.token), false), (Some(lease.token), true)]
@@ -119,10 +119,10 @@ fn a_lease_that_merely_ended_still_passes_unless_the_guard_is_strict() {
         };
         let lease = acquired(db.claim("w", "a", LONG));
         write(lease.token).unwrap();
-        db.release_exact(&lease).map(drop).unwrap();
+        db.release(&lease).map(drop).unwrap();
         assert_eq!(write(1).is_err(), strict, "released, {guard:?}");
         // A clock that is far behind made this grant, so by now it has expired.
-        let lease = acquired(db.claim_at("w", "a", LONG, 1_000));
+        let lease = acquired(db.at(1_000).claim("w", "a", LONG));
         assert_eq!(write(lease.token).is_err(), strict, "expired, {guard:?}");
         assert!(write(1).is_err(), "superseded, {guard:?}");
         let lease = acquired(db.claim("w", "a", LONG));
@@ -141,8 +141,8 @@ fn the_clock_may_go_where_it_likes_and_the_fence_holds() {
     for step in [day, -3_600_000, 2 * day, -5 * day, 0, 9 * day] {
         now_ms += step;
         // Take it over, whatever that clock thinks of the one before.
-        let _ = db.break_lease_at("writer", now_ms).unwrap();
-        grants.push(acquired(db.claim_at("writer", "x", LONG, now_ms)).token);
+        let _ = db.at(now_ms).break_lease("writer").unwrap();
+        grants.push(acquired(db.at(now_ms).claim("writer", "x", LONG)).token);
     }
     assert!(grants.is_sorted(), "{grants:?}");
     let (newest, old) = grants.split_last().unwrap();
@@ -188,7 +188,7 @@ fn an_old_snapshot_that_wants_to_write_is_told_so_and_never_passes() {
     old.conn().execute_batch("BEGIN").unwrap();
     assert!(old.present("writer", lease.token).unwrap());
     // Meanwhile somebody else is granted the name; the old snapshot does not know.
-    let _ = db.transfer_exact(&lease, "b", LONG).unwrap();
+    let _ = db.transfer(&lease, "b", LONG).unwrap();
     assert!(old.present("writer", lease.token).unwrap());
     let refused = old.conn().execute("INSERT INTO orders VALUES (1, 1)", []).unwrap_err();
     let code = refused.sqlite_error().unwrap().extended_code;

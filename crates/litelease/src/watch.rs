@@ -1,0 +1,75 @@
+//! Watching a file for changes by any process, for callers that look again when something may have
+//! happened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use litelease_keeper::{Waiter, nap};
+
+use crate::Litelease;
+
+/// Notices changes of a database file, whichever process makes them. Made by [`Litelease::watch`].
+///
+/// A wake-up is only a hint: look again, and decide by what is stored.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Litelease, Watch, now_ms};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// db.claim("import", "a", Duration::from_millis(150))?;
+/// let watch: Watch = db.watch();
+/// loop {
+///     let seen = watch.changes(); // before looking, so that no change is missed
+///     let Some(current) = db.inspect("import")? else { break };
+///     watch.wait(seen, current.lease_expires_at_ms, Duration::from_secs(60));
+/// }
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Watch {
+    /// None for a database in memory, which no other process can change.
+    waiter: Option<Waiter>,
+}
+
+impl Litelease {
+    /// Starts to watch the file for changes by any process.
+    ///
+    /// Releases through this crate are noticed within a millisecond or so, other writes soon. Where
+    /// the system cannot tell, [`wait`](Watch::wait) returns after a tenth of a second.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::Litelease;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("app.sqlite3");
+    /// let db = Litelease::open_own(&path)?;
+    /// let watch = db.watch();
+    /// let seen = watch.changes();
+    /// let lease = Litelease::open(&path)?.claim("import", "a", Duration::from_secs(30))?;
+    /// watch.wait(seen, i64::MAX, Duration::from_secs(1));
+    /// assert!(db.inspect("import")?.is_some());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn watch(&self) -> Watch {
+        Watch { waiter: self.store().file().map(|file| Waiter::at(Path::new(&file))) }
+    }
+}
+
+impl Watch {
+    /// Returns how many changes were noticed so far. Call it before looking at the file.
+    pub fn changes(&self) -> u32 {
+        self.waiter.as_ref().map_or(0, Waiter::heard)
+    }
+
+    /// Waits until something has changed since `seen`, until the Unix time `until_ms`, or for
+    /// `timeout`, whichever comes first, and never longer than half a second.
+    pub fn wait(&self, seen: u32, until_ms: i64, timeout: Duration) {
+        let time = nap(until_ms.saturating_sub(crate::now_ms()), timeout);
+        match &self.waiter {
+            Some(waiter) => waiter.nap(seen, time),
+            None => std::thread::sleep(time),
+        }
+    }
+}
