@@ -22,7 +22,7 @@ macro_rules! routines {
     };
 }
 
-// The members of `struct sqlite3_api_routines` in sqlite3ext.h, in their order: tests/project.rs compares them.
+// The members of `struct sqlite3_api_routines` in sqlite3ext.h, in their order: a test of the project compares them.
 routines! {
     aggregate_context aggregate_count bind_blob bind_double bind_int bind_int64 bind_null
     bind_parameter_count bind_parameter_index bind_parameter_name bind_text bind_text16
