@@ -1,4 +1,4 @@
-//! The loadable extension: the SQL functions of `litelease-sql`, for whichever SQLite loads it.
+//! The loadable extension: the SQL functions of `litelease-store`, for whichever SQLite loads it.
 //!
 //! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the store is made.
 //! A process may have more than one SQLite library, so each gets a place of its own here.
@@ -112,7 +112,8 @@ unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String>
 /// As for [`load`], with the library in the place.
 unsafe fn register<L: Library>(db: *mut sqlite3) -> Result<(), String> {
     // SAFETY: as promised.
-    let registered = unsafe { litelease_sql::register::<L>(Connection::from_raw(db, L::api())) };
+    let registered =
+        unsafe { litelease_store::sql::register::<L>(Connection::from_raw(db, L::api())) };
     registered.map_err(|error| format!("litelease: {error}"))
 }
 

@@ -28,6 +28,7 @@ mod purge;
 mod raise;
 mod rule_fn;
 mod schema;
+pub mod sql;
 mod sqlite;
 mod statements;
 mod store;

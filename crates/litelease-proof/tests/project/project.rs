@@ -164,7 +164,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
     (
         "is called by SQLite: the SQL functions and tables",
-        "crates/litelease-sql/src",
+        "crates/litelease-store/src/sql",
         &["call.rs", "table.rs"],
     ),
     (
@@ -289,15 +289,36 @@ fn links_in_the_documents_lead_somewhere() {
 }
 
 #[test]
+fn the_sql_functions_use_only_what_the_store_exports() {
+    let source = root().join("crates/litelease-store/src");
+    let exports = read("crates/litelease-store/src/lib.rs");
+    let private = exports.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    let private: Vec<String> = private.map(|module| format!("crate::{module}::")).collect();
+    assert!(private.len() > 20, "{private:?}");
+    let files = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.extension().is_some_and(|kind| kind == "rs")).collect()
+    };
+    for path in files(&source.join("sql")) {
+        let text = fs::read_to_string(&path).unwrap();
+        let known = private.iter().find(|module| text.contains(*module));
+        assert_eq!(known, None, "{}", path.display());
+    }
+    for path in files(&source) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("crate::sql::"), "{} uses the SQL functions", path.display());
+    }
+}
+
+#[test]
 fn dependencies_point_inward() {
     for (krate, may_know) in [
         ("litelease-core", &[][..]),
         ("litelease-store", &["libc", "litelease-core"]),
-        ("litelease-sql", &["litelease-core", "litelease-store"]),
         (
             "litelease-extension",
             // The keeper judges owner texts for hosts that hold leases by themselves.
-            &["litelease-core", "litelease-keeper", "litelease-sql", "litelease-store"],
+            &["litelease-core", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
         ("litelease-keeper", &["libc", "litelease-files"]),
@@ -309,7 +330,6 @@ fn dependencies_point_inward() {
                 "litelease-filelock",
                 "litelease-files",
                 "litelease-keeper",
-                "litelease-sql",
                 "litelease-store",
                 "rusqlite",
             ],

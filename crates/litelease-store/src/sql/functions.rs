@@ -1,12 +1,12 @@
 //! The list of functions: what each is called, what it takes, whether it writes and what it does.
 
+use crate::{BorrowOptions, Error, Guard, Store, Value, When};
 use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, ReleaseResult, RenewResult,
     TransferResult,
 };
-use litelease_store::{BorrowOptions, Error, Guard, Store, Value, When};
 
-use crate::arguments::{Argument, Arguments, Kind};
+use crate::sql::arguments::{Argument, Arguments, Kind};
 
 /// One SQL function.
 pub(crate) struct Function {

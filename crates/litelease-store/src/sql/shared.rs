@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use litelease_store::{Connection, Store};
+use crate::{Connection, Store};
 
 pub(crate) struct Shared {
     connection: Connection,

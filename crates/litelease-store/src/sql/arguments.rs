@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use litelease_store::{Value, When};
+use crate::{Value, When};
 
 /// What an argument is called and what it must be.
 pub(crate) struct Argument {

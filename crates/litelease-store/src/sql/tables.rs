@@ -1,11 +1,11 @@
 //! The list of table-valued functions: what each is called, its columns and its rows.
 
+use crate::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 use litelease_core::{Row, SlotInfo};
-use litelease_store::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 
-use crate::arguments::whole;
-use crate::functions::Answer;
-use crate::table::{Given, Rows, TableFunction};
+use crate::sql::arguments::whole;
+use crate::sql::functions::Answer;
+use crate::sql::table::{Given, Rows, TableFunction};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[

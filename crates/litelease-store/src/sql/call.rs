@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::slice;
 
-use litelease_store::{
+use crate::{
     Api, Caller, Connection, Error, Failure, Library, code, destroy, sqlite3_context, sqlite3_value,
 };
 
-use crate::arguments::Arguments;
-use crate::functions::{Answer, FUNCTIONS, Function, Writes};
-use crate::shared::Shared;
-use crate::table;
-use crate::tables::TABLES;
+use crate::sql::arguments::Arguments;
+use crate::sql::functions::{Answer, FUNCTIONS, Function, Writes};
+use crate::sql::shared::Shared;
+use crate::sql::table;
+use crate::sql::tables::TABLES;
 
 /// The most arguments that any of the functions takes.
 const MOST: usize = 6;

@@ -9,13 +9,13 @@ use std::ptr;
 use std::rc::Rc;
 use std::slice;
 
-use litelease_store::{
+use crate::{
     Api, Connection, Error, Failure, Library, Store, Value, c_string, code, destroy, sqlite3,
     sqlite3_context, sqlite3_value,
 };
 
-use crate::functions::Answer;
-use crate::shared::Shared;
+use crate::sql::functions::Answer;
+use crate::sql::shared::Shared;
 
 /// A table-valued function.
 pub(crate) struct TableFunction {
@@ -164,7 +164,7 @@ impl<L: Library> Modules<L> {
 }
 
 /// # Safety
-/// As for [`register`](crate::register).
+/// As for [`register`](crate::sql::register).
 pub(crate) unsafe fn register<L: Library>(
     connection: Connection,
     function: &'static TableFunction,
