@@ -16,6 +16,13 @@ fn the_connection_is_closed_before_a_handle_on_it(conn: Connection) -> litelease
     Ok(())
 }
 
+fn a_handle_is_moved_to_a_thread_before_its_view_at_a_time_is_gone(db: Litelease) {
+    let early = db.at(100);
+    let _ = early.bootstrap();
+    spawn(move || drop(db)); //~ E0505
+    let _ = early.bootstrap();
+}
+
 fn the_connection_is_moved_to_a_thread_before_the_handle_is_gone(conn: Connection) {
     let leases = LiteleaseRef::new(&conn);
     let _ = leases.bootstrap();
