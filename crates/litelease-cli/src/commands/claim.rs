@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(value_parser = super::name)]
     name: String,
     /// Who claims it [default: host and process of the caller]
-    #[arg(long)]
+    #[arg(long, value_parser = super::owner)]
     owner: Option<String>,
     /// For how long
     #[arg(long, default_value = "30s", value_parser = parse_positive)]

@@ -22,7 +22,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     grant: Grant,
     /// The new owner
-    #[arg(long, value_name = "OWNER", value_parser = super::name)]
+    #[arg(long, value_name = "OWNER", value_parser = super::new_owner)]
     to: String,
     /// For how long from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]

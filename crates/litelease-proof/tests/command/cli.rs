@@ -91,6 +91,19 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
 }
 
 #[test]
+fn the_owner_text_of_a_run_is_no_owner_of_another_lease() {
+    // A lease under a copied text was taken over as soon as the run that it names had ended.
+    let desk = Desk::new();
+    let script = "litelease claim b --owner \"$LITELEASE_OWNER\" --ttl 1h; echo code $?
+                  token=$(litelease claim c --owner me --ttl 1h)
+                  litelease transfer c --token $token --to \"$LITELEASE_OWNER\" --ttl 1h; echo code $?";
+    let (code, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", script]));
+    assert_eq!((code, said.as_str()), (0, "code 64\ncode 64\n"), "{errors}");
+    assert_eq!(errors.matches("are made by hold and run; choose another").count(), 2, "{errors}");
+    assert_eq!(told(&desk.run(&["run", "-n", "c", "--", "true"])).0, 1, "the lease is still live");
+}
+
+#[test]
 fn a_dead_holder_is_seen_as_such() {
     let desk = Desk::new();
     // The shell that claims is gone when it is looked at.
