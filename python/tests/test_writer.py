@@ -339,8 +339,13 @@ def wait_in_the_queue(path: Path) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o660, 0o664, 0o666])
-def test_side_files_take_the_mode_and_the_group_of_the_database(tmp_path: Path, mode: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o664, 0o660), (0o666, 0o666)],
+)
+def test_only_users_who_may_write_the_database_can_open_its_side_files(
+    tmp_path: Path, mode: int, expected: int
+) -> None:
     # A user who may write the database could not lock it: the umask of whoever came first decided.
     path = tmp_path / "data.db"
     sqlite3.connect(path).close()
@@ -355,7 +360,7 @@ def test_side_files_take_the_mode_and_the_group_of_the_database(tmp_path: Path, 
     finally:
         os.umask(before)
     for name in ("data.db.lock", "data.db.lock.queue"):
-        assert access(tmp_path / name) == (mode, group), name
+        assert access(tmp_path / name) == (expected, group), name
     # The database is shared with others later on.
     os.chmod(path, 0o666)
     with_notes(path)

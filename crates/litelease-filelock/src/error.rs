@@ -94,7 +94,7 @@ impl fmt::Display for Error {
                 write!(f, "cannot use the lock file {}: {error}", path.display())?;
                 match error.kind() {
                     io::ErrorKind::PermissionDenied => f.write_str(
-                        "; it gets the mode of the database when its owner uses it next",
+                        "; it is for users who may write the database, as of its owner's last use",
                     ),
                     _ => Ok(()),
                 }

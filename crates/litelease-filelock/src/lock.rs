@@ -97,7 +97,7 @@ impl WriteLock {
         WriteLock::on(SideFile::at(path))
     }
 
-    /// Lets the lock file take the mode and group of a database when it is created.
+    /// Lets only users who may write a database open the lock file.
     ///
     /// ```
     /// # use litelease_filelock::WriteLock;

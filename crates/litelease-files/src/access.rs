@@ -13,7 +13,7 @@ mod unix {
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
-    /// The mode, owner and group of a database.
+    /// The mode of the side files of a database, and its owner and group.
     pub(crate) struct Access {
         mode: u32,
         uid: u32,
@@ -22,9 +22,15 @@ mod unix {
 
     impl Access {
         /// Reads them from a database. Returns `None` if it does not exist yet.
+        ///
+        /// Owner, group and others can open a side file if they may write the database. A reader
+        /// must not open it: flock needs no more than that to keep out all writers.
         pub(crate) fn of(database: &Path) -> Option<Self> {
             let found = fs::metadata(database).ok()?;
-            Some(Access { mode: found.mode() & 0o666, uid: found.uid(), gid: found.gid() })
+            let write = found.mode() & 0o222;
+            // The owner of a read-only database may make it writable again.
+            let mode = 0o600 | write | write << 1;
+            Some(Access { mode, uid: found.uid(), gid: found.gid() })
         }
 
         /// Returns the mode to create a side file with.
@@ -41,7 +47,7 @@ mod unix {
             self.set(file, &file.metadata()?)
         }
 
-        /// Gives an existing file the group and mode of the database, which may have changed
+        /// Gives an existing file the group and mode that fit the database, which may have changed
         /// since. Only the owner of the file can do that.
         pub(crate) fn adjust(&self, file: &File, found: &Metadata) -> io::Result<()> {
             let is_so = found.gid() == self.gid && found.mode() & 0o777 == self.mode;

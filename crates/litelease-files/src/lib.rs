@@ -2,7 +2,7 @@
 //!
 //! All of them keep two promises. **No harm**: anything at the path that is not an ordinary file
 //! with one name (a link, a FIFO, a folder, a device) is refused; it is not followed, opened or
-//! waited for. **Shared like the database**: a file takes the mode and group of the database,
+//! waited for. **Only for writers**: users who may write the database can open the file, others not,
 //! regardless of which user creates it and of the umask.
 //!
 //! [`held_locks`] lists the locks that processes hold on any file.

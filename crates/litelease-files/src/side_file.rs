@@ -58,7 +58,7 @@ impl SideFile {
         SideFile { path: path.into(), database: None }
     }
 
-    /// Lets the file take the mode and group of a database when it is created.
+    /// Lets the file take the group of a database, and a mode that fits, when it is created.
     ///
     /// ```
     /// # use litelease_files::SideFile;

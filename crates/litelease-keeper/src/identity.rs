@@ -166,16 +166,21 @@ impl Identity {
         }
     }
 
+    /// Checks whether the process holds the lease itself, as `hold` and `litelease run` write it.
+    /// Only such owner texts are ever judged dead.
+    pub fn is_holder(&self) -> bool {
+        matches!(self.holder, Some((_, HolderKind::Hold | HolderKind::Run { .. })))
+    }
+
     /// Checks whether a lease with this owner text has lost its holder: the process was the
     /// holder, and it is dead.
     ///
     /// Always false for a process that only claimed the lease for others, such as a script's
     /// shell.
     pub fn is_dead(&self) -> bool {
-        let is_holder = matches!(self.holder, Some((_, HolderKind::Hold | HolderKind::Run { .. })));
         // Most holders are alive, and that is cheaper to check than the scope.
         let has_ended = |start| process::look_at(self.pid, start) == Seen::Ended;
-        is_holder && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
+        self.is_holder() && self.start.is_some_and(has_ended) && self.liveness() == Liveness::Dead
     }
 }
 

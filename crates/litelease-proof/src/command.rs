@@ -45,6 +45,7 @@ impl Desk {
             .env("HOME", self.folder.path())
             .env("PATH", format!("{bin}:{path}"))
             .env_remove("XDG_STATE_HOME")
+            .env_remove("LITELEASE_NAME")
             .env_remove("LITELEASE_OWNER")
             .env_remove("LITELEASE_OWNERS")
             .env_remove("LITELEASE_TOKEN");

@@ -430,8 +430,9 @@ def _created(path: str, database: str) -> io.FileIO:
 
 
 def _set_access(file: io.FileIO, found: os.stat_result, like: os.stat_result) -> None:
-    """Gives a side file the group and the mode of the database: whoever may write that one can use it, and nobody else."""
-    mode = like.st_mode & 0o666
+    """Gives a side file the group of the database and a mode: only users who may write the database can open it."""
+    write = like.st_mode & 0o222
+    mode = 0o600 | write | write << 1
     if found.st_gid == like.st_gid and stat.S_IMODE(found.st_mode) == mode:
         return
     with contextlib.suppress(OSError):

@@ -5,6 +5,7 @@ use std::time::Duration;
 use litelease::{ClaimResult, HoldError, Identity};
 
 use super::grant::unless_told;
+use super::nesting;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
 use crate::output::{answer, complain, held_by, lease, say};
@@ -25,7 +26,7 @@ pub(crate) struct Args {
     #[arg(value_parser = super::name)]
     name: String,
     /// Who claims it [default: host and process of the caller]
-    #[arg(long)]
+    #[arg(long, value_parser = super::owner)]
     owner: Option<String>,
     /// For how long
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
@@ -47,6 +48,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         ));
     }
     let db = database::open_patiently(common, wait)?;
+    if !wait.is_zero() {
+        nesting::check(&db, &name)?;
+    }
     // This process ends at once; the script that called it goes on.
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
     let claimed = match above {

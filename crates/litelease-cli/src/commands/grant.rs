@@ -1,9 +1,11 @@
 //! Naming one grant on the command line: a name and its token.
 
+use std::env;
+
 use litelease::{LeaseInfo, Litelease, Reason, ReleaseResult};
 use serde_json::json;
 
-use crate::exit::{Result, code};
+use crate::exit::{Failure, Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
 use crate::similar::hint;
 use crate::{Common, database};
@@ -14,24 +16,44 @@ pub(crate) struct Grant {
     /// What is leased
     #[arg(value_parser = super::name)]
     name: String,
-    /// The token of the grant, as claim printed it; not needed inside `litelease run`
-    #[arg(long, env = "LITELEASE_TOKEN", hide_env_values = true)]
-    token: i64,
+    /// The token of the grant, as claim printed it [default: inside `litelease run NAME`, its own]
+    #[arg(long)]
+    token: Option<i64>,
 }
 
 impl Grant {
-    /// Returns the grant as the verbs take it. They match owner and token; the token finds the
-    /// owner.
-    pub(crate) fn find(&self, db: &Litelease) -> Result<LeaseInfo> {
+    /// Opens the database, and returns the grant as the verbs take it: they match owner and token.
+    pub(crate) fn find(&self, common: &Common) -> Result<(Litelease, LeaseInfo)> {
+        let Some(token) = self.token else {
+            let (owner, token) = self.of_run().ok_or_else(|| self.not_named())?;
+            return Ok((database::open_existing(common)?, self.grant(owner, token)));
+        };
+        let db = database::open_existing(common)?;
         let current = db.inspect(&self.name)?;
-        let owner = current.filter(|current| current.token == self.token).map(|found| found.owner);
-        Ok(LeaseInfo {
-            name: self.name.clone(),
-            // Nobody is called that, so the answer is why not.
-            owner: owner.unwrap_or_default(),
-            token: self.token,
-            lease_expires_at_ms: 0,
-        })
+        let owner = current.filter(|current| current.token == token).map(|found| found.owner);
+        // Nobody has an empty owner text, so the verb answers why not.
+        Ok((db, self.grant(owner.unwrap_or_default(), token)))
+    }
+
+    /// Returns owner and token of the `litelease run` of this name around this process.
+    ///
+    /// A token alone names no grant: each name counts from 1, and so does each file.
+    fn of_run(&self) -> Option<(String, i64)> {
+        let is_its_name = env::var("LITELEASE_NAME").is_ok_and(|name| name == self.name);
+        let owner = env::var("LITELEASE_OWNER").ok().filter(|_| is_its_name)?;
+        Some((owner, env::var("LITELEASE_TOKEN").ok()?.parse().ok()?))
+    }
+
+    fn not_named(&self) -> Failure {
+        let name = printable(&self.name);
+        Failure::usage(format!(
+            "which grant of {name}? give its --token, which claim printed; \
+             only directly inside litelease run {name} it is known"
+        ))
+    }
+
+    fn grant(&self, owner: String, token: i64) -> LeaseInfo {
+        LeaseInfo { name: self.name.clone(), owner, token, lease_expires_at_ms: 0 }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -28,6 +28,8 @@ mod writer;
 
 use std::io::{BufRead, IsTerminal};
 
+use litelease::Identity;
+
 use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::complain;
@@ -94,6 +96,20 @@ fn is_sure(question: &str, what: &str) -> Result<bool> {
 fn nothing_was_done() -> u8 {
     complain("litelease: nothing was done");
     code::NO
+}
+
+/// An owner on the command line. A text that `hold` or `run` made is refused: a lease under it would
+/// be taken over when their process has ended.
+fn owner(text: &str) -> std::result::Result<String, String> {
+    match Identity::parse(text).is_some_and(|who| who.is_holder()) {
+        true => Err("owner texts of this form are made by hold and run; choose another".into()),
+        false => Ok(text.into()),
+    }
+}
+
+/// An owner that must be named.
+fn new_owner(text: &str) -> std::result::Result<String, String> {
+    name(text).and_then(|text| owner(&text))
 }
 
 /// A name on the command line.

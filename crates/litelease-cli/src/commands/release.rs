@@ -5,7 +5,6 @@ use serde_json::json;
 
 use super::grant::{Grant, rejected};
 use crate::Common;
-use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
 use crate::similar::similar_if;
@@ -20,8 +19,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    match db.release(&args.grant.find(&db)?)? {
+    let (db, grant) = args.grant.find(common)?;
+    match db.release(&grant)? {
         ReleaseResult::Released { name, token } => {
             let text = format!("{}: released, token {token}", printable(&name));
             remark(common, json!({ "released": name, "token": token }), &text)?;

@@ -6,7 +6,6 @@ use litelease::RenewResult;
 
 use super::grant::{Grant, rejected};
 use crate::Common;
-use crate::database;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, lease};
@@ -25,8 +24,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    match db.renew(&args.grant.find(&db)?, args.ttl)? {
+    let (db, grant) = args.grant.find(common)?;
+    match db.renew(&grant, args.ttl)? {
         RenewResult::Renewed(renewed) => {
             answer(common, lease(&renewed), &renewed.token.to_string())?;
             Ok(code::OK)

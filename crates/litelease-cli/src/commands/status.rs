@@ -1,5 +1,7 @@
 //! `litelease status`: who has what, for how long.
 
+use std::io::{self, IsTerminal};
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
 use litelease::{Identity, LeaseRow, Litelease, Status};
@@ -67,7 +69,7 @@ fn table(listed: &[LeaseRow], now_ms: i64) -> String {
         .load_preset(NOTHING)
         .set_header(["NAME", "OWNER", "TOKEN", "HELD", "LEFT", "PROCESS", "USER", "COMMAND"]);
     for lease in listed {
-        let name = Cell::new(printable(&lease.name));
+        let name = Cell::new(cut(printable(&lease.name)));
         let token = Cell::new(lease.token);
         match (&lease.tenure, lease.status(now_ms)) {
             (Some((who, expiry)), Some(Status::Live)) => {
@@ -86,7 +88,7 @@ fn table(listed: &[LeaseRow], now_ms: i64) -> String {
                 });
                 table.add_row([
                     name,
-                    Cell::new(owner(who)),
+                    Cell::new(cut(owner(who))),
                     token,
                     held.into(),
                     time_left(*expiry).into(),
@@ -103,4 +105,15 @@ fn table(listed: &[LeaseRow], now_ms: i64) -> String {
         }
     }
     lines(&table)
+}
+
+/// The most characters of a name or an owner that a table on a terminal shows.
+const WIDEST: usize = 60;
+
+/// Shortens a text for a terminal: one long name would push all other columns out of sight.
+fn cut(text: String) -> String {
+    if !io::stdout().is_terminal() || text.chars().count() <= WIDEST {
+        return text;
+    }
+    text.chars().take(WIDEST - 1).chain(['…']).collect()
 }

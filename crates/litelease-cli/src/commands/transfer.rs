@@ -6,7 +6,6 @@ use litelease::TransferResult;
 
 use super::grant::{Grant, rejected, unless_told};
 use crate::Common;
-use crate::database;
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, lease};
@@ -22,7 +21,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     grant: Grant,
     /// The new owner
-    #[arg(long, value_name = "OWNER", value_parser = super::name)]
+    #[arg(long, value_name = "OWNER", value_parser = super::new_owner)]
     to: String,
     /// For how long from now
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
@@ -30,8 +29,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    match db.transfer(&args.grant.find(&db)?, &args.to, args.ttl)? {
+    let (db, grant) = args.grant.find(common)?;
+    match db.transfer(&grant, &args.to, args.ttl)? {
         TransferResult::Transferred(handed) => {
             let told = answer(common, lease(&handed), &handed.token.to_string());
             unless_told(&db, &handed, told)

@@ -31,7 +31,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let Some(db) = database::look(common)? else {
         return is_free(&args.name, common, None);
     };
-    if args.wait.is_none() {
+    if args.wait != Some(Duration::ZERO) {
         nesting::check(&db, &args.name)?;
     }
     match while_waiting(common, &args.name, || until_free(&db, &args))? {

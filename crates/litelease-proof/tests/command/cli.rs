@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use litelease::Identity;
+use litelease::{Identity, Litelease};
 use litelease_proof::command::{Desk, told};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, tell};
 use serde_json::{Value, json};
@@ -85,9 +85,52 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
     assert_eq!(json(&desk, &["release", "x", "--token", "2"]).1["released"], "x");
     let (_, lease) = json(&desk, &["claim", "x", "--owner", "c", "--above", "40"]);
     assert_eq!((&lease["token"], &lease["owner"]), (&41.into(), &"c".into()));
-    // The token comes from the environment, too, as inside `litelease run`.
-    let mut renew = desk.command(&["renew", "x"]);
-    assert_eq!(told(&renew.env("LITELEASE_TOKEN", "41").output().unwrap()).1, "41\n");
+}
+
+#[test]
+fn inside_run_the_grant_of_that_run_is_meant_and_never_a_strangers() {
+    // Each name and each file counts from 1, so the token alone named strangers' grants, too.
+    for verb in ["release", "renew --ttl 1s", "transfer --to me"] {
+        let desk = Desk::new();
+        let other = Litelease::open(desk.folder.path().join("other.db")).unwrap();
+        other.bootstrap().unwrap();
+        let strangers = [(desk.db(), "b"), (other, "a")];
+        for (db, name) in &strangers {
+            assert_eq!(acquired(db.claim(name, "stranger", LONG)).token, 1);
+        }
+        // A run that has lost its lease ends its command; this one goes on for its kill grace.
+        let script = format!(
+            "trap '' TERM; litelease {verb} b; echo code $?
+             litelease {verb} --db other.db a; echo code $?
+             litelease run c -- litelease {verb} a; echo code $?
+             litelease {verb} a; echo code $?
+             litelease transfer --to heir a; litelease {verb} a; echo code $?"
+        );
+        let (_, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", &script]));
+        for (db, name) in &strangers {
+            let current = db.inspect(name).unwrap().expect("the stranger has it");
+            assert_eq!((current.owner.as_str(), current.token), ("stranger", 1), "{verb}");
+            assert!(current.lease_expires_at_ms > litelease::now_ms() + 2_000, "{verb}");
+        }
+        assert!(said.contains("a: rejected, held by another owner (stranger, token 1)"), "{said}");
+        assert!(errors.contains("which grant of b? give its --token"), "{errors}");
+        assert!(errors.contains("which grant of a? give its --token"), "{errors}");
+        let codes: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("code ")).collect();
+        assert_eq!(codes, ["64", "1", "64", "0", "1"], "{verb}: {said} {errors}");
+    }
+}
+
+#[test]
+fn the_owner_text_of_a_run_is_no_owner_of_another_lease() {
+    // A lease under a copied text was taken over as soon as the run that it names had ended.
+    let desk = Desk::new();
+    let script = "litelease claim b --owner \"$LITELEASE_OWNER\" --ttl 1h; echo code $?
+                  token=$(litelease claim c --owner me --ttl 1h)
+                  litelease transfer c --token $token --to \"$LITELEASE_OWNER\" --ttl 1h; echo code $?";
+    let (code, said, errors) = told(&desk.run(&["run", "a", "--", "sh", "-c", script]));
+    assert_eq!((code, said.as_str()), (0, "code 64\ncode 64\n"), "{errors}");
+    assert_eq!(errors.matches("are made by hold and run; choose another").count(), 2, "{errors}");
+    assert_eq!(told(&desk.run(&["run", "-n", "c", "--", "true"])).0, 1, "the lease is still live");
 }
 
 #[test]

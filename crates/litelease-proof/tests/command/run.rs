@@ -564,6 +564,9 @@ fn a_name_inside_its_own_run_is_an_error_and_another_file_or_a_lease_that_is_ove
         "litelease run y -- litelease run x -- echo never",
         "litelease run y -- litelease run z -- litelease run y -- echo never",
         "litelease wait x",
+        "litelease wait x -w 3s",
+        "litelease claim x -w 3s",
+        "litelease run y -- litelease claim x -w 3s",
     ];
     for line in inner {
         let (code, said, errors) = nested(line);
@@ -574,6 +577,10 @@ fn a_name_inside_its_own_run_is_an_error_and_another_file_or_a_lease_that_is_ove
     for line in ["litelease run --db other.sqlite3 x -- echo fine", "litelease run y -- echo fine"]
     {
         assert_eq!(nested(line), (0, "fine\n".into(), String::new()), "{line}");
+    }
+    // What does not wait is answered.
+    for line in ["litelease claim x", "litelease claim x -w 0", "litelease wait x -w 0"] {
+        assert_eq!(nested(line).0, 1, "{line}");
     }
     // What left the group still has the environment when the lease is long over.
     let script = "setsid sh -c 'while litelease who x > who; do sleep 0.05; done; litelease run x -- echo fine > late' \

@@ -225,3 +225,17 @@ fn colours_are_for_terminals_and_for_those_who_want_them() {
     let (_, screen) = Terminal::start(plain).ends();
     assert!(screen.contains("quick_check") && !screen.contains(ESCAPE), "{screen:?}");
 }
+
+#[test]
+fn a_long_name_leaves_the_other_columns_in_sight_on_a_terminal_and_is_whole_elsewhere() {
+    let desk = Desk::new();
+    let (name, owner) = ("n".repeat(5_000), "o".repeat(5_000));
+    acquired(desk.db().claim(&name, &owner, LONG));
+    let (_, screen) = Terminal::start(desk.command(&["status"])).ends();
+    let longest = screen.lines().map(|line| line.chars().count()).max();
+    assert!(longest < Some(250) && screen.contains("nnn…") && screen.contains("ooo…"), "{screen}");
+    for words in [&["status"][..], &["status", "--json"]] {
+        let said = String::from_utf8(desk.run(words).stdout).unwrap();
+        assert!(said.contains(&name) && said.contains(&owner), "{words:?}");
+    }
+}

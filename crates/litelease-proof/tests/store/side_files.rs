@@ -225,7 +225,9 @@ fn use_everything(
     let deadline = Instant::now() + Duration::from_secs(3);
     let modes = loop {
         let modes = shared.modes();
-        if modes.iter().all(|(_, mode, _)| *mode == modes[0].1) || Instant::now() > deadline {
+        let wanted =
+            |name: &str| if is_sqlites(name) { modes[0].1 } else { for_writers(modes[0].1) };
+        if modes.iter().all(|(name, mode, _)| *mode == wanted(name)) || Instant::now() > deadline {
             break modes;
         }
         thread::sleep(Duration::from_millis(20));
@@ -244,6 +246,16 @@ fn use_everything(
     assert!(next["token"].as_i64() > token.as_i64(), "{next}");
     fs::remove_file(shared.folder.path().join("done")).unwrap();
     modes
+}
+
+/// The database itself, and the files that SQLite gives its mode.
+fn is_sqlites(ending: &str) -> bool {
+    ["", "-wal", "-shm"].contains(&ending)
+}
+
+/// The mode of our side files beside a database of this mode: no class can only read.
+fn for_writers(mode: u32) -> u32 {
+    mode & 0o222 | (mode & 0o222) << 1
 }
 
 #[test]
@@ -286,13 +298,35 @@ fn umask() -> u32 {
 }
 
 #[test]
-fn a_file_that_is_there_keeps_its_mode_and_the_others_take_it_whatever_the_umask_is() {
-    for (mode, umask) in [(0o600, "000"), (0o640, "077"), (0o660, "022"), (0o666, "077")] {
+fn only_classes_that_may_write_a_database_can_open_its_side_files_whatever_the_umask_is() {
+    let cases = [
+        (0o600, 0o600, "000"),
+        (0o640, 0o600, "077"),
+        (0o664, 0o660, "022"),
+        (0o666, 0o666, "077"),
+    ];
+    for (mode, ours, umask) in cases {
         let shared = Shared::with_file(0o755, mode);
         for (name, found, _) in use_everything(&shared, ROOT, ROOT, umask) {
-            assert_eq!(found, mode, "x.sqlite3{name} under umask {umask}");
+            let expected = if is_sqlites(&name) { mode } else { ours };
+            assert_eq!(found, expected, "x.sqlite3{name} under umask {umask}");
         }
     }
+}
+
+#[test]
+fn a_reader_of_the_database_cannot_hold_its_locks() {
+    // Side files took the mode of the database, and flock needs only a file that can be read.
+    if may_not_become_others("a reader who wants to hold the locks") {
+        return;
+    }
+    let shared = Shared::with_file(0o755, 0o644);
+    let files = use_everything(&shared, ROOT, ROOT, "022");
+    for (name, ..) in files.iter().filter(|(name, ..)| !is_sqlites(name)) {
+        let (code, _, said) = shared.run(BOB, "022", &format!("flock -n x.sqlite3{name} true"));
+        assert!(code != 0 && said.contains("Permission denied"), "x.sqlite3{name}: {said}");
+    }
+    assert_eq!(shared.run(BOB, "022", "litelease status").0, 0, "reading goes on");
 }
 
 #[test]
