@@ -12,8 +12,8 @@ use crate::error::lift;
 use crate::kept::Kind;
 use crate::notify::Notifier;
 use crate::{
-    BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult,
-    RenewResult, Result, TransferResult,
+    BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult, RenewResult,
+    Result, TransferResult,
 };
 
 /// The verbs on leases. Every handle of this crate has them.
@@ -547,9 +547,9 @@ impl Leases {
         lift(self.shared.store.record_boot_before_transaction())
     }
 
-    /// Returns whether the present boot is known to be recorded, without the write lock.
-    pub(crate) fn has_recorded_boot(&self) -> bool {
-        self.shared.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
+    /// Returns whether the present boot is durably recorded, without the write lock.
+    pub(crate) fn has_recorded_boot(&self) -> Result<bool> {
+        lift(self.shared.store.is_boot_still_recorded())
     }
 
     /// Returns the verbs on a connection.
