@@ -112,7 +112,11 @@ impl Leases {
     /// of the connection that makes them.
     ///
     /// Inside a transaction it does not record the boot, because it could not make the record
-    /// durable.
+    /// durable. So a token that is granted in the transaction that creates the table may come back
+    /// after a power cut, if the connection can lose commits. Call it before you begin.
+    ///
+    /// On a connection that was opened for reading it only checks the table. With `PRAGMA
+    /// query_only` it fails if the boot is not recorded yet.
     ///
     /// ```
     /// # use std::time::Duration;

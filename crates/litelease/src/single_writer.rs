@@ -22,9 +22,10 @@ use crate::{Error, LiteleaseRef};
 /// lock. SQLite itself still excludes a writer that does not, and the busy timeout bounds the wait
 /// for it.
 ///
-/// If the file has leases, opening it records the present boot in a commit of its own, or the first
-/// write after the lease table was created does. So leases that are claimed inside its writes stay
-/// in order after a power cut.
+/// If the file has leases, opening it records the present boot in a commit of its own, and each
+/// write checks the record and makes it durable anew if it is not. So leases that are claimed
+/// inside its writes stay in order after a power cut. The exception is the write that creates the
+/// lease table: before it there is no place for the record, so claim nothing in it.
 ///
 /// ```
 /// use litelease::SingleWriter;

@@ -88,6 +88,12 @@ fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
 fn a_mark_that_was_never_synced_is_not_trusted() {
     assert!(never_synced("NORMAL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
     assert!(never_synced("FULL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
+    // Nor is an epoch that a grant outside a transaction has begun.
+    let trusted = never_synced("NORMAL", |db| {
+        db.bootstrap().unwrap();
+        acquired(db.at(5_000).claim_above("y", "o", Duration::from_millis(1), 5 << 32));
+    });
+    assert!(trusted > 0, "it is trusted in the end");
     // A commit that is synced leaves one inside the caller's transaction, too. It was once taken for safe before the sync.
     let trusted = never_synced("FULL", |db| {
         db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
