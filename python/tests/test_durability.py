@@ -403,6 +403,37 @@ def test_a_single_writer_records_the_boot_by_itself(tmp_path: Path) -> None:
         assert epoch(other)[1] > 1, "in a commit of its own"
 
 
+def test_a_single_writer_looks_at_the_record_each_time(tmp_path: Path) -> None:
+    db = open_db(tmp_path / "db", "wal", 1)
+    db.bootstrap()
+    writer = litelease.SingleWriter(tmp_path / "db")
+    for round in (1, 2):
+        # A transaction of another program's crosses into a later epoch, which puts the record at risk.
+        db.conn.execute("BEGIN IMMEDIATE")
+        db.claim("x", "a", ttl_ms=50, now_ms=1000 * round, min_token=round * EPOCH)
+        db.conn.commit()
+        assert epoch(db)[1] < 0
+        with writer.write() as conn:
+            assert epoch(db)[0] == round * EPOCH and epoch(db)[1] > 0, "in a commit of its own"
+    db.conn.executescript("DROP TABLE litelease_meta; DROP TABLE litelease_resources")
+    with writer.write():
+        assert tables(db) == []
+
+
+def test_a_boot_that_cannot_be_recorded_for_query_only_is_an_error(tmp_path: Path) -> None:
+    db = open_db(tmp_path / "db", "wal", 1)
+    db.conn.execute(DEFINITION)
+    db.conn.execute("PRAGMA query_only = ON")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        db.bootstrap()
+    db.conn.execute("PRAGMA query_only = OFF")
+    db.bootstrap()
+    assert epoch(db)[1] > 1
+    reboot(db)
+    Litelease(sqlite3.connect(f"file:{tmp_path / 'db'}?mode=ro", uri=True)).bootstrap()
+    assert epoch(db)[1] == 1, "nobody can be granted anything through a connection that was opened for reading"
+
+
 def test_a_token_seen_elsewhere_raises_the_epoch_of_the_file() -> None:
     db = open_db(":memory:")
     db.bootstrap()

@@ -124,7 +124,7 @@ struct Moment {
     clock: i64,
     boot: i64,
     restored: bool,
-    /// Somebody has called `bootstrap` in this boot, and it left no epoch.
+    /// Somebody has called `bootstrap` in this boot, and it recorded nothing.
     bootstrapped_in_vain: bool,
     /// Something outside the file that remembers the largest token it has seen, and which grant wrote last.
     gate: (i64, usize),
@@ -269,7 +269,7 @@ impl Model for World {
             if moment.grants.len() == 1 {
                 actions.push(Action::ClaimFromDead);
             }
-            // Inside a transaction order is promised only where bootstrap was called before, or an epoch was left.
+            // Inside a transaction order is promised only where bootstrap was called or the boot recorded before.
             let is_marked = self.is_marked(moment);
             if is_marked || moment.bootstrapped_in_vain {
                 actions.push(Action::ClaimInTransaction);

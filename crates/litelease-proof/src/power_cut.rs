@@ -409,7 +409,7 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
     let mut db = Litelease::from_connection(conn);
     let mut acknowledged = Acknowledged::new();
     let mut now_ms = 0;
-    // The first boot makes the table. Later ones may record the epoch to the first grant.
+    // The first boot makes the table. Later ones may leave the record to the first grant.
     let mut is_recorded = db.token("x").is_err() || dice.below(2) == 0;
     if is_recorded {
         db.bootstrap().expect("bootstrap");
@@ -418,7 +418,7 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
         now_ms += 1_000;
         let name = ["x", "y"][dice.below(2) as usize];
         let lease = match dice.below(8) {
-            // Inside a transaction order is promised only where the epoch was left before.
+            // Inside a transaction order is promised only where the boot was recorded before.
             0 if is_recorded => {
                 let tx = db.transaction().expect("a transaction");
                 let lease = tx.at(now_ms).claim(name, "a", TTL).expect("a claim").acquired();

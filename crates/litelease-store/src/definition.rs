@@ -33,7 +33,7 @@ enum Kind {
     Text,
     Comment,
     /// Any other character, and a quote that is never closed.
-    Epoch,
+    Punctuation,
 }
 
 impl<'a> Token<'a> {
@@ -54,8 +54,8 @@ impl<'a> Token<'a> {
         self.kind == Kind::Word && self.raw.eq_ignore_ascii_case(word)
     }
 
-    fn is_mark(&self, epoch: &str) -> bool {
-        self.kind == Kind::Epoch && self.raw == epoch
+    fn is_punctuation(&self, raw: &str) -> bool {
+        self.kind == Kind::Punctuation && self.raw == raw
     }
 
     /// Tells whether SQLite reads both tokens alike. Only identifiers may be quoted in place of a bare word: a quoted
@@ -78,16 +78,16 @@ fn tokens(sql: &str) -> Vec<Token<'_>> {
     let mut rest = sql.trim_start_matches(WHITE);
     while let Some(first) = rest.chars().next() {
         let (kind, length) = match first {
-            '"' | '`' => end_of_quoted(rest, first).map_or((Kind::Epoch, rest.len()), quoted),
+            '"' | '`' => end_of_quoted(rest, first).map_or((Kind::Punctuation, rest.len()), quoted),
             '\'' => end_of_quoted(rest, first)
-                .map_or((Kind::Epoch, rest.len()), |length| (Kind::Text, length)),
-            '[' => rest.find(']').map_or((Kind::Epoch, rest.len()), |at| quoted(at + 1)),
+                .map_or((Kind::Punctuation, rest.len()), |length| (Kind::Text, length)),
+            '[' => rest.find(']').map_or((Kind::Punctuation, rest.len()), |at| quoted(at + 1)),
             '-' if rest.starts_with("--") => (Kind::Comment, rest.find('\n').unwrap_or(rest.len())),
             '/' if rest.starts_with("/*") => {
                 (Kind::Comment, rest[2..].find("*/").map_or(rest.len(), |at| at + 4))
             }
             c if is_word(c) => (Kind::Word, rest.find(|c| !is_word(c)).unwrap_or(rest.len())),
-            c => (Kind::Epoch, c.len_utf8()),
+            c => (Kind::Punctuation, c.len_utf8()),
         };
         let (raw, after) = rest.split_at(length);
         tokens.push(Token { kind, raw, start: sql.len() - rest.len() });
@@ -164,11 +164,12 @@ struct Definition<'a> {
 
 impl<'a> Definition<'a> {
     fn of(sql: &'a str, tokens: &'a [Token<'a>]) -> Self {
-        let open = tokens.iter().position(|token| token.is_mark("(")).unwrap_or(tokens.len());
+        let open =
+            tokens.iter().position(|token| token.is_punctuation("(")).unwrap_or(tokens.len());
         let (head, rest) = tokens.split_at(open);
         let inner = rest.get(1..).unwrap_or_default();
         let close = end_of_parentheses(inner);
-        let parts = split(&inner[..close], |token| token.is_mark(","));
+        let parts = split(&inner[..close], |token| token.is_punctuation(","));
         let (constraints, columns) = parts.into_iter().partition(|part| is_constraint(part));
         let tail = inner.get(close + 1..).unwrap_or_default();
         Definition { sql, head, columns, constraints, tail }
@@ -196,9 +197,9 @@ fn end_of_parentheses(tokens: &[Token<'_>]) -> usize {
     let mut depth = 0;
     for (at, token) in tokens.iter().enumerate() {
         match token {
-            token if token.is_mark("(") => depth += 1,
-            token if token.is_mark(")") && depth == 0 => return at,
-            token if token.is_mark(")") => depth -= 1,
+            token if token.is_punctuation("(") => depth += 1,
+            token if token.is_punctuation(")") && depth == 0 => return at,
+            token if token.is_punctuation(")") => depth -= 1,
             _ => {}
         }
     }
@@ -213,8 +214,8 @@ fn split<'a>(
     let mut depth = 0;
     let parts = tokens.split(|token| {
         match token {
-            token if token.is_mark("(") => depth += 1,
-            token if token.is_mark(")") => depth -= 1,
+            token if token.is_punctuation("(") => depth += 1,
+            token if token.is_punctuation(")") => depth -= 1,
             _ => {}
         }
         depth == 0 && ends(token)
@@ -235,8 +236,8 @@ fn type_and_clauses<'a>(column: &'a [Token<'a>]) -> (&'a [Token<'a>], Vec<&'a [T
     let mut depth = 0;
     for (at, token) in rest.iter().enumerate() {
         match token {
-            token if token.is_mark("(") => depth += 1,
-            token if token.is_mark(")") => depth -= 1,
+            token if token.is_punctuation("(") => depth += 1,
+            token if token.is_punctuation(")") => depth -= 1,
             token if depth == 0 && starts_clause(token, at.checked_sub(1).map(|at| &rest[at])) => {
                 starts.push(at);
             }

@@ -8,6 +8,7 @@ use std::cell::Cell;
 use litelease_core::{CommitContext, Epoch, epochs_left};
 
 use crate::boot::Boot;
+use crate::grant::MAX_RECORDS;
 use crate::schema::{FORMAT, META, create, damaged_meta};
 use crate::sqlite::{Value, code};
 use crate::statements::{CONFIRM_EPOCH, FORGET_EPOCH, JOURNAL_MODE, KEEP_EPOCH, execute_once};
@@ -67,7 +68,7 @@ pub(crate) struct EpochState {
     pub(crate) has_epoch: Cell<bool>,
     /// The present boot as of the same check; 0 for a database in memory.
     pub(crate) boot: Cell<i64>,
-    /// Whether this store has seen a durable record of the present boot.
+    /// Whether this store has seen a durable record of the present boot. It may be at risk again since.
     has_recorded: Cell<bool>,
     /// What is to be confirmed after the present commit.
     unconfirmed: Cell<Unconfirmed>,
@@ -117,14 +118,21 @@ impl Store {
     pub(crate) fn record_boot(&self) -> Result<(), Error> {
         if recording(self.epoch_record()?, self.commit_context(Boundary::Own)?)?.is_some() {
             match self.durably(Boundary::Own, |context| self.keep_recording(context)) {
-                Err(Error::Sqlite(failure)) if failure.code & 0xff == code::READONLY => {
-                    return Ok(());
-                }
+                Err(error) if self.is_for_reading(&error) => return Ok(()),
                 done => done?,
             }
+            self.epoch_state.has_epoch.set(true);
         }
         self.epoch_state.has_recorded.set(true);
         Ok(())
+    }
+
+    /// Checks whether a write failed because the connection can never write. `query_only` does not count: the caller can
+    /// switch it off and claim.
+    fn is_for_reading(&self, error: &Error) -> bool {
+        let is_readonly =
+            matches!(error, Error::Sqlite(failure) if failure.code & 0xff == code::READONLY);
+        is_readonly && self.connection.answers_one("PRAGMA query_only").is_ok_and(|is_on| !is_on)
     }
 
     /// The same in a transaction that is open.
@@ -137,8 +145,27 @@ impl Store {
         }
     }
 
-    /// Records the present boot before a transaction in which grants may follow, if the file has leases. Inside it there is no
-    /// way to make the record durable. Each store looks until it has seen the record once.
+    /// Opens a transaction with the present boot durably recorded, if the file has leases.
+    ///
+    /// The record is looked at under the write lock, each time: a transaction that another caller begins can put it at risk,
+    /// and inside a transaction there is no way to make it durable.
+    pub(crate) fn open_recorded(&self, open: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+        for _ in 0..MAX_RECORDS {
+            let is_recorded = self.record_boot_before_transaction()?;
+            open()?;
+            if !is_recorded {
+                return Ok(());
+            }
+            match self.is_boot_still_recorded() {
+                Ok(true) => return Ok(()),
+                looked => self.rollback().and(looked.map(drop))?,
+            }
+        }
+        Err(damaged_meta())
+    }
+
+    /// Records the present boot before a transaction in which grants may follow, if the file has leases and this store has
+    /// not seen the record yet. [`is_boot_still_recorded`](Store::is_boot_still_recorded) looks again inside it.
     ///
     /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell. Returns whether the boot is
     /// recorded.
@@ -156,6 +183,24 @@ impl Store {
             done => done,
         };
         recorded.map(|()| self.epoch_state.has_recorded.get())
+    }
+
+    /// Checks whether the record of the present boot is still durable. It costs one read where this store has seen it.
+    pub fn is_boot_still_recorded(&self) -> Result<bool, Error> {
+        let found = match self.epoch_state.has_recorded.get() {
+            true => self.epoch_record().map(|epoch| epoch.boot == self.connection.boot()),
+            false => self.boot_record().map(|record| record == BootRecord::Durable),
+        };
+        let is_recorded = match found {
+            // The table is gone, or is another one now.
+            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => false,
+            Err(
+                Error::NotBootstrapped | Error::SchemaMismatch { .. } | Error::NewerFormat { .. },
+            ) => false,
+            found => found?,
+        };
+        self.epoch_state.has_recorded.set(is_recorded);
+        Ok(is_recorded)
     }
 
     /// Returns what the file knows of its epoch.

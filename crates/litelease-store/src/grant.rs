@@ -7,9 +7,9 @@ use crate::schema::damaged_meta;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
-/// How often one grant may record an epoch. Another process may raise the floor meanwhile, but not again and
+/// How often one grant or one BEGIN may record an epoch. Another process may raise the floor meanwhile, but not again and
 /// again.
-const MAX_RECORDS: u32 = 3;
+pub(crate) const MAX_RECORDS: u32 = 3;
 
 /// The outcome of one attempt to grant.
 pub(crate) enum Attempt<T> {

@@ -27,12 +27,7 @@ impl Table {
     /// name of a trigger or index that somebody has put on the table.
     pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
-            "table"
-                if self.name == META.name && META_OF_40_BITS.table_difference(text).is_none() =>
-            {
-                None
-            }
-            "table" => self.table_difference(text),
+            "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
             "trigger" => Some(format!(
                 "it has a trigger that is not ours, {text:?}: drop it, and record changes in the \
                  transactions that make them"
@@ -40,10 +35,6 @@ impl Table {
             "index" => Some(format!("it has a unique index that is not ours, {text:?}: drop it")),
             _ => Some("it is a view".into()),
         }
-    }
-
-    fn table_difference(&self, sql: &str) -> Option<String> {
-        difference(sql, &format!("CREATE TABLE {} {}", self.name, self.definition))
     }
 }
 
@@ -73,18 +64,6 @@ pub(crate) const META: Table = Table {
   format INTEGER NOT NULL,
   token_floor INTEGER NOT NULL CHECK (token_floor >= 0),
   epoch INTEGER AS (token_floor >> 32),
-  boot INTEGER NOT NULL
-)",
-};
-
-/// The same as it was when an epoch had room for 2⁴⁰ tokens. The column is for people, so both will do.
-const META_OF_40_BITS: Table = Table {
-    name: "litelease_meta",
-    definition: "(
-  id INTEGER PRIMARY KEY CHECK (id = 1),
-  format INTEGER NOT NULL,
-  token_floor INTEGER NOT NULL CHECK (token_floor >= 0),
-  epoch INTEGER AS (token_floor >> 40),
   boot INTEGER NOT NULL
 )",
 };

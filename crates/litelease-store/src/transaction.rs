@@ -43,10 +43,7 @@ pub(crate) struct TransactionState {
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.with_context("begin a transaction", None, || {
-            self.record_boot_before_transaction()?;
-            self.open()
-        })?;
+        self.with_context("begin a transaction", None, || self.open_recorded(|| self.open()))?;
         self.transaction_state.in_transaction.set(true);
         Ok(())
     }

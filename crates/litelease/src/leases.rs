@@ -12,8 +12,8 @@ use crate::error::lift;
 use crate::kept::Kind;
 use crate::notify::Notifier;
 use crate::{
-    BootRecord, BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult,
-    RenewResult, Result, TransferResult,
+    BreakResult, ClaimResult, EpochInfo, Error, LeaseInfo, LeaseRow, ReleaseResult, RenewResult,
+    Result, TransferResult,
 };
 
 /// The verbs on leases. Every handle of this crate has them.
@@ -112,7 +112,11 @@ impl Leases {
     /// of the connection that makes them.
     ///
     /// Inside a transaction it does not record the boot, because it could not make the record
-    /// durable.
+    /// durable. So a token that is granted in the transaction that creates the table may come back
+    /// after a power cut, if the connection can lose commits. Call it before you begin.
+    ///
+    /// On a connection that was opened for reading it only checks the table. With `PRAGMA
+    /// query_only` it fails if the boot is not recorded yet.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -547,9 +551,9 @@ impl Leases {
         lift(self.shared.store.record_boot_before_transaction())
     }
 
-    /// Returns whether the present boot is known to be recorded, without the write lock.
-    pub(crate) fn has_recorded_boot(&self) -> bool {
-        self.shared.store.boot_record().is_ok_and(|record| record == BootRecord::Durable)
+    /// Returns whether the present boot is durably recorded, without the write lock.
+    pub(crate) fn has_recorded_boot(&self) -> Result<bool> {
+        lift(self.shared.store.is_boot_still_recorded())
     }
 
     /// Returns the verbs on a connection.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use litelease_filelock::{Error as LockError, Held, LockState, Waiting, WriteLock};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::{Error, LiteleaseRef};
 
@@ -22,9 +22,10 @@ use crate::{Error, LiteleaseRef};
 /// lock. SQLite itself still excludes a writer that does not, and the busy timeout bounds the wait
 /// for it.
 ///
-/// If the file has leases, opening it records the present boot in a commit of its own, or the first
-/// write after the lease table was created does. So leases that are claimed inside its writes stay
-/// in order after a power cut.
+/// If the file has leases, opening it records the present boot in a commit of its own, and each
+/// write checks the record and makes it durable anew if it is not. So leases that are claimed
+/// inside its writes stay in order after a power cut. The exception is the write that creates the
+/// lease table: before it there is no place for the record, so claim nothing in it.
 ///
 /// ```
 /// use litelease::SingleWriter;
@@ -256,11 +257,31 @@ impl SingleWriter {
         let held = self.lock.acquire(self.options.timeout, self.options.waiting)?;
         // Only whoever holds the lock comes here. A panic has rolled back already.
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.has_recorded.load(Ordering::Relaxed) && has_leases(&connection)? {
-            self.record(&connection)?;
-        }
-        run(&connection, "BEGIN IMMEDIATE")?;
+        self.begin_recorded(&connection)?;
         Ok(WriteGuard { connection, _held: held, pid: std::process::id() })
+    }
+
+    /// Begins a transaction with the boot durably recorded. It looks at the record under SQLite's
+    /// write lock, each time: a program that writes without the lock file can put it at risk.
+    fn begin_recorded(&self, connection: &Connection) -> Result<(), WriteError> {
+        for _ in 0..RECORDS {
+            if !self.has_recorded.load(Ordering::Relaxed) && has_leases(connection)? {
+                self.record(connection)?;
+            }
+            run(connection, "BEGIN IMMEDIATE")?;
+            if !self.has_recorded.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let looked = answer(LiteleaseRef::new(connection).has_recorded_boot());
+            if let Ok(Some(true)) = looked {
+                return Ok(());
+            }
+            run(connection, "ROLLBACK")?;
+            looked?;
+            self.has_recorded.store(false, Ordering::Relaxed);
+        }
+        let busy = "other programs put the record of this boot at risk again and again".to_owned();
+        Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), Some(busy)).into())
     }
 
     /// Records the present boot of the machine where the file has leases: what is claimed inside
@@ -271,7 +292,7 @@ impl SingleWriter {
         if !has_leases(&connection)? {
             return Ok(());
         }
-        if LiteleaseRef::new(&connection).has_recorded_boot() {
+        if answer(LiteleaseRef::new(&connection).has_recorded_boot())? == Some(true) {
             self.has_recorded.store(true, Ordering::Relaxed);
             return Ok(());
         }
@@ -280,12 +301,8 @@ impl SingleWriter {
     }
 
     fn record(&self, connection: &Connection) -> Result<(), WriteError> {
-        match LiteleaseRef::new(connection).record_boot() {
-            Ok(is_recorded) => self.has_recorded.store(is_recorded, Ordering::Relaxed),
-            Err(Error::Sqlite(error) | Error::CommitUnknown(error)) => return Err(error.into()),
-            // Leases that cannot be used are no concern of other writes: the verbs tell.
-            Err(_) => {}
-        }
+        let is_recorded = answer(LiteleaseRef::new(connection).record_boot())?;
+        self.has_recorded.store(is_recorded == Some(true), Ordering::Relaxed);
         Ok(())
     }
 
@@ -374,6 +391,20 @@ impl Drop for WriteGuard<'_> {
             // If even that fails, SQLite keeps the transaction, and the next BEGIN tells.
             let _ = run(&self.connection, "ROLLBACK");
         }
+    }
+}
+
+/// How often one write may record the boot. Another program may put it at risk meanwhile, but not
+/// again and again.
+const RECORDS: u32 = 3;
+
+/// Passes on what SQLite refused. Leases that cannot be used are no concern of other writes: the
+/// verbs tell.
+fn answer<T>(asked: crate::Result<T>) -> Result<Option<T>, WriteError> {
+    match asked {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Error::Sqlite(error) | Error::CommitUnknown(error)) => Err(error.into()),
+        Err(_) => Ok(None),
     }
 }
 

@@ -15,6 +15,10 @@ use crate::{Leases, Result};
 /// Use a token that was granted in it only after [`commit`](Transaction::commit) has succeeded:
 /// after a rollback the same number is granted again.
 ///
+/// The present boot is durably recorded before it begins, so its tokens stay in order after a power
+/// cut. A file without a lease table has no place for the record: call
+/// [`bootstrap`](Leases::bootstrap) before the transaction, not in it.
+///
 /// ```
 /// # use std::time::Duration;
 /// # use litelease::{Litelease, rusqlite::Connection};

@@ -519,8 +519,8 @@ or SQLite has ended it after an error; begin it again
         try:
             self._record_epoch(0, wish=_TO_RECORD)
         except sqlite3.OperationalError as error:
-            # Nobody can be granted anything through a read-only connection, either.
-            if "readonly" not in str(error):
+            # Nobody can be granted anything through a read-only connection, either. But query_only can be switched off.
+            if "readonly" not in str(error) or self._cursor().execute("PRAGMA query_only").fetchone()[0]:
                 raise
 
     @verb

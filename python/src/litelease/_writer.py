@@ -77,8 +77,8 @@ class SingleWriter:
         self._pid = os.getpid()
         self._turn = Mutex()
         self._place = _Place(self.lock_path, self.path)
-        # Whether the present boot is recorded for the leases in the file.
-        self._has_recorded = False
+        # The boot in the file's row when it was last seen to be durably recorded.
+        self._recorded: int | None = None
         self._set_up(synchronous)
 
     @contextlib.contextmanager
@@ -88,8 +88,7 @@ class SingleWriter:
         try:
             try:
                 block.begin()
-                self._record_boot()
-                self._conn.execute("BEGIN IMMEDIATE")
+                self._begin()
                 yield self._conn
                 if self._is_here() and not self._conn.in_transaction:
                     raise LiteleaseError(
@@ -136,26 +135,51 @@ class SingleWriter:
         finally:
             block.end()
 
+    def _begin(self) -> None:
+        """Begins a transaction with the boot durably recorded. It looks at the record under SQLite's write lock, each time: a
+        program that writes without the lock file can put it at risk."""
+        for _ in range(3):
+            self._record_boot()
+            self._conn.execute("BEGIN IMMEDIATE")
+            if self._recorded is None or self._stored_boot() == self._recorded:
+                return
+            self._conn.execute("ROLLBACK")
+            self._recorded = None
+        raise LiteleaseError("other programs put the record of this boot at risk again and again; try again")
+
     def _is_unrecorded(self) -> bool:
         """Whether the file has leases and no record of the present boot yet, as far as this writer knows."""
-        if self._has_recorded:
+        if self._recorded is not None:
             return False
         sql = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'litelease_resources'"
         if not self._conn.execute(sql).fetchone()[0]:
             return False
         try:
-            self._has_recorded = Litelease(self._conn)._has_recorded_boot()
+            has_recorded = Litelease(self._conn)._has_recorded_boot()
         except LiteleaseError:
             # Leases that cannot be used are no concern of other writes: the verbs tell.
             return False
-        return not self._has_recorded
+        if has_recorded:
+            self._recorded = self._stored_boot()
+        return not has_recorded
 
     def _record_boot(self) -> None:
         """Records the present boot of the machine once the file has leases: what is claimed inside the transactions of this
         writer can get lost in a power cut, and within them nothing can be made durable first."""
         if self._is_unrecorded():
             Litelease(self._conn).bootstrap()
-            self._has_recorded = True
+            self._recorded = self._stored_boot()
+
+    def _stored_boot(self) -> int | None:
+        cursor = self._conn.cursor()
+        # The caller may have set one on the connection.
+        cursor.row_factory = None
+        try:
+            row = cursor.execute("SELECT boot FROM main.litelease_meta WHERE id = 1 AND format = 1").fetchone()
+        except sqlite3.OperationalError:
+            # The table is gone.
+            return None
+        return row[0] if row else None
 
     def _is_here(self) -> bool:
         """Whether this is the process that opened it. A forked child shares its lock and transaction, and must end neither."""

@@ -320,6 +320,75 @@ fn a_single_writer_records_the_boot_by_itself() {
     writer.write(|tx| tx.execute("INSERT INTO litelease_resources VALUES (1)", [])).unwrap();
 }
 
+/// Puts the record of the boot at risk, as a transaction that a caller begins does if it crosses into a later epoch.
+fn put_at_risk(place: &TestFolder, epoch: i64) {
+    let conn = place.connect(Duration::ZERO);
+    conn.execute_batch("PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE").unwrap();
+    let now_ms = epoch * 1_000;
+    acquired(LiteleaseRef::joining(&conn).at(now_ms).claim_above("z", "a", TTL, epoch * EPOCH));
+    conn.execute_batch("COMMIT").unwrap();
+    assert_eq!(epoch_row(&conn), Some((epoch * EPOCH, -7)));
+}
+
+/// A handle that had seen the record once never looked at it again.
+#[test]
+fn whoever_begins_a_transaction_looks_at_the_record_each_time() {
+    let place = plain("WAL");
+    let mut db = in_boot(7, &place, 1);
+    let served = in_boot(7, &place, 1);
+    db.bootstrap().unwrap();
+    served.begin_batch().unwrap();
+    served.commit_batch().unwrap();
+    let writer = SingleWriter::open(&place.file).unwrap();
+    for round in 0..3 {
+        put_at_risk(&place, 3 * round + 1);
+        let tx = db.transaction().unwrap();
+        assert_eq!(epoch_row(tx.conn()), Some(((3 * round + 1) * EPOCH, 7)), "a transaction");
+        tx.commit().unwrap();
+        put_at_risk(&place, 3 * round + 2);
+        served.begin_batch().unwrap();
+        assert_eq!(epoch_row(served.conn()), Some(((3 * round + 2) * EPOCH, 7)), "a batch");
+        served.commit_batch().unwrap();
+        put_at_risk(&place, 3 * round + 3);
+        let tx = writer.begin().unwrap();
+        assert_eq!(epoch_row(&tx), Some(((3 * round + 3) * EPOCH, 7)), "a single writer");
+        tx.commit().unwrap();
+    }
+    // Tables that are gone, or came back without a record, are looked at anew.
+    place.connect(Duration::ZERO).execute_batch("DROP TABLE litelease_meta").unwrap();
+    let tx = db.transaction().unwrap();
+    assert_eq!(epoch_row(tx.conn()), Some((0, 7)));
+    tx.commit().unwrap();
+    let both = "DROP TABLE litelease_meta; DROP TABLE litelease_resources";
+    place.connect(Duration::ZERO).execute_batch(both).unwrap();
+    db.transaction().unwrap().commit().unwrap();
+    served.begin_batch().unwrap();
+    served.commit_batch().unwrap();
+    writer.begin().unwrap().commit().unwrap();
+    assert_eq!(epoch_row(db.conn()), None);
+}
+
+/// `query_only` can be switched off again, so an answer that everything is recorded would be wrong then.
+#[test]
+fn a_boot_that_cannot_be_recorded_for_query_only_is_an_error() {
+    let place = plain("WAL");
+    let db = in_boot(7, &place, 1);
+    db.conn().execute_batch("PRAGMA query_only = ON").unwrap();
+    assert_eq!(sqlite_code(db.bootstrap()), ffi::SQLITE_READONLY);
+    assert_eq!(db.epoch().unwrap().boot, BootRecord::Missing);
+    db.conn().execute_batch("PRAGMA query_only = OFF").unwrap();
+    db.bootstrap().unwrap();
+    db.conn().execute_batch("PRAGMA query_only = ON").unwrap();
+    db.bootstrap().unwrap();
+    assert_eq!(epoch_row(db.conn()), Some((0, 7)), "there is nothing to write");
+    // Through a connection that was opened for reading nobody can be granted anything.
+    pretend(Some(Boot::Known(8)));
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
+    let read_only = Connection::open_with_flags(&place.file, flags).unwrap();
+    LiteleaseRef::new(&read_only).bootstrap().unwrap();
+    assert_eq!(epoch_row(&read_only), Some((0, 7)));
+}
+
 /// Each way to a new token, at the last token of an epoch: the next epoch is recorded, durably, and the token is above it.
 #[test]
 fn a_grant_that_crosses_into_the_next_epoch_records_it() {
@@ -407,13 +476,13 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
     }
 }
 
-/// Epochs had room for 2⁴⁰ tokens once. The floor is a plain number, so what was large stays large.
+/// A file with epochs of another size: a boot that passes only 2³² tokens is not above those that a cut took.
 #[test]
-fn a_file_with_epochs_of_40_bits_goes_on_above_all_its_tokens() {
+fn a_file_with_epochs_of_another_size_is_refused_and_says_what_to_do() {
     let place = plain("WAL");
     let db = in_boot(7, &place, 1);
     db.conn()
-        .execute_batch(&format!(
+        .execute_batch(
             "CREATE TABLE litelease_meta (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   format INTEGER NOT NULL,
@@ -421,19 +490,18 @@ fn a_file_with_epochs_of_40_bits_goes_on_above_all_its_tokens() {
   epoch INTEGER AS (token_floor >> 40),
   boot INTEGER NOT NULL
 );
-INSERT INTO litelease_meta (id, format, token_floor, boot) VALUES (1, 1, {0}, 7);
-INSERT INTO litelease_resources VALUES ('x', NULL, {0} + 5, NULL, 0, 0)",
-            3_i64 << 40
-        ))
+INSERT INTO litelease_meta (id, format, token_floor, boot) VALUES (1, 1, 0, 7);
+INSERT INTO litelease_resources VALUES ('x', NULL, 5 << 32, NULL, 0, 0)",
+        )
         .unwrap();
-    db.bootstrap().unwrap();
-    assert_eq!(claim_at(&db, "x", 0), (3 << 40) + 6);
-    assert_eq!(claim_at(&db, "y", 0), (3 << 40) + 1);
-    let next = in_boot(8, &place, 1);
-    next.bootstrap().unwrap();
-    assert_eq!(claim_at(&next, "x", 1_000), (3 << 40) + EPOCH + 1);
-    assert_eq!(epoch_row(next.conn()), Some(((3 << 40) + EPOCH, 8)));
-    assert!(next.restore_fence().unwrap() > (3 << 40) + EPOCH + 1);
+    for refused in [db.bootstrap(), db.claim("x", "a", LONG).map(drop)] {
+        assert!(
+            matches!(&refused, Err(Error::SchemaMismatch { table: "litelease_meta", .. })),
+            "{refused:?}"
+        );
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("40") && text.contains("32"), "{text}");
+    }
 }
 
 #[test]

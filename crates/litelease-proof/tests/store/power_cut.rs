@@ -4,8 +4,8 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use litelease::Litelease;
 use litelease::rusqlite::{Connection, OpenFlags};
+use litelease::{Litelease, LiteleaseRef};
 use litelease_proof::disk::{Cut, Disk, Event, Image};
 use litelease_proof::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use litelease_proof::rig::{Dice, acquired, tell};
@@ -88,6 +88,12 @@ fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
 fn a_mark_that_was_never_synced_is_not_trusted() {
     assert!(never_synced("NORMAL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
     assert!(never_synced("FULL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
+    // Nor is an epoch that a grant outside a transaction has begun.
+    let trusted = never_synced("NORMAL", |db| {
+        db.bootstrap().unwrap();
+        acquired(db.at(5_000).claim_above("y", "o", Duration::from_millis(1), 5 << 32));
+    });
+    assert!(trusted > 0, "it is trusted in the end");
     // A commit that is synced leaves one inside the caller's transaction, too. It was once taken for safe before the sync.
     let trusted = never_synced("FULL", |db| {
         db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -179,4 +185,60 @@ fn never_synced(synchronous: &str, leave: impl Fn(&Litelease)) -> usize {
     }
     pretend(None);
     trusted
+}
+
+/// Runs `work` in boot 1, cuts the power so that everything that was not synced is lost, and claims the same name in
+/// boot 2. Returns the token that `work` was granted, and the one that boot 2 grants.
+fn before_and_after_a_cut(work: impl FnOnce(&dyn Fn() -> Connection) -> i64) -> (i64, i64) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("db");
+    let open = || {
+        let connection =
+            Connection::open_with_flags_and_vfs(&file, OpenFlags::default(), vfs::NAME).unwrap();
+        let pragmas = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL";
+        connection.execute_batch(pragmas).unwrap();
+        connection
+    };
+    pretend(Some(Boot::Known(1)));
+    vfs::record(&Image::new());
+    let told = work(&open);
+    let mut disk = Disk::default();
+    vfs::recorded().iter().for_each(|event| disk.follow(event));
+    for end in ["", "-journal", "-wal", "-shm"] {
+        drop(fs::remove_file(folder.path().join(format!("db{end}"))));
+    }
+    for (name, bytes) in disk.cut(Cut::LosesAll, &mut Dice::from(1)) {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    pretend(Some(Boot::Known(2)));
+    let db = Litelease::open(&file).unwrap();
+    db.bootstrap().unwrap();
+    let again = acquired(db.at(30_000).claim("y", "c", Duration::from_millis(1))).token;
+    pretend(None);
+    (told, again)
+}
+
+/// Another process crosses into the next epoch inside a transaction of its own, which puts the record of the boot at risk.
+/// A handle that had seen the record before trusted what it had seen: its token came back.
+#[test]
+fn a_record_that_others_put_at_risk_is_made_sure_before_the_next_transaction() {
+    let ttl = Duration::from_millis(1);
+    let (told, again) = before_and_after_a_cut(|open| {
+        let mut b = Litelease::from_connection(open());
+        b.bootstrap().unwrap();
+        let tx = b.transaction().unwrap();
+        acquired(tx.at(1_000).claim("y", "b", ttl));
+        tx.commit().unwrap();
+        let a = open();
+        a.execute_batch("BEGIN IMMEDIATE").unwrap();
+        acquired(LiteleaseRef::joining(&a).at(1_000).claim_above("x", "a", ttl, 1 << 32));
+        a.execute_batch("COMMIT").unwrap();
+        let tx = b.transaction().unwrap();
+        let told = acquired(tx.at(2_000).claim("y", "b", ttl)).token;
+        tx.commit().unwrap();
+        // The machine goes off before either connection is closed.
+        std::mem::forget((a, b));
+        told
+    });
+    assert!(again > told, "{told}, then {again}");
 }
