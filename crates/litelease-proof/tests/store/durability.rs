@@ -478,7 +478,7 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
 
 /// A file with epochs of another size: a boot that passes only 2³² tokens is not above those that a cut took.
 #[test]
-fn a_file_with_epochs_of_another_size_is_refused_and_says_what_to_do() {
+fn a_file_with_epochs_of_another_size_is_refused_by_its_column() {
     let place = plain("WAL");
     let db = in_boot(7, &place, 1);
     db.conn()
