@@ -392,10 +392,10 @@ impl Connection {
 
     /// Sets `synchronous`, which is to be put back.
     ///
-    /// SQLite does it when it compiles this. There is no white space in it, because an interrupt is looked for
-    /// there and would leave the caller with another setting than before.
+    /// SQLite does it when it compiles this. An interrupt is looked for at white space and at the end of a text that
+    /// no semicolon ends, and would leave the caller with another setting than before.
     pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
-        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level}")).map(drop)
+        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};")).map(drop)
     }
 
     /// Compiles a statement that asks the rule.

@@ -75,10 +75,37 @@ impl Store {
         if !self.transaction_state.owes_rollback.get() {
             return Ok(());
         }
-        // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
-        self.with_context("roll back", None, || self.statements.rollback.execute(self.connection))?;
+        // If it fails all the same, it is still owed, and nothing may join what is open.
+        self.with_context("roll back", None, || {
+            match self.statements.rollback.execute(self.connection) {
+                Err(Error::Sqlite(failure)) if failure.code == code::INTERRUPT => {
+                    self.roll_back_while_interrupted().map_err(|_| Error::Sqlite(failure))
+                }
+                done => done,
+            }
+        })?;
         self.transaction_state.owes_rollback.set(false);
         Ok(())
+    }
+
+    /// Rolls the open transaction back where an interrupt stops every statement, ROLLBACK too.
+    ///
+    /// `sqlite3_interrupt` lasts until all running statements have ended, and a read of the caller's may be one of
+    /// them. But SQLite rolls back by itself when it stops a statement that could write, and it stops each of these
+    /// before it does anything. Where the interrupt is over, they do no harm: inside a transaction BEGIN is refused,
+    /// and the pragma only reads. The pragma helps where BEGIN would have to be compiled again, which an interrupt
+    /// stops at white space.
+    fn roll_back_while_interrupted(&self) -> Result<(), Error> {
+        if !self.connection.is_autocommit() {
+            let _ = self.statements.begin.execute(self.connection);
+        }
+        if !self.connection.is_autocommit() {
+            let _ = execute_once(self.connection, "PRAGMA\"main\".\"journal_mode\";", &[]);
+        }
+        match self.connection.is_autocommit() {
+            true => Ok(()),
+            false => self.statements.rollback.execute(self.connection),
+        }
     }
 
     /// Opens a savepoint inside the open transaction, and answers its number.
@@ -202,9 +229,7 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        if self.has_debts() {
-            self.pay_debts()?;
-        }
+        self.settle_debts()?;
         let is_autocommit = self.connection.is_autocommit();
         if self.transaction_state.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
@@ -213,6 +238,14 @@ impl Store {
             return Ok(Boundary::Own);
         }
         Ok(Boundary::Joined(self.connection.txn_state()))
+    }
+
+    /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is open.
+    pub fn settle_debts(&self) -> Result<(), Error> {
+        match self.has_debts() {
+            true => self.pay_debts(),
+            false => Ok(()),
+        }
     }
 
     /// Whether a verb would take part in a transaction of the caller's.
