@@ -124,6 +124,7 @@ pub struct Api {
     pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
+    pub total_changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
     pub value_blob: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_void,
@@ -309,6 +310,12 @@ impl Connection {
     pub(crate) fn changes(self) -> i64 {
         // SAFETY: `db` is open.
         i64::from(unsafe { (self.api.changes)(self.db) })
+    }
+
+    /// Rows changed by all statements since the connection was opened.
+    pub(crate) fn total_changes(self) -> i64 {
+        // SAFETY: `db` is open.
+        i64::from(unsafe { (self.api.total_changes)(self.db) })
     }
 
     /// Runs `work` and puts the caller's `last_insert_rowid()` back.
