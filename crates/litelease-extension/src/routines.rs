@@ -138,6 +138,7 @@ impl Routines {
                 set_last_insert_rowid: transmute(self.set_last_insert_rowid),
                 step: transmute(self.step),
                 stmt_status: transmute(self.stmt_status),
+                total_changes: transmute(self.total_changes),
                 txn_state: transmute(self.txn_state),
                 user_data: transmute(self.user_data),
                 value_blob: transmute(self.value_blob),

@@ -293,7 +293,7 @@ impl Store {
         level: i64,
         work: impl FnOnce() -> Result<T, Error>,
     ) -> Result<T, Error> {
-        self.transaction_state.owes_synchronous.set(Some(self.connection.synchronous()?));
+        self.transaction_state.raised_from.set(Some(self.connection.synchronous()?));
         let done = match self.connection.set_synchronous(level) {
             Ok(()) => work(),
             Err(failure) => Err(Error::Sqlite(failure)),
@@ -307,10 +307,10 @@ impl Store {
     /// While a statement of the caller's that called us is interrupted, SQLite does nothing more, not even a
     /// rollback. Then this is still owed, and made up for at the next call or when the handle is given up.
     pub(crate) fn put_back_synchronous(&self) {
-        if let Some(level) = self.transaction_state.owes_synchronous.get()
-            && self.connection.set_synchronous(level).is_ok()
+        if let Some(level) = self.transaction_state.raised_from.take()
+            && self.connection.set_synchronous(level).is_err()
         {
-            self.transaction_state.owes_synchronous.set(None);
+            self.connection.change_debts(|debts| debts.synchronous = Some(level));
         }
     }
 

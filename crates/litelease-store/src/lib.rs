@@ -12,6 +12,7 @@ mod change;
 mod checkpoint;
 mod clock;
 mod closing;
+mod debts;
 mod definition;
 mod epoch;
 mod error;

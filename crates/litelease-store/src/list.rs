@@ -25,6 +25,7 @@ impl Store {
     /// never end.
     pub fn list(&self) -> Result<Vec<LeaseRow>, Error> {
         self.with_context("list leases", None, || {
+            self.settle_debts()?;
             self.verify()?;
             let mut statement = self.connection.prepare(LIST)?;
             let mut run = statement.run(&[])?;

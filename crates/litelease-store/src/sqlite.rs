@@ -124,6 +124,7 @@ pub struct Api {
     pub set_last_insert_rowid: unsafe extern "C" fn(*mut sqlite3, i64),
     pub step: unsafe extern "C" fn(*mut sqlite3_stmt) -> c_int,
     pub stmt_status: unsafe extern "C" fn(*mut sqlite3_stmt, c_int, c_int) -> c_int,
+    pub total_changes: unsafe extern "C" fn(*mut sqlite3) -> c_int,
     pub txn_state: unsafe extern "C" fn(*mut sqlite3, *const c_char) -> c_int,
     pub user_data: unsafe extern "C" fn(*mut sqlite3_context) -> *mut c_void,
     pub value_blob: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_void,
@@ -311,6 +312,12 @@ impl Connection {
         i64::from(unsafe { (self.api.changes)(self.db) })
     }
 
+    /// Rows changed by all statements since the connection was opened.
+    pub(crate) fn total_changes(self) -> i64 {
+        // SAFETY: `db` is open.
+        i64::from(unsafe { (self.api.total_changes)(self.db) })
+    }
+
     /// Runs `work` and puts the caller's `last_insert_rowid()` back.
     pub(crate) fn keeping_last_insert_rowid<T>(self, work: impl FnOnce() -> T) -> T {
         // SAFETY: `db` is open.
@@ -392,10 +399,10 @@ impl Connection {
 
     /// Sets `synchronous`, which is to be put back.
     ///
-    /// SQLite does it when it compiles this. There is no white space in it, because an interrupt is looked for
-    /// there and would leave the caller with another setting than before.
+    /// SQLite does it when it compiles this. An interrupt is looked for at white space and at the end of a text that
+    /// no semicolon ends, and would leave the caller with another setting than before.
     pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
-        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level}")).map(drop)
+        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};")).map(drop)
     }
 
     /// Compiles a statement that asks the rule.

@@ -149,7 +149,7 @@ impl Statements {
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             commit: CachedStatement::new("COMMIT"),
-            rollback: CachedStatement::new("ROLLBACK"),
+            rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
         }
     }

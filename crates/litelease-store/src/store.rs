@@ -172,6 +172,7 @@ impl Store {
         keep: impl Fn(LeaseInfo<&str>) -> T,
     ) -> Result<Option<T>, Error> {
         self.with_context("inspect", Some(name), || {
+            self.settle_debts()?;
             self.look(name, |row| Ok(rule::inspect(row, when.now_ms()).map(&keep)))
         })
     }
@@ -179,6 +180,7 @@ impl Store {
     /// The newest token of `name`, live or not. Needs no write lock.
     pub fn token(&self, name: &str) -> Result<Option<i64>, Error> {
         self.with_context("read the token of", Some(name), || {
+            self.settle_debts()?;
             self.look(name, |row| Ok(row.token()))
         })
     }

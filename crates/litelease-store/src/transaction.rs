@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 
+use crate::debts::{Debts, OpenTransaction};
 use crate::sqlite::{TxnState, code};
 use crate::statements::execute_once;
-use crate::{Error, Store};
+use crate::{Error, Failure, Store};
 
 /// The transaction that a change is made in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,21 +30,24 @@ impl Boundary {
 pub(crate) struct TransactionState {
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
     in_transaction: Cell<bool>,
-    /// Whether a transaction of ours is still open because its rollback failed.
-    owes_rollback: Cell<bool>,
     /// Whether the last transaction of ours got as far as its savepoint.
     has_savepoint: Cell<bool>,
     /// How many savepoints of ours are open.
     savepoints: Cell<u32>,
     /// The caller's `synchronous`, while it is raised.
-    pub(crate) owes_synchronous: Cell<Option<i64>>,
+    pub(crate) raised_from: Cell<Option<i64>>,
+    /// Whether the connection is about to close, so that no statement may be run.
+    is_closing: Cell<bool>,
 }
 
 /// Transactions and savepoints for callers who let the store own them.
 impl Store {
     /// Opens a transaction that holds the write lock (BEGIN IMMEDIATE).
     pub fn begin(&self) -> Result<(), Error> {
-        self.with_context("begin a transaction", None, || self.open_recorded(|| self.open()))?;
+        self.with_context("begin a transaction", None, || {
+            self.settle_debts()?;
+            self.open_recorded(|| self.open())
+        })?;
         self.transaction_state.in_transaction.set(true);
         Ok(())
     }
@@ -71,14 +75,56 @@ impl Store {
     pub fn rollback(&self) -> Result<(), Error> {
         self.transaction_state.in_transaction.set(false);
         self.batch.take();
-        self.transaction_state.owes_rollback.set(!self.connection.is_autocommit());
-        if !self.transaction_state.owes_rollback.get() {
+        if self.connection.is_autocommit() {
+            self.forget_open_transaction();
             return Ok(());
         }
-        // An interrupt can stop even a rollback. Then it is still owed, and nothing may join what is open.
-        self.with_context("roll back", None, || self.statements.rollback.execute(self.connection))?;
-        self.transaction_state.owes_rollback.set(false);
-        Ok(())
+        let rolled_back = self.with_context("roll back", None, || {
+            match self.statements.rollback.execute(self.connection) {
+                Err(Error::Sqlite(failure)) if failure.code == code::INTERRUPT => {
+                    self.roll_back_while_interrupted().map_err(|_| Error::Sqlite(failure))
+                }
+                done => done,
+            }
+        });
+        match rolled_back {
+            Ok(()) => self.forget_open_transaction(),
+            // It is still owed, and nothing may join what is open.
+            Err(_) => self.owe_rollback(),
+        }
+        rolled_back
+    }
+
+    /// Rolls the open transaction back where an interrupt stops every statement, ROLLBACK too.
+    ///
+    /// `sqlite3_interrupt` lasts until all running statements have ended, and a read of the caller's may be one of
+    /// them. But SQLite rolls back by itself when it stops a statement that could write, and it stops each of these
+    /// before it does anything. Where the interrupt is over, they do no harm: inside a transaction BEGIN is refused,
+    /// and the pragma only reads. The pragma helps where BEGIN would have to be compiled again, which an interrupt
+    /// stops at white space.
+    fn roll_back_while_interrupted(&self) -> Result<(), Error> {
+        if !self.connection.is_autocommit() {
+            let _ = self.statements.begin.execute(self.connection);
+        }
+        if !self.connection.is_autocommit() {
+            let _ = execute_once(self.connection, "PRAGMA\"main\".\"journal_mode\";", &[]);
+        }
+        match self.connection.is_autocommit() {
+            true => Ok(()),
+            false => self.statements.rollback.execute(self.connection),
+        }
+    }
+
+    fn owe_rollback(&self) {
+        let has_savepoint = self.transaction_state.has_savepoint.get();
+        let open = OpenTransaction { has_savepoint, changes: self.connection.total_changes() };
+        self.connection.change_debts(|debts| debts.open = debts.open.or(Some(open)));
+    }
+
+    fn forget_open_transaction(&self) {
+        if self.connection.debts().open.is_some() {
+            self.connection.change_debts(|debts| debts.open = None);
+        }
     }
 
     /// Opens a savepoint inside the open transaction, and answers its number.
@@ -133,48 +179,59 @@ impl Store {
     /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is tried again before
     /// the next verb.
     pub fn pay_debts_silently(&self) {
-        if self.has_debts() {
-            let _ = self.pay_debts();
+        if !self.transaction_state.is_closing.get() {
+            let _ = self.settle_debts();
         }
     }
 
-    /// Forgets what an interrupt has stopped: the connection is about to close, which undoes it too.
-    pub fn forget_debts(&self) {
-        self.transaction_state.owes_rollback.set(false);
-        self.transaction_state.owes_synchronous.set(None);
-    }
-
-    fn has_debts(&self) -> bool {
-        self.transaction_state.owes_rollback.get()
-            || self.transaction_state.owes_synchronous.get().is_some()
+    /// Leaves alone what an interrupt has stopped: the connection is about to close, which undoes it too. If the
+    /// close is refused, the next store makes up for it.
+    pub fn leave_debts(&self) {
+        self.transaction_state.is_closing.set(true);
     }
 
     /// Makes up for what an interrupt has stopped.
     fn pay_debts(&self) -> Result<(), Error> {
-        let settled =
-            if self.transaction_state.owes_rollback.get() { self.settle() } else { Ok(()) };
-        self.put_back_synchronous();
+        let debts = self.connection.debts();
+        let settled = debts.open.map_or(Ok(()), |open| self.settle(open));
+        if let Some(level) = debts.synchronous
+            && self.connection.set_synchronous(level).is_ok()
+        {
+            self.connection.change_debts(|debts| debts.synchronous = None);
+        }
         settled
     }
 
-    /// Pays the debt of a rollback that failed, if the transaction that is open now is still the one it was
-    /// meant for: then it has the savepoint that `open` has set.
+    /// Makes up for a rollback that failed, if the transaction that is open now is still the one it was meant for:
+    /// then it has the savepoint that `open` has set.
     ///
-    /// One that was interrupted even before its savepoint is taken for ours, and what the caller is doing now
-    /// is refused: they may have begun another one since.
-    pub(crate) fn settle(&self) -> Result<(), Error> {
+    /// If a statement of the caller's has written in it since, their rows are not rolled back for them: every verb
+    /// fails until they have done so. One that was interrupted even before its savepoint cannot be told from one
+    /// that the caller has begun since, so they get an error once.
+    fn settle(&self, open: OpenTransaction) -> Result<(), Error> {
         if self.connection.is_autocommit() {
-            self.transaction_state.owes_rollback.set(false);
+            self.forget_open_transaction();
             return Ok(());
         }
-        if !self.transaction_state.has_savepoint.get() {
+        let has_rows_of_caller = self.connection.total_changes() != open.changes;
+        if !open.has_savepoint {
+            if has_rows_of_caller {
+                self.forget_open_transaction();
+                return Err(left_open());
+            }
             self.rollback()?;
             return Err(Error::TransactionEnded);
         }
-        match self.at_savepoint("ROLLBACK TO", 0) {
+        let verb = if has_rows_of_caller { "RELEASE" } else { "ROLLBACK TO" };
+        match self.at_savepoint(verb, 0) {
+            Ok(()) if has_rows_of_caller => {
+                // It is what the transaction is known by.
+                self.at_savepoint("SAVEPOINT", 0)?;
+                Err(left_open())
+            }
             Ok(()) => self.rollback(),
             Err(Error::Sqlite(failure)) if failure.code == code::ERROR => {
-                self.transaction_state.owes_rollback.set(false);
+                self.forget_open_transaction();
                 Ok(())
             }
             Err(error) => Err(error),
@@ -202,9 +259,7 @@ impl Store {
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
-        if self.has_debts() {
-            self.pay_debts()?;
-        }
+        self.settle_debts()?;
         let is_autocommit = self.connection.is_autocommit();
         if self.transaction_state.in_transaction.get() && is_autocommit {
             return Err(Error::TransactionEnded);
@@ -213,6 +268,14 @@ impl Store {
             return Ok(Boundary::Own);
         }
         Ok(Boundary::Joined(self.connection.txn_state()))
+    }
+
+    /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is open.
+    pub fn settle_debts(&self) -> Result<(), Error> {
+        match self.connection.debts() == Debts::default() {
+            true => Ok(()),
+            false => self.pay_debts(),
+        }
     }
 
     /// Whether a verb would take part in a transaction of the caller's.
@@ -284,4 +347,10 @@ impl Store {
     pub(crate) fn lock(&self) -> Result<(), Error> {
         self.statements.lock.execute(self.connection).or_else(|error| self.explain(error))
     }
+}
+
+fn left_open() -> Error {
+    let message = "an earlier call was interrupted and could not roll back, and statements of yours have written in its \
+                   transaction since: run ROLLBACK, then do again what they did";
+    Error::Sqlite(Failure { code: code::INTERRUPT, message: message.into() })
 }

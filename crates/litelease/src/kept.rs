@@ -106,7 +106,7 @@ fn closing(db: *mut sqlite3) {
     let Some(Kept(kept)) = map(address).remove(&address) else { return };
     for leases in kept.into_iter().flatten() {
         // SQLite rolls back what is open, and statements cannot be run any more.
-        leases.store().forget_debts();
+        leases.store().leave_debts();
     }
 }
 

@@ -586,6 +586,7 @@ impl Leases {
 
     /// Returns the store, for a verb. Fails if the handle demands a transaction and none is open.
     pub(crate) fn verbs(&self) -> Result<&Store> {
+        lift(self.shared.store.settle_debts())?;
         match self.shared.kind {
             Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
             _ => Ok(&self.shared.store),

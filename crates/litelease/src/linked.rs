@@ -164,6 +164,7 @@ linked! {
     set_last_insert_rowid = sqlite3_set_last_insert_rowid(sqlite3, rowid: i64);
     step = sqlite3_step(sqlite3_stmt) -> c_int;
     stmt_status = sqlite3_stmt_status(sqlite3_stmt, counter: c_int, reset: c_int) -> c_int;
+    total_changes = sqlite3_total_changes(sqlite3) -> c_int;
     txn_state = sqlite3_txn_state(sqlite3, schema: *const c_char) -> c_int;
     user_data = sqlite3_user_data(sqlite3_context) -> *mut c_void;
     value_blob = sqlite3_value_blob(sqlite3_value) -> *const c_void;
