@@ -50,6 +50,24 @@ def test_a_hold_is_released_when_the_block_fails(db: Litelease) -> None:
     assert db.owner("books") is None
 
 
+def test_a_hold_is_over_as_soon_as_its_release_begins(db: Litelease) -> None:
+    # check() went on to pass for the rest of the ttl, also while a successor had a newer token.
+    with db.hold("books", ttl=30) as first:
+        first.check()
+    with db.hold("books", ttl=30) as second:
+        with pytest.raises(Lost, match="it was released"):
+            first.check()
+        db.conn.execute("BEGIN IMMEDIATE")  # so the release waits
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            releasing = threads.submit(second.release)
+            with pytest.raises(Lost, match="it was released"):
+                while not releasing.done():
+                    second.check()
+            assert not releasing.done()
+            db.conn.execute("ROLLBACK")
+    assert db.owner("books") is None
+
+
 def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:
     with db.hold("books", ttl=30) as first:
         with pytest.raises(TimeoutError, match=first.owner.split()[0]):
