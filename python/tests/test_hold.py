@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -13,13 +14,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import pytest
 
 import litelease
 
-from litelease import Acquired, Busy, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
+from litelease import Acquired, Busy, CommitUnknown, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
 
 
 @pytest.fixture
@@ -66,6 +67,36 @@ def test_a_hold_is_over_as_soon_as_its_release_begins(db: Litelease) -> None:
             assert not releasing.done()
             db.conn.execute("ROLLBACK")
     assert db.owner("books") is None
+
+
+class FailsAfterCommit(sqlite3.Connection):
+    """Tells once that a commit failed which was stored, as when the disk fails after the write."""
+
+    failures = 1
+
+    def cursor(self, *_: object) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().cursor(FailingCursor)
+
+
+class FailingCursor(sqlite3.Cursor):
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        done = super().execute(sql, *values)
+        if sql == "COMMIT" and FailsAfterCommit.failures:
+            FailsAfterCommit.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return done
+
+
+def test_a_claim_that_may_be_stored_is_given_back(db: Litelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody would renew or release it, so the next holder would wait for the whole ttl.
+    connect = sqlite3.connect
+    with monkeypatch.context() as patched:
+        patched.setattr(FailsAfterCommit, "failures", 1)
+        patched.setattr(sqlite3, "connect", functools.partial(connect, factory=FailsAfterCommit))
+        with pytest.raises(CommitUnknown, match="disk I/O error"):
+            db.hold("books", ttl=30)
+        assert FailsAfterCommit.failures == 0
+    assert db.token("books") == 1 and db.owner("books") is None
 
 
 def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:

@@ -17,7 +17,7 @@ from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
 from ._session import call, session_of
-from ._types import Acquired, Busy, InvalidTtl, LeaseInfo, LiteleaseError, Lost
+from ._types import Acquired, Busy, CommitUnknown, InvalidTtl, LeaseInfo, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
 _EXAMINE_EVERY = 0.25
@@ -55,6 +55,11 @@ class Held:
             self.due = start + ttl / 3
             self._kept = _keeper.Kept(path, self)
             self._kept.keep()
+        except CommitUnknown:
+            # It may be granted all the same, and nobody would renew or release it.
+            with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                self._give_back()
+            raise
         except (sqlite3.Error, LiteleaseError):
             raise  # nothing was granted
         except BaseException:
