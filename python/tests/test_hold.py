@@ -95,8 +95,12 @@ def test_a_claim_that_may_be_stored_is_given_back(db: Litelease, monkeypatch: py
         patched.setattr(sqlite3, "connect", functools.partial(connect, factory=FailsAfterCommit))
         with pytest.raises(CommitUnknown, match="disk I/O error"):
             db.hold("books", ttl=30)
-        assert FailsAfterCommit.failures == 0
-    assert db.token("books") == 1 and db.owner("books") is None
+        FailsAfterCommit.failures = 1
+        tracker = Tracker(db.conn.execute("PRAGMA database_list").fetchone()[2])
+        with pytest.raises(CommitUnknown, match="disk I/O error"):
+            tracker.lock_it("pages")
+    for name in ("books", "pages"):
+        assert db.token(name) == 1 and db.owner(name) is None
 
 
 def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:

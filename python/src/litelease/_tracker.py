@@ -15,7 +15,7 @@ from typing import Iterator
 from ._identity import LOCK, identity
 from ._keeper import file_of
 from ._leases import Litelease
-from ._types import Acquired, LiteleaseError, TrackerIsLockedError
+from ._types import Acquired, CommitUnknown, LiteleaseError, TrackerIsLockedError
 from ._wal import switch_to_wal
 
 _BUSY_TIMEOUT = 10.0
@@ -83,6 +83,8 @@ class Tracker:
         """Locks a name for the owner in ``taken``, which stays there while it may have it."""
         try:
             answer = self._open().claim(name, taken[0], expire)
+        except CommitUnknown:
+            raise  # it may be stored
         except (sqlite3.Error, LiteleaseError):
             taken.clear()  # nothing was stored
             raise
