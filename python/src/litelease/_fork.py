@@ -1,10 +1,10 @@
 """One rule for ``fork``: a connection that came with it is never used, closed or freed in the child.
 
-SQLite cannot share a connection with its parent. To close it rolls back in the parent's wal-index, which destroys the
-file, and waits for ever if a thread that does not exist in the child has its mutex. Python closes a connection when it
-frees it, at the end of the interpreter too. So all connections with a session are kept for as long as the child runs.
+SQLite cannot share a connection between processes. Closing it in the child rolls back in the wal-index that the parent
+is using, which destroys the file, or waits for ever for a mutex whose thread does not exist there. Python closes a
+connection when it frees it, also when the interpreter ends. So the child keeps every connection that has a session.
 
-What the keeper has locked at the fork would stay locked for the child's own connections, so a fork waits for it.
+Whatever the keeper has locked at the fork would stay locked for the child's own connections, so a fork waits for it.
 """
 
 from __future__ import annotations
