@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -13,13 +14,13 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import pytest
 
 import litelease
 
-from litelease import Acquired, Busy, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
+from litelease import Acquired, Busy, CommitUnknown, Litelease, LiteleaseError, Lost, Tracker, TrackerIsLockedError
 
 
 @pytest.fixture
@@ -48,6 +49,58 @@ def test_a_hold_is_released_when_the_block_fails(db: Litelease) -> None:
         with db.hold("books", ttl=30):
             raise ZeroDivisionError
     assert db.owner("books") is None
+
+
+def test_a_hold_is_over_as_soon_as_its_release_begins(db: Litelease) -> None:
+    # check() went on to pass for the rest of the ttl, also while a successor had a newer token.
+    with db.hold("books", ttl=30) as first:
+        first.check()
+    with db.hold("books", ttl=30) as second:
+        with pytest.raises(Lost, match="it was released"):
+            first.check()
+        db.conn.execute("BEGIN IMMEDIATE")  # so the release waits
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            releasing = threads.submit(second.release)
+            with pytest.raises(Lost, match="it was released"):
+                while not releasing.done():
+                    second.check()
+            assert not releasing.done()
+            db.conn.execute("ROLLBACK")
+    assert db.owner("books") is None
+
+
+class FailsAfterCommit(sqlite3.Connection):
+    """Tells once that a commit failed which was stored, as when the disk fails after the write."""
+
+    failures = 1
+
+    def cursor(self, *_: object) -> sqlite3.Cursor:  # type: ignore[override]
+        return super().cursor(FailingCursor)
+
+
+class FailingCursor(sqlite3.Cursor):
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        done = super().execute(sql, *values)
+        if sql == "COMMIT" and FailsAfterCommit.failures:
+            FailsAfterCommit.failures -= 1
+            raise sqlite3.OperationalError("disk I/O error")
+        return done
+
+
+def test_a_claim_that_may_be_stored_is_given_back(db: Litelease, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody would renew or release it, so the next holder would wait for the whole ttl.
+    connect = sqlite3.connect
+    with monkeypatch.context() as patched:
+        patched.setattr(FailsAfterCommit, "failures", 1)
+        patched.setattr(sqlite3, "connect", functools.partial(connect, factory=FailsAfterCommit))
+        with pytest.raises(CommitUnknown, match="disk I/O error"):
+            db.hold("books", ttl=30)
+        FailsAfterCommit.failures = 1
+        tracker = Tracker(db.conn.execute("PRAGMA database_list").fetchone()[2])
+        with pytest.raises(CommitUnknown, match="disk I/O error"):
+            tracker.lock_it("pages")
+    for name in ("books", "pages"):
+        assert db.token(name) == 1 and db.owner(name) is None
 
 
 def test_a_second_hold_waits_or_times_out(db: Litelease) -> None:

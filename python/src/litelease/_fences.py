@@ -169,8 +169,8 @@ class Gate:
         return self._file.admit(name, token)
 
     def close(self) -> None:
-        """Closes the file."""
-        self._file.conn.close()
+        """Closes the file. Does nothing in a forked child."""
+        self._file._session.close()
 
     def __enter__(self) -> Gate:
         return self

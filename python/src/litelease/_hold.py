@@ -17,7 +17,7 @@ from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
 from ._session import call, session_of
-from ._types import Acquired, Busy, InvalidTtl, LeaseInfo, LiteleaseError, Lost
+from ._types import Acquired, Busy, CommitUnknown, InvalidTtl, LeaseInfo, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
 _EXAMINE_EVERY = 0.25
@@ -48,13 +48,18 @@ class Held:
         self._ttl, self._margin = ttl, max(ttl / 10, 0.05)
         self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
         self._is_unique = not owner
-        self._may_be_granted = self._ended = False
+        self._may_be_granted = self._is_released = self._ended = False
         try:
             start = self._acquire(wait)
             self.trusted_until = start + ttl - self._margin
             self.due = start + ttl / 3
             self._kept = _keeper.Kept(path, self)
             self._kept.keep()
+        except CommitUnknown:
+            # It may be granted all the same, and nobody would renew or release it.
+            with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                self._give_back()
+            raise
         except (sqlite3.Error, LiteleaseError):
             raise  # nothing was granted
         except BaseException:
@@ -62,9 +67,11 @@ class Held:
             raise
 
     def check(self) -> None:
-        """Raises ``Lost`` once the lease can no longer be trusted."""
+        """Raises ``Lost`` once the lease can no longer be trusted, and as soon as its release has begun."""
         if os.getpid() != self._pid:
             raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
+        if self._is_released and not self._reasons:
+            raise Lost(self.name, "it was released")
         self.look(clock())
         if self._reasons:
             if self._kept is not None:
@@ -75,6 +82,7 @@ class Held:
         """Ends the hold. A lease that was lost is left alone."""
         if os.getpid() != self._pid or self._ended:
             return
+        self._is_released = True
         if self._kept is not None:
             self._kept.leave()
         if not self._reasons and not self.was_replaced():  # opening a file that was deleted would make it
@@ -143,6 +151,7 @@ class Held:
 
     def _give_back(self) -> None:
         """Releases what may have been granted, after an exception. What is not released ends by itself."""
+        self._is_released = True
         if self._kept is not None:
             self._kept.leave()
         if not self._may_be_granted or self._ended:

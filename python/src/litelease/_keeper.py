@@ -15,6 +15,7 @@ import warnings
 import weakref
 from typing import TYPE_CHECKING
 
+from . import _fork
 from ._leases import Litelease
 from ._session import start_thread
 from ._types import LeaseInfo, LiteleaseError, Rejected
@@ -34,7 +35,7 @@ def clock() -> float:
     return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
-def file_of(path: str) -> tuple[int, int] | None:
+def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
     """Returns which file a path leads to. Never opens it: closing it would drop SQLite's locks."""
     try:
         found = os.stat(path)
@@ -94,7 +95,8 @@ class Keeper:
             while self._runner is me:  # else two threads have started one each
                 batches = self._wait()
                 while batches:
-                    self._renew(*batches.popitem())  # and keeps none of them
+                    with _fork.held_off(self):
+                        self._renew(*batches.popitem())  # and keeps none of them
         finally:
             if self._runner is me:
                 self._running.clear()
@@ -107,14 +109,16 @@ class Keeper:
             for kept in list(self._kept):
                 held = kept.held()
                 if held is None:
-                    self._drop(kept)
+                    with _fork.held_off(self):
+                        self._drop(kept)
                 elif held.look(now):
                     holds.setdefault(kept.path, []).append(held)
                 else:
                     self._kept.pop(kept, None)
                     held.lost.set()
                 del held
-            self._close_idle(holds)
+            with _fork.held_off(self):
+                self._close_idle(holds)
             next_due = min((held.due for batch in holds.values() for held in batch), default=None)
             if next_due is not None and next_due <= now:
                 return {
@@ -185,12 +189,10 @@ _keeper = Keeper()
 
 
 def _begin_anew() -> None:
-    """In a forked child the thread is not there, and the locks may be held for ever."""
+    """In a forked child the thread is not there, and the holds are the parent's."""
     global _keeper
-    _left_behind.append(_keeper)  # its connections must not be closed here
     _keeper = Keeper()
 
 
-_left_behind: list[Keeper] = []
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew)

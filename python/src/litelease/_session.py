@@ -96,13 +96,23 @@ class Session:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.conn = connection
         self.turn = Mutex()
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         # What is owed. Of a transaction of ours, the steps of its beginning: that it is about to begin, that it has begun, and
         # that a savepoint tells it from others.
         self._own: list[object] = []
         self._savepoint: list[str] = []
         self._level: list[int] = []
         self._loading: list[bool] = []
+
+    @property
+    def is_inherited(self) -> bool:
+        """Checks whether the connection came with a fork: then it is not to be touched."""
+        return self._pid != os.getpid()
+
+    def close(self) -> None:
+        """Closes the connection, unless it came with a fork."""
+        if not self.is_inherited:
+            self.conn.close()
 
     @property
     def is_own(self) -> bool:
@@ -184,7 +194,7 @@ class Session:
     def settle(self) -> None:
         """Gives back what a verb has taken, in the right order. What SQLite refuses now stays owed: while it is
         interrupted and a statement of the caller's is still running, it does nothing, not even a rollback."""
-        if not self.owes:
+        if not self.owes or self.is_inherited:
             return
         with contextlib.suppress(sqlite3.Error):
             if self._savepoint:
@@ -263,7 +273,7 @@ class Call:
     def begin(self) -> None:
         """Waits for the call of another thread, pays what an earlier one owes, and refuses what cannot go well."""
         session = self._session
-        if session.pid != os.getpid():
+        if session.is_inherited:
             raise LiteleaseError(
                 "this process was forked since the connection was opened, and SQLite cannot share one with its parent: "
                 "open a new one in the child"
@@ -360,12 +370,3 @@ def session_of(connection: sqlite3.Connection) -> Session:
     finally:
         if taken:
             at_once(_finding.release, taken.clear)
-
-
-def _after_fork() -> None:
-    global _finding
-    _finding = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Iterator
 
 from ._identity import LOCK, identity
+from ._keeper import file_of
 from ._leases import Litelease
-from ._types import Acquired, LiteleaseError, TrackerIsLockedError
+from ._types import Acquired, CommitUnknown, LiteleaseError, TrackerIsLockedError
 from ._wal import switch_to_wal
 
 _BUSY_TIMEOUT = 10.0
@@ -82,6 +83,8 @@ class Tracker:
         """Locks a name for the owner in ``taken``, which stays there while it may have it."""
         try:
             answer = self._open().claim(name, taken[0], expire)
+        except CommitUnknown:
+            raise  # it may be stored
         except (sqlite3.Error, LiteleaseError):
             taken.clear()  # nothing was stored
             raise
@@ -105,7 +108,7 @@ class Tracker:
         """The file, which is made if it is missing. Each thread keeps it open for the next time, unless it was replaced
         or this is a forked process."""
         opened: _Opened | None = getattr(self._thread, "opened", None)
-        if opened is None or opened.place != _place(self.db_path):
+        if opened is None or opened.db._session.is_inherited or opened.place != file_of(self.db_path):
             opened = self._thread.opened = None
             opened = self._thread.opened = _Opened(self.db_path)
         return opened.db
@@ -120,17 +123,8 @@ class _Opened:
         self.db = Litelease(connection)
         switch_to_wal(connection, path)
         self.db.bootstrap()
-        self.place = _place(path)
+        self.place = file_of(path)
 
     def __del__(self) -> None:
         if hasattr(self, "db"):
-            self.db.conn.close()
-
-
-def _place(path: Path) -> tuple[int, int, int] | None:
-    """Which file is at a path, for which process."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_dev, found.st_ino, os.getpid()
+            self.db._session.close()

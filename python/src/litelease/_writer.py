@@ -21,7 +21,7 @@ import time
 from typing import Callable, Iterator
 
 from ._leases import Litelease
-from ._session import Mutex, Reentered, start_thread
+from ._session import Mutex, Reentered, session_of, start_thread
 from ._types import LiteleaseError, WriteLockTimeout
 from ._wal import switch_to_wal
 
@@ -69,12 +69,12 @@ class SingleWriter:
         self.timeout = timeout
         self._busy_timeout = busy_timeout
         self._conn = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
+        self._session = session_of(self._conn)
         if not self._conn.execute("PRAGMA database_list").fetchone()[2]:
             raise LiteleaseError("a database in memory has no other writers: a single writer needs a file")
         # One file has one lock, whichever way it is called.
         self.path = os.path.realpath(path)
         self.lock_path = os.fspath(lock_path) if lock_path is not None else f"{self.path}.lock"
-        self._pid = os.getpid()
         self._turn = Mutex()
         self._place = _Place(self.lock_path, self.path)
         # The boot in the file's row when it was last seen to be durably recorded.
@@ -90,13 +90,14 @@ class SingleWriter:
                 block.begin()
                 self._begin()
                 yield self._conn
-                if self._is_here() and not self._conn.in_transaction:
+                if self._session.is_inherited:
+                    return  # lock and transaction are the parent's
+                if not self._conn.in_transaction:
                     raise LiteleaseError(
                         "the transaction was ended inside the block, as executescript() and `with conn:` do it: what was "
                         "written before that is stored"
                     )
-                if self._is_here():
-                    self._conn.execute("COMMIT")
+                self._conn.execute("COMMIT")
             finally:
                 block.end()
         finally:
@@ -113,8 +114,8 @@ class SingleWriter:
         return _signed(self.lock_path)
 
     def close(self) -> None:
-        """Closes the connection."""
-        self._conn.close()
+        """Closes the connection. Does nothing in a forked child."""
+        self._session.close()
 
     def _set_up(self, synchronous: str) -> None:
         if self._conn.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
@@ -181,10 +182,6 @@ class SingleWriter:
             return None
         return row[0] if row else None
 
-    def _is_here(self) -> bool:
-        """Whether this is the process that opened it. A forked child shares its lock and transaction, and must end neither."""
-        return self._pid == os.getpid()
-
 
 class _Block:
     """What a writer has taken for one block: its turn among the threads, the lock, and a transaction.
@@ -200,7 +197,7 @@ class _Block:
     def begin(self) -> None:
         """Waits for the lock."""
         writer = self._writer
-        if not writer._is_here():
+        if writer._session.is_inherited:
             raise LiteleaseError("this process was forked since the writer was opened: open a new one in the child")
         deadline = time.monotonic() + writer.timeout
         try:
@@ -221,14 +218,14 @@ class _Block:
         if not writer._turn.is_held_by(self):
             return
         writer._place.give_up()
-        is_here = writer._is_here()
-        if is_here:
+        is_inherited = writer._session.is_inherited
+        if not is_inherited:
             with contextlib.suppress(sqlite3.Error):  # what was raised in the block matters more
                 if writer._conn.in_transaction:
                     writer._conn.execute("ROLLBACK")
         for file in self._files:
             if isinstance(file, io.FileIO):
-                if is_here:
+                if not is_inherited:
                     _unlock(file)
                 file.close()
         writer._turn.give_back(self)

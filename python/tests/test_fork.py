@@ -1,0 +1,133 @@
+"""What a forked child inherits does no harm: neither to its parent nor to itself."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+# A child is given some seconds, then it is taken for one that hangs.
+COMMON = """
+import os, signal, sqlite3, sys, threading, time, litelease
+
+def ends(child, seconds=10):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return status
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hangs"
+"""
+
+
+def run(script: str, *values: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", COMMON + script, *map(str, values)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SPILLS = """
+how, path = sys.argv[1:]
+row = "INSERT INTO notes VALUES (hex(randomblob(500)))"
+if how == "writer":
+    writer = litelease.SingleWriter(path)
+    with writer.write() as conn:
+        conn.execute("CREATE TABLE notes (text)")
+    block = writer.write()
+    conn = block.__enter__()
+else:
+    conn = sqlite3.connect(path, isolation_level=None)
+    conn.execute("PRAGMA journal_mode = WAL")
+    conn.execute("CREATE TABLE notes (text)")
+    db = litelease.Litelease(conn)
+    conn.execute("BEGIN IMMEDIATE")
+for _ in range(8000):
+    conn.execute(row)
+child = os.fork()
+if child == 0:
+    if how == "writer":
+        writer.close()
+    grandchild = os.fork()
+    if grandchild:
+        assert ends(grandchild) == 0
+    sys.exit(0)  # frees everything
+assert ends(child) == 0
+conn.execute(row)
+if how == "writer":
+    block.__exit__(None, None, None)
+else:
+    conn.execute("COMMIT")
+"""
+
+
+@pytest.mark.parametrize("how", ["writer", "caller's connection"])
+def test_a_child_that_ends_leaves_the_transaction_of_its_parent_whole(tmp_path: Path, how: str) -> None:
+    # The transaction is larger than the cache, so it is in the log already. A child that closed the connection rolled back
+    # in the memory that it shares with its parent, whose commit then destroyed the file.
+    run(SPILLS, how, tmp_path / "data.db")
+    conn = sqlite3.connect(tmp_path / "data.db")
+    assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert conn.execute("SELECT count(*) FROM notes").fetchone() == (8001,)
+
+
+TRACKERS = """
+tracker = litelease.Tracker(sys.argv[1])
+
+def work(name):
+    while True:
+        tracker.unlock_it(name, tracker.lock_it(name))
+
+for name in "abc":
+    threading.Thread(target=work, args=(name,), daemon=True).start()
+time.sleep(0.3)
+for _ in range(200):
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    status = ends(child)
+    assert status == 0, status
+os._exit(0)
+"""
+
+
+def test_a_fork_while_other_threads_use_a_tracker_does_not_hang(tmp_path: Path) -> None:
+    # Python frees what belongs to the other threads before the child runs. To close a connection there waits for its mutex,
+    # and the thread that has it does not exist.
+    run(TRACKERS, tmp_path / "locks.db")
+
+
+HOLDS = """
+path, mode = sys.argv[1:]
+conn = sqlite3.connect(path)
+conn.execute(f"PRAGMA journal_mode = {mode}")
+db = litelease.Litelease(conn)
+db.bootstrap()
+with db.hold("books", ttl=0.2) as held:
+    deadline = time.monotonic() + 3
+    while time.monotonic() < deadline:
+        child = os.fork()
+        if child == 0:
+            own = litelease.Litelease(sqlite3.connect(path, timeout=5))
+            own.claim("maps", "child", 30)
+            os._exit(0)
+        status = ends(child)
+        assert status == 0, status
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_what_the_keeper_does_at_a_fork_is_not_in_the_way_of_the_child(tmp_path: Path, mode: str) -> None:
+    # What the keeper had locked at the fork stayed locked in the child, where nobody unlocks it.
+    run(HOLDS, tmp_path / "data.db", mode)
