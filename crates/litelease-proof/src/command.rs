@@ -2,7 +2,7 @@
 //! Also what tests ask about any process.
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -49,6 +49,17 @@ impl Desk {
             .env_remove("LITELEASE_OWNER")
             .env_remove("LITELEASE_OWNERS")
             .env_remove("LITELEASE_TOKEN");
+        // A shell without job control starts `make test &` with these ignored, and children inherit that.
+        let reset = || {
+            // SAFETY: no pointers are involved.
+            unsafe {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                libc::signal(libc::SIGQUIT, libc::SIG_DFL);
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec only plain system calls are made.
+        unsafe { command.pre_exec(reset) };
     }
 
     /// Runs the command to its end.
