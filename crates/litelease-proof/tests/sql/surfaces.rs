@@ -174,7 +174,7 @@ elif isinstance(answer, (Released, str)):
     fn start(&self, file: &Path, program: &str) -> std::process::Output {
         let program = format!(
             "import sqlite3, sys
-from litelease import Acquired, Litelease, Released, Renewed
+from litelease import Acquired, LeaseInfo, Litelease, Released, Renewed
 db = Litelease(sqlite3.connect(sys.argv[1]))
 {program}"
         );
@@ -218,12 +218,14 @@ db.conn.{end}()"
     }
 
     fn renew(&self, file: &Path, lease: &str, owner: &str, token: i64) -> Option<i64> {
-        let call = format!("renew({lease:?}, {owner:?}, ttl_ms={TTL_MS}, token={token})");
+        let grant = format!("LeaseInfo({lease:?}, {owner:?}, {token}, 0)");
+        let call = format!("renew({grant}, ttl_ms={TTL_MS})");
         self.ask(file, &call).map(|token| token.parse().unwrap())
     }
 
     fn release(&self, file: &Path, lease: &str, owner: &str, token: i64) -> bool {
-        self.ask(file, &format!("release({lease:?}, {owner:?}, token={token})")).is_some()
+        let grant = format!("LeaseInfo({lease:?}, {owner:?}, {token}, 0)");
+        self.ask(file, &format!("release({grant})")).is_some()
     }
 
     fn owner(&self, file: &Path, lease: &str) -> Option<String> {
