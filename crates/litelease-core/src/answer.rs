@@ -1,4 +1,4 @@
-//! What a verb answers. "No" is an answer too: busy and rejected are no errors.
+//! The answers of the verbs. "No" is an answer: busy and rejected are no errors.
 //!
 //! The answers are generic over their text, so that the rule can borrow (`&str`) and a caller can keep
 //! (`String`, the default) without the cases being written twice.

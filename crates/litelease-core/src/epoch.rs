@@ -1,4 +1,4 @@
-//! What a file remembers beyond its rows, so that an accident to the file brings no token back.
+//! The epoch: what a file keeps besides its rows, so that no accident to the file brings a token back.
 //!
 //! A power cut may take commits that were acknowledged, and a backup may bring back an old file. Then rows
 //! no longer tell the newest token. The floor does: every new token is larger. Its upper bits count
@@ -119,7 +119,7 @@ impl Epoch {
         Ok(Epoch { floor: epoch.floor.max(floor), ..epoch })
     }
 
-    /// Whether the epoch of a token is not above the floor's: then a later epoch is above both.
+    /// Checks whether the epoch of a token is not above the floor's: then a later epoch is above both.
     ///
     /// ```
     /// # use litelease_core::Epoch;

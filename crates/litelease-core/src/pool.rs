@@ -1,6 +1,6 @@
 //! The rule of pools: numbered slots, each a lease with a token of its own.
 //!
-//! Whoever stores the slots frees those whose time is up before it asks for another one.
+//! The store frees expired slots before it asks for another one.
 
 use crate::{Refusal, Term};
 
@@ -43,7 +43,7 @@ pub struct PoolInfo {
     pub in_use: i64,
 }
 
-/// What a borrow depends on, once the slots whose time is up are free.
+/// The state of a pool that a borrow depends on, after expired slots were freed.
 ///
 /// ```
 /// # use litelease_core::{PoolInfo, PoolSnapshot};
@@ -61,7 +61,7 @@ pub struct PoolSnapshot {
 }
 
 impl SlotInfo {
-    /// Whether the slot is still the borrower's at `now_ms`.
+    /// Checks whether the slot is still the borrower's at `now_ms`.
     pub fn is_live(&self, now_ms: i64) -> bool {
         self.expires_at_ms > now_ms
     }

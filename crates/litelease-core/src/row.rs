@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::{LeaseInfo, Reason};
 
-/// What is stored under one name: nothing yet, or a state.
+/// The stored row of one name: nothing yet, or a state.
 ///
 /// ```
 /// # use litelease_core::{Row, State};
@@ -81,7 +81,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Who asks to renew, release or transfer: an owner, or exactly one of its grants.
+/// The claimant that asks to renew, release or transfer: an owner, or exactly one of its grants.
 ///
 /// ```
 /// # use litelease_core::Claimant;
@@ -257,7 +257,7 @@ impl<'a> State<'a> {
 }
 
 impl Claimant<'_> {
-    /// Whether this lease is the claimant's.
+    /// Checks whether this lease is the claimant's.
     #[inline]
     pub(crate) fn is(&self, lease: &LeaseInfo<&str>) -> bool {
         self.owner == lease.owner && self.token.is_none_or(|token| token == lease.token)

@@ -8,7 +8,7 @@ use crate::{
     ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult,
 };
 
-/// What a verb decided: the state to store, if any, and the answer to give once it is stored.
+/// The decision of a verb: the state to store, if any, and the answer to give once it is stored.
 ///
 /// ```
 /// # use litelease_core::{Claimant, Row, State, release};
@@ -322,7 +322,7 @@ fn grant<'a, 'q: 'a, A>(
     Ok(Step::write(State::owned(token, owner, term.until_ms()), answer(lease)))
 }
 
-/// Whether a token is the newest one of a name. This is the whole of a fence: it compares tokens and never
+/// Checks whether a token is the newest one of a name. This is the whole of a fence: it compares tokens and never
 /// looks at a clock.
 ///
 /// ```
@@ -336,8 +336,7 @@ pub fn is_newest(row: Row<'_>, token: i64) -> bool {
     row.token() == Some(token)
 }
 
-/// Whether a gate lets a token pass that has let none pass but `largest` and smaller ones, and whether it has
-/// to remember it.
+/// Decides whether a gate that has admitted up to `largest` admits `token`, and whether it must remember it.
 ///
 /// ```
 /// # use litelease_core::{AdmitResult, admit};

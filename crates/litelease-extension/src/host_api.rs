@@ -132,7 +132,7 @@ pub unsafe extern "C" fn litelease_host_epoch(
     }
 }
 
-/// Whether a token may be granted with this epoch, as far as can be told from the two alone: 1 or 0.
+/// Checks whether a token may be granted with this epoch, as far as can be told from the two alone: 1 or 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn litelease_host_epoch_covers(floor: i64, boot: i64, token: i64) -> c_int {
     catch_unwind(|| epoch_covers(Epoch { floor, boot }, token)).map_or(0, c_int::from)
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn litelease_host_identity(
     unsafe { give(made, out, size) }
 }
 
-/// Whether the process that an owner text names was the holder, and has provably ended: 1 or 0.
+/// Checks whether the process that an owner text names was the holder, and has provably ended: 1 or 0.
 ///
 /// # Safety
 /// The text must be valid.

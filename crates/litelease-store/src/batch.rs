@@ -41,9 +41,9 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// What the open batch remembers.
+/// Values that the open batch caches.
 pub(crate) struct BatchCache {
-    /// What is at risk in it.
+    /// The commit context of the batch.
     context: CommitContext,
     /// The pool that was used last.
     pool: Option<Known>,
@@ -78,7 +78,7 @@ impl Store {
         Ok(batch)
     }
 
-    /// What is at risk in the open batch, if there is one.
+    /// Returns the commit context of the open batch, if there is one.
     pub(crate) fn context_in_batch(&self) -> Option<CommitContext> {
         self.in_batch(|batch| batch.context)
     }
@@ -131,7 +131,7 @@ impl Store {
         Ok(digits.split_off(digits.len().saturating_sub(32)))
     }
 
-    /// What the batch knows of the newest token of any slot; otherwise what `read` finds.
+    /// Returns the cached newest token of any slot, or reads and caches it.
     pub(crate) fn newest_in_batch(
         &self,
         read: impl FnOnce() -> Result<i64, Error>,
@@ -147,7 +147,7 @@ impl Store {
         self.in_batch(|batch| batch.newest = newest);
     }
 
-    /// What the batch knows of the epoch; otherwise what `read` finds.
+    /// Returns the cached epoch, or reads and caches it.
     pub(crate) fn epoch_in_batch(
         &self,
         read: impl FnOnce() -> Result<Epoch, Error>,

@@ -19,7 +19,7 @@ thread_local! {
     static PRETENDED: Cell<Option<Boot>> = const { Cell::new(None) };
 }
 
-/// What processes that cannot tell boots apart remember: the epoch that each file was left at.
+/// The epoch of each file that this process has recorded, for systems without a boot id.
 static LEFT: Mutex<BTreeMap<String, i64>> = Mutex::new(BTreeMap::new());
 
 impl Boot {
@@ -41,7 +41,7 @@ impl Boot {
         matches!(self, Boot::Known(_))
     }
 
-    /// What a file's epoch of `boot` means, at this floor.
+    /// Interprets the stored `boot` of a file, at this floor.
     ///
     /// A process that cannot tell boots apart takes every epoch for another boot's, until it has left one of its
     /// own in the file: since then the machine was not off, whoever else has left one.

@@ -1,4 +1,4 @@
-//! What SQLite calls in us, made once for each SQLite library.
+//! The callbacks that SQLite calls, one set per SQLite library.
 
 use crate::present::{presented, presenting, refused};
 use crate::rule_fn::rule_fn;

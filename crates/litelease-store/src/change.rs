@@ -9,7 +9,7 @@ use crate::statements::{CachedStatement, execute_once, stored_row};
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
 
-/// What a verb may write.
+/// The kinds of change that a verb may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     /// A larger token. It must exceed the file's floor, and the file's epoch must cover it.

@@ -26,7 +26,7 @@ impl When {
     }
 }
 
-/// What the system clock says. The standard library says it too, in three times as many instructions, and each
+/// Reads the system clock. The standard library does it too, in three times as many instructions, and each
 /// verb asks once or twice.
 #[cfg(unix)]
 fn system_ms() -> i64 {

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sqlite::{Caller, Connection, destroy, sqlite3_context, sqlite3_value};
 
-/// What is to be undone on a connection.
+/// The work that is to be undone on a connection.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Debts {
     /// A transaction of ours that is still open because its rollback failed.
@@ -43,7 +43,7 @@ impl Drop for Entry {
 }
 
 impl Connection {
-    /// What is owed to this connection.
+    /// Returns what is to be undone on this connection.
     #[inline]
     pub(crate) fn debts(self) -> Debts {
         // Whoever has the connection now got it from the thread that made the debt, so sees what that has counted.

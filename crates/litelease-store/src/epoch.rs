@@ -18,7 +18,7 @@ use crate::{Error, Store};
 /// The `synchronous` at which no journal mode loses a commit: EXTRA.
 const EXTRA: i64 = 3;
 
-/// What a file knows of its epoch, for operators.
+/// The epoch of a file, for operators.
 ///
 /// ```
 /// # use litelease_store::{BootRecord, EpochInfo};
@@ -61,7 +61,7 @@ impl EpochInfo {
     }
 }
 
-/// What one store knows of the epoch of its file.
+/// The state of one store concerning the epoch of its file.
 #[derive(Default)]
 pub(crate) struct EpochState {
     /// Whether the file has a table that keeps its epoch, as of the last check of its schema.
@@ -339,7 +339,7 @@ impl Store {
         Ok(Epoch { boot: -epoch.boot, ..epoch })
     }
 
-    /// What is at risk in this transaction.
+    /// Returns the commit context of this transaction.
     ///
     /// In a file that has no epoch because nothing was ever at risk, every grant asks: the caller may have changed
     /// the pragmas. That is little next to the sync that such a grant waits for.
@@ -355,7 +355,7 @@ impl Store {
         })
     }
 
-    /// Whether a power cut can take commits that this connection has acknowledged.
+    /// Checks whether a power cut can take commits that this connection has acknowledged.
     fn may_lose_commits(&self) -> Result<bool, Error> {
         if self.connection.boot() == 0 {
             return Ok(false);
@@ -370,7 +370,7 @@ impl Store {
     }
 }
 
-/// Whether commits made like this survive a power cut.
+/// Checks whether commits made like this survive a power cut.
 ///
 /// The combinations are those that simulated power cuts took nothing from; docs/durability.md has the table. What
 /// is not known to be safe counts as weak.

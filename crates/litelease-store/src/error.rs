@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what, where and what to do.
+//! Errors: each says what went wrong, where, and what to do.
 
 use std::fmt;
 
@@ -247,7 +247,7 @@ impl Error {
 }
 
 impl Failure {
-    /// Whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
+    /// Checks whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
     /// the disk, nobody can say what was stored.
     pub(crate) fn means_nothing_stored(&self) -> bool {
         use code::*;

@@ -17,7 +17,7 @@ impl Store {
         Some(self.connection.filename()).filter(|path| !path.is_empty())
     }
 
-    /// Whether a transaction is open on the connection, or a statement that keeps one.
+    /// Checks whether a transaction is open on the connection, or a statement that keeps one.
     pub fn is_in_transaction(&self) -> bool {
         !self.connection.is_autocommit() || self.connection.txn_state_anywhere() != TxnState::None
     }

@@ -1,4 +1,4 @@
-//! What grants of names and of slots have in common: the epoch that must cover their token, and the check that they
+//! The common part of grants of names and of slots: the epoch that must cover their token, and the check that they
 //! have not expired by the time they are stored.
 
 use litelease_core::{Epoch, LeaseInfo};

@@ -21,7 +21,7 @@ use crate::statements::{
     CONFIRM_EPOCH, EPOCH_RECORD, FORGET_EPOCH, JOURNAL_MODE, KEEP_EPOCH, LOCK,
 };
 
-/// What a host asks the rule about a row that it has loaded.
+/// A host's question to the rule about a row that it has loaded.
 #[allow(missing_docs)]
 pub struct Question<'a> {
     pub verb: Verb<'a>,
@@ -65,7 +65,7 @@ pub enum Verb<'a> {
     },
 }
 
-/// What the rule answers, without its texts: the host knows them.
+/// The rule's answer, without its texts: the host knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The verb did what it says.
@@ -156,7 +156,7 @@ fn short<'a, A>(step: Step<'a, A>, outcome: impl FnOnce(A) -> Outcome) -> Decisi
 /// [`has_ended`] in SQL.
 pub use litelease_core::{has_ended, purge_limit, raise};
 
-/// What a host asks about the epoch of a file.
+/// A host's question about the epoch of a file.
 #[allow(missing_docs)]
 pub struct EpochQuestion<'a> {
     pub wish: Wish,
@@ -171,7 +171,7 @@ pub struct EpochQuestion<'a> {
     pub is_own: bool,
 }
 
-/// What an epoch is wanted for.
+/// The purpose of an epoch that a host asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// To grant this token.
@@ -243,7 +243,7 @@ pub fn tells_boots_apart() -> bool {
 /// What is said where a token must be given.
 pub use crate::error::LARGEST_TOKEN_NEEDED;
 
-/// Whether a token may be granted with this epoch, as far as can be told from the two alone. If not, [`epoch`] knows.
+/// Checks whether a token may be granted with this epoch, as far as can be told from the two alone. If not, [`epoch`] knows.
 ///
 /// ```
 /// # use litelease_core::Epoch;

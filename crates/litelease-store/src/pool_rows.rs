@@ -155,7 +155,7 @@ pub(crate) struct PoolStatements {
 }
 
 impl PoolStatements {
-    /// Whether the statement that every verb on pools runs first was compiled.
+    /// Checks whether the statement that every verb on pools runs first was compiled.
     pub(crate) fn know_schema(&self) -> bool {
         self.find.is_compiled()
     }
@@ -372,7 +372,7 @@ impl Store {
         self.count(pool, PoolRow { used: pool.used - pool.over, over: 0, ..*pool })
     }
 
-    /// What the rule needs to know of a pool that was swept.
+    /// Returns the snapshot of a pool that the rule needs, after expired slots were freed.
     pub(crate) fn pool_snapshot(&self, pool: &PoolRow) -> Result<PoolSnapshot, Error> {
         let lowest = self.statements.pools.lowest_free.with(self.connection, |statement| {
             first_number(statement, &[Value::Integer(pool.number)])

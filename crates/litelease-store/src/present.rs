@@ -1,4 +1,4 @@
-//! What a connection has presented: the tokens that its writes to guarded tables are judged by.
+//! The tokens that a connection has presented for its writes to guarded tables.
 //!
 //! The tokens are kept with the connection, in memory. The triggers ask for them by `litelease_presented(name)`
 //! and compare for themselves, in the file that they are in: a function that did the comparing would look

@@ -9,7 +9,7 @@ use crate::{Error, Store, When};
 /// `litelease_core::has_ended` as a condition of SQL, with the limit as `?1`.
 pub(crate) const ENDED: &str = "coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
 
-/// What a purge is about to delete.
+/// The rows that a purge is about to delete.
 #[derive(Default)]
 struct Ended {
     rows: i64,

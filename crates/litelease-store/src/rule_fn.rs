@@ -16,7 +16,7 @@ use crate::sqlite::{Api, CallSlot, Run, Statement, Value, sqlite3_context, sqlit
 use crate::statements::stored_state;
 use crate::{Error, Failure};
 
-/// What the rule is asked about: the columns of the row, and what else decides.
+/// The columns of the row that the rule is asked about, and what else decides.
 pub(crate) struct Columns<'a> {
     /// What owner, token and expiry mean; `None` where they mean nothing.
     pub(crate) state: Option<State<'a>>,
@@ -44,7 +44,7 @@ pub(crate) struct Ran<'q, T> {
     pub(crate) ended: Result<(), Failure>,
 }
 
-/// What to store.
+/// The state to store, and when.
 #[derive(Clone, Copy)]
 struct Write<'q> {
     state: State<'q>,

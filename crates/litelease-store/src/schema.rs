@@ -55,7 +55,7 @@ pub(crate) const RESOURCES: Table = Table {
 )",
 };
 
-/// What belongs to the file as a whole, in one row: the epoch, as `litelease_core::Epoch` has it. It is made by
+/// The table of what belongs to the file as a whole, in one row: the epoch, as `litelease_core::Epoch` has it. It is made by
 /// the first call that needs it; a file without it has floor 0 and no boot.
 pub(crate) const META: Table = Table {
     name: "litelease_meta",
@@ -187,7 +187,7 @@ pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error>
     execute_once(connection, &table.create(), &[])
 }
 
-/// Whether the table exists. One that is there but is not ours is an error.
+/// Checks whether the table exists. One that is there but is not ours is an error.
 pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Error> {
     if !entry_is_ours(connection, table)? {
         return Ok(false);

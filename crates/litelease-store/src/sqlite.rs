@@ -178,7 +178,7 @@ const SQLITE_DIRECTONLY: c_int = 0x8_0000;
 const SQLITE_INNOCUOUS: c_int = 0x20_0000;
 const MAIN: &CStr = c"main";
 
-/// Who may call a function of ours.
+/// The callers that a function of ours accepts.
 #[derive(Clone, Copy)]
 pub enum Caller {
     /// A statement of the application.
@@ -280,7 +280,7 @@ impl Connection {
         (self.db, self.api)
     }
 
-    /// Whether no transaction is open.
+    /// Checks whether no transaction is open.
     #[inline]
     pub(crate) fn is_autocommit(self) -> bool {
         // SAFETY: `db` is open, by the promise of `from_raw`; so it is for every call below.
@@ -333,7 +333,7 @@ impl Connection {
         self.copy_text(self.path())
     }
 
-    /// Whether the main database is in a file.
+    /// Checks whether the main database is in a file.
     pub(crate) fn has_file(self) -> bool {
         let path = self.path();
         // SAFETY: what is not null is a C string.
@@ -378,7 +378,7 @@ impl Connection {
         }
     }
 
-    /// Whether a query answers 1.
+    /// Checks whether a query answers 1.
     pub fn answers_one(self, sql: &str) -> Result<bool, Failure> {
         let statement = self.prepare(sql)?;
         Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
@@ -479,7 +479,7 @@ impl Connection {
         if rc == code::OK { Ok(()) } else { Err(self.failure(rc)) }
     }
 
-    /// What SQLite says about the call that just failed with `rc`.
+    /// Returns SQLite's message about the call that just failed with `rc`.
     fn failure(self, rc: c_int) -> Failure {
         // SAFETY: `db` is open.
         let (extended, message) =
@@ -505,7 +505,7 @@ impl Statement {
         Run::of(self, values)
     }
 
-    /// Whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    /// Checks whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
     #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.verified.get() != Some(self.compilations())

@@ -156,7 +156,7 @@ impl Statements {
 }
 
 impl Statements {
-    /// Whether a statement was compiled for which SQLite had to read the schema.
+    /// Checks whether a statement was compiled for which SQLite had to read the schema.
     pub(crate) fn know_schema(&self) -> bool {
         let Statements { load, fenced, prolong, free, update, insert, epoch, lock, .. } = self;
         let granting = [update, insert].map(|form| [&form.plain, &form.with_epoch]);

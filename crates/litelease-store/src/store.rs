@@ -24,7 +24,7 @@ pub struct Store {
     pub(crate) statements: Statements,
     pub(crate) epoch_state: EpochState,
     pub(crate) transaction_state: TransactionState,
-    /// What the open batch remembers, if one is open.
+    /// The open batch, if there is one.
     pub(crate) batch: RefCell<Option<BatchCache>>,
 }
 
@@ -47,7 +47,7 @@ impl Store {
         }
     }
 
-    /// Whether this store has statements that are worth keeping, compiled against a schema that SQLite has read.
+    /// Checks whether this store has statements that are worth keeping, compiled against a schema that SQLite has read.
     pub fn has_statements(&self) -> bool {
         self.statements.know_schema()
     }

@@ -1,4 +1,4 @@
-//! What a table is like, as far as guarding it depends on that.
+//! Table introspection for guards.
 
 use crate::schema::word_by_word;
 use crate::sqlite::{Connection, Value, code};
@@ -63,7 +63,7 @@ impl TableInfo {
         Ok(TableInfo { table: name, key, columns })
     }
 
-    /// Whether there is a table of this name. A view writes to tables that have guards of their own.
+    /// Checks whether there is a table of this name. A view writes to tables that have guards of their own.
     pub(crate) fn exists(connection: Connection, table: &str) -> Result<bool, Error> {
         Ok(entry(connection, table)?.is_some_and(|(_, kind, _)| kind == "table"))
     }
@@ -232,7 +232,7 @@ fn key(connection: Connection, table: &str, columns: &[Column]) -> Result<Key, F
     Ok(Key::Columns(parts))
 }
 
-/// Whether a column of a declared type stores an integer as an integer. The rules are SQLite's.
+/// Checks whether a column of a declared type stores an integer as an integer. The rules are SQLite's.
 fn keeps_integers(declared: &str) -> bool {
     let declared = declared.to_uppercase();
     let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
@@ -245,7 +245,7 @@ fn keeps_integers(declared: &str) -> bool {
     }
 }
 
-/// Whether a trigger writes to the table. One that hides it behind a comment is not seen here; what it updates or
+/// Checks whether a trigger writes to the table. One that hides it behind a comment is not seen here; what it updates or
 /// deletes is refused by the guard when it runs.
 fn changes(trigger: &str, table: &str) -> bool {
     let words: Vec<&str> = word_by_word(trigger).collect();
@@ -263,7 +263,7 @@ fn changes(trigger: &str, table: &str) -> bool {
     })
 }
 
-/// Whether a word of SQL names a table or column. One with a quote inside is taken for it by its first half.
+/// Checks whether a word of SQL names a table or column. One with a quote inside is taken for it by its first half.
 fn means(word: &str, name: &str) -> bool {
     let inner = word.trim_matches(['"', '\'', '`', '[', ']']);
     if inner.len() == word.len() && ["OF", "ON"].iter().any(|key| word.eq_ignore_ascii_case(key)) {

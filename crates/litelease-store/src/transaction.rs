@@ -1,4 +1,4 @@
-//! Who owns the transaction: a verb's own, or the caller's, which is joined and never ended.
+//! Transactions: a verb's own, or the caller's, which is joined and never ended.
 
 use std::cell::Cell;
 
@@ -17,7 +17,7 @@ pub(crate) enum Boundary {
 }
 
 impl Boundary {
-    /// Whether looking before asking for the write lock does no harm. In a transaction that has not read
+    /// Checks whether looking before asking for the write lock does no harm. In a transaction that has not read
     /// yet it would: reading takes a snapshot, and upgrading that fails at once where asking for the write
     /// lock first would have waited for the caller's busy timeout.
     pub(crate) fn may_look_first(self) -> bool {
@@ -25,7 +25,7 @@ impl Boundary {
     }
 }
 
-/// What one store knows of the transactions that it has opened.
+/// The state of the transactions that one store has opened.
 #[derive(Default)]
 pub(crate) struct TransactionState {
     /// Whether a transaction that [`begin`](Store::begin) opened has not been ended by us yet.
@@ -254,7 +254,7 @@ impl Store {
         }
     }
 
-    /// Whose transaction a call is in.
+    /// Finds out whose transaction a call is in.
     ///
     /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
     /// own. What was meant for a transaction of ours must not be stored without it then.
@@ -278,7 +278,7 @@ impl Store {
         }
     }
 
-    /// Whether a verb would take part in a transaction of the caller's.
+    /// Checks whether a verb would take part in a transaction of the caller's.
     pub fn joins_transaction(&self) -> bool {
         !self.connection.is_autocommit() || self.is_inside_write()
     }

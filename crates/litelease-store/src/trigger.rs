@@ -10,7 +10,7 @@ use crate::definition::is_same;
 use crate::error::Short;
 use crate::schema::word_by_word;
 
-/// What a guard demands of a write.
+/// The demand of a guard on a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Demand {
     /// The name whose newest token must be presented.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use crate::{Value, When};
 
-/// What an argument is called and what it must be.
+/// The name and type of an argument.
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,

@@ -18,7 +18,7 @@ use crate::sql::tables::TABLES;
 /// The most arguments that any of the functions takes.
 const MOST: usize = 6;
 
-/// What SQLite keeps with a registered function.
+/// The data that SQLite keeps with a registered function.
 struct Registered {
     function: &'static Function,
     shared: Rc<Shared>,

@@ -18,7 +18,7 @@ pub(crate) struct Function {
     pub(crate) run: fn(&Store, &Arguments<'_>) -> Result<Answer, Error>,
 }
 
-/// What a function does to the database. One that writes may be called by a statement of the application
+/// The effect of a function on the database. One that writes may be called by a statement of the application
 /// only, never by a view, trigger or generated column of a file that somebody else could have made.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Writes {
@@ -26,7 +26,7 @@ pub(crate) enum Writes {
     No,
 }
 
-/// What a function answers.
+/// The answer of a function.
 pub(crate) enum Answer {
     Null,
     Integer(i64),

@@ -1,4 +1,4 @@
-//! What the functions of one connection share: its store, with the statements it has compiled.
+//! The state that the functions of one connection share: its store, with the statements it has compiled.
 //!
 //! SQLite refuses to close a connection that has statements left, so somebody must drop them in time. SQLite
 //! disconnects virtual tables before it looks, so the table-valued functions do it.

@@ -39,7 +39,7 @@ const MOST: usize = 2;
 const FIRST_PLACE: usize = MOST;
 const PLACE_BITS: usize = 4;
 
-/// What was given as an argument.
+/// The value of an argument.
 pub(crate) enum Given<'a> {
     Nothing,
     Value(Value<'a>),
@@ -47,7 +47,7 @@ pub(crate) enum Given<'a> {
     BadText,
 }
 
-/// What SQLite keeps with a registered table.
+/// The data that SQLite keeps with a registered table.
 struct Registered {
     function: &'static TableFunction,
     shared: Rc<Shared>,
