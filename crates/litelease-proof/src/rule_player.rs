@@ -263,6 +263,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
         }))
     }
 }
