@@ -48,6 +48,6 @@ pub use list::LeaseRow;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
-    destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,
+    destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

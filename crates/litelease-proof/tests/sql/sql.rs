@@ -310,6 +310,43 @@ fn the_table_of_leases_tells_how_each_stands() {
 }
 
 #[test]
+fn the_table_of_leases_reads_only_the_rows_that_are_asked_for() {
+    let conn = memory();
+    for name in ["b", "c/1", "c/2", "d"] {
+        conn.query_row("SELECT litelease_claim(?1, 'a', 30000)", [name], |_| Ok(())).unwrap();
+    }
+    // Two rows that nobody can read, one at each end.
+    conn.execute_batch(
+        "PRAGMA ignore_check_constraints = ON;
+         INSERT INTO litelease_resources VALUES ('a', 'x', 1, 'soon', 0, 0), ('e', 'x', 1, 'soon', 0, 0)",
+    )
+    .unwrap();
+    let names = |condition: &str| {
+        let sql = format!("SELECT name FROM litelease_leases WHERE {condition}");
+        let mut statement = conn.prepare(&sql).unwrap();
+        let names = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        names.collect::<Result<Vec<_>, _>>()
+    };
+    assert_eq!(names("name >= 'c/' AND name < 'c0'").unwrap(), ["c/1", "c/2"]);
+    assert_eq!(names("name = 'd'").unwrap(), ["d"]);
+    assert_eq!(names("name >= 'b' AND name <= 'd' ORDER BY name LIMIT 4").unwrap().len(), 4);
+    assert_eq!(
+        names("name BETWEEN 'b' AND 'd' ORDER BY name DESC").unwrap(),
+        ["d", "c/2", "c/1", "b"]
+    );
+    assert_eq!(names("name IN ('d', 'b')").unwrap(), ["b", "d"]);
+    for condition in ["TRUE", "name <= 'b'", "name = 'A' COLLATE NOCASE", "name > 5"] {
+        assert!(names(condition).is_err(), "{condition}");
+    }
+    // Without those two, any comparison finds what it finds in a table.
+    conn.execute_batch("DELETE FROM litelease_resources WHERE name IN ('a', 'e')").unwrap();
+    assert_eq!(names("name = 'B' COLLATE NOCASE").unwrap(), ["b"]);
+    assert_eq!(names("name > 5 AND name >= 'c' AND name >= 'c/2'").unwrap(), ["c/2", "d"]);
+    assert_eq!(names("name LIKE 'C/%'").unwrap(), ["c/1", "c/2"]);
+    assert_eq!(names("name = NULL").unwrap(), [""; 0]);
+}
+
+#[test]
 fn odd_text_comes_back_as_it_was() {
     let conn = memory();
     for text in ["", " ", "a'b\"c", "nul\0byte", "🦀", "cafe\u{301}", &"x".repeat(1 << 20)] {
