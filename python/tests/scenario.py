@@ -99,7 +99,7 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["before"] = asked.pop(0)
     elif verb not in ("begin", "commit", "rollback"):
         found["name"] = asked.pop(0)
-    if verb in ("claim", "renew", "release", "transfer"):
+    if verb in ("claim", "ensure", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
     if verb in ("borrow", "return", "renew slot"):
         found["lease"] = asked.pop(0)

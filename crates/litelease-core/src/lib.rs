@@ -36,6 +36,6 @@ pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
-    Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,
-    purge_limit, raise, raise_name, release, renew, transfer,
+    Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
+    is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };

@@ -182,6 +182,7 @@ pub fn perform(
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
+        Action::Ensure { name, owner, .. } => leases.at(now_ms).ensure(name, owner, ttl)?.to_text(),
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),

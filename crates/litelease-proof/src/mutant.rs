@@ -31,6 +31,17 @@ pub trait Rules {
         rule::claim_from_dead(row, owner, term, floor, dead)
     }
 
+    /// As [`rule::ensure`].
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::ensure(row, owner, term, floor)
+    }
+
     /// As [`rule::renew`].
     fn renew<'a, 'q: 'a>(
         &self,
@@ -336,6 +347,68 @@ impl Rules for TakeoverKeepsToken {
                 Ok(Step { write, answer: ClaimResult::Acquired(lease) })
             }
             _ => Ok(right),
+        }
+    }
+}
+
+/// An ensure renews whichever lease is live, also a stranger's.
+pub struct EnsureRenewsAnyones;
+
+impl Rules for EnsureRenewsAnyones {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        match row.live(term.now_ms()) {
+            Some(mut lease) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
+                let until_ms = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(owner), until_ms);
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            None => rule::ensure(row, owner, term, floor),
+        }
+    }
+}
+
+/// An ensure grants its own lease anew, under another token.
+pub struct EnsureRaisesToken;
+
+impl Rules for EnsureRaisesToken {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let own = Claimant { owner, token: row.token() };
+        rule::claim_from_dead(row, owner, term, floor, own)
+    }
+}
+
+/// An ensure shortens a lease that would last longer.
+pub struct EnsureShortens;
+
+impl Rules for EnsureShortens {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::ensure(row, owner, term, floor)?;
+        match right.answer {
+            ClaimResult::Acquired(mut lease) => {
+                lease.lease_expires_at_ms = term.until_ms();
+                let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            ClaimResult::Busy(_) => Ok(right),
         }
     }
 }

@@ -106,6 +106,10 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.break_lease(row, now_ms, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ensure { owner, ttl_ms, .. } => {
+                let step = self.rules.ensure(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),

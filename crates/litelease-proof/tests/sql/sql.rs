@@ -54,6 +54,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
+            "litelease_ensure/3 direct only",
+            "litelease_ensure/4 direct only",
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
@@ -101,6 +103,21 @@ fn the_list_of_functions_is_pinned() {
         )
         .unwrap();
     assert_eq!(modules, 5);
+}
+
+/// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:
+/// so a SELECT that claims was granted its lease unseen, and then told that somebody has it.
+#[test]
+fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
+    let conn = memory();
+    let twice = |sql: &str| -> [Option<i64>; 2] {
+        let mut statement = conn.prepare(sql).unwrap();
+        [(); 2].map(|()| statement.query_row([], |row| row.get(0)).unwrap())
+    };
+    assert_eq!(twice("SELECT litelease_claim('x', 'a', 60000)"), [Some(1), None]);
+    assert_eq!(twice("SELECT litelease_ensure('x', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'b', 60000)"), [None, None]);
 }
 
 #[test]
@@ -185,6 +202,8 @@ fn a_whole_real_is_an_integer_up_to_what_a_real_can_tell_apart() {
         "litelease_claim('y', 'a', ?1)",
         "litelease_claim('y', 'a', 50, ?1)",
         "litelease_claim('y', 'a', 50, 100, ?1)",
+        "litelease_ensure('y', 'a', ?1)",
+        "litelease_ensure('y', 'a', 50, ?1)",
         "litelease_renew('x', 'a', ?1)",
         "litelease_renew('x', 'a', 50, ?1)",
         "litelease_renew('x', 'a', 50, 100, ?1)",

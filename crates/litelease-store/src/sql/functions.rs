@@ -313,6 +313,19 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
     },
     Function {
+        name: "litelease_ensure",
+        arguments: &[NAME, OWNER, TTL, NOW],
+        required: 3,
+        kind: Writes::Yes,
+        run: |store, given| {
+            let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
+            store.ensure(name, owner, ttl_ms, given.when(3), |answer| match answer {
+                ClaimResult::Acquired(lease) => Answer::Integer(lease.token),
+                ClaimResult::Busy(_) => Answer::Null,
+            })
+        },
+    },
+    Function {
         name: "litelease_owner",
         arguments: &[NAME, NOW],
         required: 1,
