@@ -54,6 +54,7 @@ pub enum Action {
     RenewSlot { pool: String, lease: String, ttl_ms: i64 },
     DeletePool { pool: String },
     Slots { pool: String },
+    Keep { pool: String, lease: String },
 }
 
 /// A line that is not of the grammar.
@@ -202,6 +203,7 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             lease: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
