@@ -215,6 +215,10 @@ fn perform_on_pools(
         Action::RenewSlot { pool, lease, .. } => {
             play::slot(pools.at(now_ms).renew(pool, &uuid(lent, lease), ttl)?)
         }
+        Action::Keep { pool, lease } => {
+            let kept = pools.at(now_ms).keep(pool, &uuid(lent, lease))?;
+            if kept { "kept".into() } else { "none".into() }
+        }
         Action::DeletePool { pool } => {
             if pools.delete(pool)? {
                 "deleted".into()

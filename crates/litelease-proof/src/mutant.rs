@@ -100,6 +100,11 @@ pub trait Rules {
         rule::renew_slot(slot, term)
     }
 
+    /// As [`rule::keep_slot`].
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms)
+    }
+
     /// As [`SlotInfo::is_live`].
     fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
         slot.is_live(now_ms)
@@ -508,5 +513,23 @@ pub struct DeleteForgets;
 impl Rules for DeleteForgets {
     fn floor_after_pool(&self, _newest: i64) -> i64 {
         0
+    }
+}
+
+/// A slot that is kept expires all the same.
+pub struct KeptSlotExpires;
+
+impl Rules for KeptSlotExpires {
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms).map(|_| slot)
+    }
+}
+
+/// Keeping a slot that is over revives it.
+pub struct KeepRevives;
+
+impl Rules for KeepRevives {
+    fn keep_slot(&self, slot: SlotInfo, _now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, i64::MIN)
     }
 }

@@ -55,6 +55,7 @@ pub enum Action {
     DeletePool { pool: String },
     Slots { pool: String },
     Ensure { name: String, owner: String, ttl_ms: i64 },
+    Keep { pool: String, lease: String },
 }
 
 /// A line that is not of the grammar.
@@ -203,6 +204,7 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             lease: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::ToSql;
 use litelease::rusqlite::{self, Connection, OptionalExtension};
-use litelease::{PoolInfo, SlotInfo};
+use litelease::{KEPT, PoolInfo, SlotInfo};
 use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
@@ -192,6 +192,9 @@ impl SqlPlayer {
                     None => "none".into(),
                 }
             }
+            Action::Keep { pool, lease } => {
+                word(self.call("keep", &[pool, &uuid(&lent, lease), &now_ms])?, "kept")
+            }
             Action::DeletePool { pool } => word(self.call("pool_delete", &[pool])?, "deleted"),
             Action::Slots { pool } => {
                 let sql = "SELECT position, token, expires_at_ms FROM litelease_slots(?1, ?2)";
@@ -210,7 +213,9 @@ impl SqlPlayer {
 }
 
 fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
-    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms: row.get(2)? })
+    // A slot that is kept has no expiry.
+    let expires_at_ms = row.get::<_, Option<i64>>(2)?.unwrap_or(KEPT);
+    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms })
 }
 
 impl Player for SqlPlayer {

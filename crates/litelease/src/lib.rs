@@ -39,6 +39,7 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
@@ -60,7 +61,7 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, KEPT, LeaseInfo, PoolInfo, Reason,
     ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
 };
 pub use litelease_filelock::{

@@ -59,6 +59,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_keep/2 direct only",
+            "litelease_keep/3 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",

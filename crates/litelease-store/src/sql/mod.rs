@@ -7,6 +7,7 @@
 mod arguments;
 mod call;
 mod functions;
+mod keep;
 mod shared;
 mod table;
 mod tables;

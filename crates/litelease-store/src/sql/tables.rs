@@ -46,8 +46,9 @@ pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_slots",
         definition: c"CREATE TABLE slots (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
-                      remaining_ms INTEGER, note TEXT, pool_id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
-        arguments: &[5, 6],
+                      remaining_ms INTEGER, note TEXT, kept_since_ms INTEGER, pool_id TEXT HIDDEN, \
+                      now_ms INTEGER HIDDEN)",
+        arguments: &[6, 7],
         order: None,
         rows: slots,
     },
@@ -118,7 +119,7 @@ fn slot(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error>
         return Err(complaint("id and lease must be TEXT: FROM litelease_slot(id, lease)"));
     };
     let columns = |slot: SlotInfo| {
-        let numbers = [slot.position, slot.token, slot.expires_at_ms].map(Answer::Integer);
+        let numbers = [Answer::Integer(slot.position), Answer::Integer(slot.token), expiry(slot)];
         numbers.into_iter().chain([id, lease].map(|text| Answer::Text((*text).into()))).collect()
     };
     Ok(collected(store.slot(id, lease)?.map(columns)))
@@ -131,18 +132,25 @@ fn slots(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error
     };
     let now_ms = time(Some(now))?;
     let slots = store.slots(id, When::At(now_ms))?;
-    let columns = |SlotRow { slot, note }: SlotRow| {
+    let columns = |SlotRow { slot, note, kept_since_ms }: SlotRow| {
+        let remaining_ms = slot.expires_at_ms.saturating_sub(now_ms);
         vec![
             Answer::Integer(slot.position),
             Answer::Integer(slot.token),
-            Answer::Integer(slot.expires_at_ms),
-            Answer::Integer(slot.expires_at_ms.saturating_sub(now_ms)),
+            expiry(slot),
+            if slot.is_kept() { Answer::Null } else { Answer::Integer(remaining_ms) },
             note.map_or(Answer::Null, Answer::Text),
+            kept_since_ms.map_or(Answer::Null, Answer::Integer),
             Answer::Text((*id).into()),
             Answer::Integer(now_ms),
         ]
     };
     Ok(collected(slots.into_iter().map(columns)))
+}
+
+/// The expiry of a slot: NULL if it is kept.
+fn expiry(slot: SlotInfo) -> Answer {
+    if slot.is_kept() { Answer::Null } else { Answer::Integer(slot.expires_at_ms) }
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
