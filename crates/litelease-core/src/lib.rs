@@ -34,7 +34,10 @@ pub use answer::{
     ReleaseResult, RenewResult, TransferResult,
 };
 pub use epoch::{CommitContext, Epoch, epochs_left};
-pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
+pub use pool::{
+    KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
+    renew_slot, slot_term,
+};
 pub use queue::{
     AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
@@ -42,6 +45,6 @@ pub use queue::{
 };
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
-    Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,
-    purge_limit, raise, raise_name, release, renew, transfer,
+    Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
+    is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };

@@ -182,6 +182,7 @@ pub fn perform(
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
+        Action::Ensure { name, owner, .. } => leases.at(now_ms).ensure(name, owner, ttl)?.to_text(),
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
@@ -213,6 +214,10 @@ fn perform_on_pools(
         }
         Action::RenewSlot { pool, lease, .. } => {
             play::slot(pools.at(now_ms).renew(pool, &uuid(lent, lease), ttl)?)
+        }
+        Action::Keep { pool, lease } => {
+            let kept = pools.at(now_ms).keep(pool, &uuid(lent, lease))?;
+            if kept { "kept".into() } else { "none".into() }
         }
         Action::DeletePool { pool } => {
             if pools.delete(pool)? {

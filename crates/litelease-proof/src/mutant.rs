@@ -31,6 +31,17 @@ pub trait Rules {
         rule::claim_from_dead(row, owner, term, floor, dead)
     }
 
+    /// As [`rule::ensure`].
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::ensure(row, owner, term, floor)
+    }
+
     /// As [`rule::renew`].
     fn renew<'a, 'q: 'a>(
         &self,
@@ -87,6 +98,11 @@ pub trait Rules {
     /// As [`rule::renew_slot`].
     fn renew_slot(&self, slot: SlotInfo, term: Term) -> Option<SlotInfo> {
         rule::renew_slot(slot, term)
+    }
+
+    /// As [`rule::keep_slot`].
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms)
     }
 
     /// As [`SlotInfo::is_live`].
@@ -340,6 +356,68 @@ impl Rules for TakeoverKeepsToken {
     }
 }
 
+/// An ensure renews whichever lease is live, also a stranger's.
+pub struct EnsureRenewsAnyones;
+
+impl Rules for EnsureRenewsAnyones {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        match row.live(term.now_ms()) {
+            Some(mut lease) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
+                let until_ms = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(owner), until_ms);
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            None => rule::ensure(row, owner, term, floor),
+        }
+    }
+}
+
+/// An ensure grants its own lease anew, under another token.
+pub struct EnsureRaisesToken;
+
+impl Rules for EnsureRaisesToken {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let own = Claimant { owner, token: row.token() };
+        rule::claim_from_dead(row, owner, term, floor, own)
+    }
+}
+
+/// An ensure shortens a lease that would last longer.
+pub struct EnsureShortens;
+
+impl Rules for EnsureShortens {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::ensure(row, owner, term, floor)?;
+        match right.answer {
+            ClaimResult::Acquired(mut lease) => {
+                lease.lease_expires_at_ms = term.until_ms();
+                let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            ClaimResult::Busy(_) => Ok(right),
+        }
+    }
+}
+
 /// Another slot than the lowest free one is lent out, where there is one.
 pub struct LowestSkipped;
 
@@ -435,5 +513,23 @@ pub struct DeleteForgets;
 impl Rules for DeleteForgets {
     fn floor_after_pool(&self, _newest: i64) -> i64 {
         0
+    }
+}
+
+/// A slot that is kept expires all the same.
+pub struct KeptSlotExpires;
+
+impl Rules for KeptSlotExpires {
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms).map(|_| slot)
+    }
+}
+
+/// Keeping a slot that is over revives it.
+pub struct KeepRevives;
+
+impl Rules for KeepRevives {
+    fn keep_slot(&self, slot: SlotInfo, _now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, i64::MIN)
     }
 }

@@ -148,6 +148,9 @@ pub(crate) fn owner<S: AsRef<str>>(owner: Option<S>) -> String {
 pub(crate) fn slot(slot: Option<SlotInfo>) -> String {
     slot.map_or("none".into(), |slot| {
         let SlotInfo { position, token, expires_at_ms } = slot;
+        if slot.is_kept() {
+            return format!("slot {position} token {token} kept");
+        }
         format!("slot {position} token {token} until {expires_at_ms}")
     })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -106,6 +106,10 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.break_lease(row, now_ms, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ensure { owner, ttl_ms, .. } => {
+                let step = self.rules.ensure(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
@@ -115,6 +119,7 @@ impl<R: Rules> RulePlayer<R> {
             | Action::Return { .. }
             | Action::RenewSlot { .. }
             | Action::DeletePool { .. }
+            | Action::Keep { .. }
             | Action::Slots { .. } => return self.pool_step(now_ms, action),
             _ => return Ok(self.transaction_step(action)),
         };
@@ -140,7 +145,7 @@ impl<R: Rules> RulePlayer<R> {
                 "error InvalidText".into()
             }
             Action::Borrow { pool, lease, ttl_ms, key } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
                 let kept = pool.live(&self.rules, now_ms).find(is_kept);
@@ -180,7 +185,7 @@ impl<R: Rules> RulePlayer<R> {
                 }
             }
             Action::RenewSlot { pool, lease, ttl_ms } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
                 let loan = loans.find(|loan| loan.names.contains(lease));
@@ -189,6 +194,16 @@ impl<R: Rules> RulePlayer<R> {
                     Some(loan.slot)
                 });
                 play::slot(renewed)
+            }
+            Action::Keep { pool, lease } => {
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+                let loan = loans.find(|loan| loan.names.contains(lease));
+                let kept = loan.and_then(|loan| {
+                    loan.slot = self.rules.keep_slot(loan.slot, now_ms)?;
+                    Some("kept".into())
+                });
+                kept.unwrap_or_else(|| "none".into())
             }
             Action::DeletePool { pool } => match pools.remove(pool) {
                 Some(pool) => {

@@ -134,7 +134,8 @@ impl Committer {
             | Job::Delete { .. }
             | Job::Borrow(_)
             | Job::Return { .. }
-            | Job::Renew { .. }) => self.inbox.todo.push_back(job),
+            | Job::Renew { .. }
+            | Job::Keep { .. }) => self.inbox.todo.push_back(job),
         }
     }
 

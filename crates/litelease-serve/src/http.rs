@@ -86,7 +86,11 @@ impl Route {
         match self {
             Route::Call(CallKind::Borrow | CallKind::Return | CallKind::Renew) => true,
             Route::Call(
-                CallKind::Register | CallKind::Look | CallKind::Delete | CallKind::Events,
+                CallKind::Register
+                | CallKind::Look
+                | CallKind::Delete
+                | CallKind::Keep
+                | CallKind::Events,
             ) => false,
             Route::Page
             | Route::Healthz
@@ -221,6 +225,10 @@ impl App {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
+            CallKind::Keep => {
+                let lease = fields.lease;
+                self.ask(|reply| Job::Keep { id: id.clone(), lease, reply }).await
+            }
             CallKind::Events => return events::stream(self, id).await,
             CallKind::Look => self.look(&id).await,
         };
@@ -343,6 +351,7 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, Http
         | CallKind::Delete
         | CallKind::Return
         | CallKind::Renew
+        | CallKind::Keep
         | CallKind::Events => None,
     };
     Ok(Action::Call { call, id, key, fields: Fields::default() })

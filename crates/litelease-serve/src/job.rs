@@ -57,6 +57,11 @@ pub(crate) enum Job {
         ttl_ms: i64,
         reply: Reply,
     },
+    Keep {
+        id: Id,
+        lease: String,
+        reply: Reply,
+    },
     Look {
         id: Id,
         reply: Reply,
@@ -87,6 +92,7 @@ impl Job {
             | Job::Delete { id, reply }
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
+            | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
             Job::Ready { reply } => Some(("".into(), reply)),
@@ -128,7 +134,9 @@ pub(crate) enum Answer {
         slot: SlotInfo,
         ttl_ms: i64,
     },
-    /// The lease to renew is over.
+    /// The slot is kept until it is returned.
+    Kept,
+    /// The lease to renew or keep is over.
     Over,
     State(State),
     /// The file can be written.

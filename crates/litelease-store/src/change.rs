@@ -12,7 +12,8 @@ use crate::{Error, Failure, Store, When, code};
 /// The kinds of change that a verb may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it.
+    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it. The verb may also decide to
+    /// prolong what is there.
     Grant,
     /// A later expiry in an existing row, and nothing else.
     Prolong,
@@ -207,7 +208,10 @@ impl Store {
         let step = decide(row, epoch.floor, now_ms)?;
         match step.write.map(|state| state.token()) {
             Some(token)
-                if change == Change::Grant && !self.may_grant(boundary, epoch, token)? =>
+                // A token that is stored already is not granted: a prolonged lease needs no epoch.
+                if change == Change::Grant
+                    && row.token() != Some(token)
+                    && !self.may_grant(boundary, epoch, token)? =>
             {
                 Ok(Asked::EpochNeeded { token })
             }

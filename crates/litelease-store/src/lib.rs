@@ -21,6 +21,7 @@ mod gate;
 mod grant;
 mod guard;
 pub mod host_api;
+mod keep;
 mod list;
 mod pool;
 mod pool_rows;
@@ -51,6 +52,6 @@ pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
-    destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,
+    destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

@@ -6,7 +6,7 @@ use litelease_core::{
 };
 
 use crate::grant::{Attempt, check_arrival};
-use crate::queue_rows::{ItemRow, QueueRow};
+use crate::queue_rows::{ItemRow, ItemWalk, QueueRow, Walked};
 use crate::sqlite::Value;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
@@ -134,6 +134,16 @@ pub enum ItemName<'a> {
     Id(i64),
     /// The item that uses this key.
     Key(&'a str),
+}
+
+impl<'w> Walked<'w> {
+    /// How the item stands at `now_ms`.
+    pub(crate) fn info(self, now_ms: i64) -> ItemInfo<&'w str> {
+        let Walked { id, item, sent_at_ms, key, note } = self;
+        let (state, attempt) = (item.state(now_ms), item.attempts());
+        let visible_at_ms = item.visible_at_ms();
+        ItemInfo { id, state, attempt, visible_at_ms, sent_at_ms, key, note }
+    }
 }
 
 impl ItemInfo<&str> {
@@ -459,15 +469,24 @@ impl Store {
         mut each: impl FnMut(ItemInfo<&str>) -> bool,
     ) -> Result<(), Error> {
         self.with_context("list the items of", Some(queue), || {
-            self.settle_debts()?;
-            let Some(row) = self.find_queue(queue)? else { return Ok(()) };
             let now_ms = when.now_ms();
-            self.walk_items(row.number, |id, item, sent_at_ms, key, note| {
-                let (state, attempt) = (item.state(now_ms), item.attempts());
-                let visible_at_ms = item.visible_at_ms();
-                each(ItemInfo { id, state, attempt, visible_at_ms, sent_at_ms, key, note })
-            })
+            let mut walk = self.walk_queue(queue)?;
+            while let Some(item) = walk.next()? {
+                if !each(item.info(now_ms)) {
+                    break;
+                }
+            }
+            Ok(())
         })
+    }
+
+    /// Walks along the items of a queue.
+    pub(crate) fn walk_queue(&self, queue: &str) -> Result<ItemWalk, Error> {
+        self.settle_debts()?;
+        match self.find_queue(queue)? {
+            Some(row) => self.walk_items(row.number),
+            None => Ok(ItemWalk::empty()),
+        }
     }
 
     /// How every queue stands, by name. Needs no write lock. It looks at every item.
@@ -489,10 +508,10 @@ impl Store {
         now_ms: i64,
     ) -> Result<QueueInfo, Error> {
         let mut info = QueueInfo { queue, max_attempts, ..QueueInfo::default() };
-        self.walk_items(number, |_, item, sent_at_ms, _, _| {
+        let mut walk = self.walk_items(number)?;
+        while let Some(Walked { item, sent_at_ms, .. }) = walk.next()? {
             info.count(item, sent_at_ms, now_ms);
-            true
-        })?;
+        }
         Ok(info)
     }
 

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 
 use crate::schema::{Table, create, is_there};
-use crate::sqlite::{Run, Value, code};
+use crate::sqlite::{Run, Statement, Value, code};
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
@@ -136,10 +136,12 @@ const BY_KEY: &str = item!(
 WHERE id = (SELECT item FROM main.litelease_queue_keys WHERE queue = +?1 AND key = ?2)"
 );
 
-/// The items of a queue, the dead ones first and then in the order of their delivery.
+/// The items of a queue, the dead ones first and then in the order of their delivery. What is sent during the walk is not
+/// part of it; otherwise a walk that sends might never end.
 pub(crate) const LIST: &str = item!(
     "sent_at_ms, key, note FROM main.litelease_queue_items
-WHERE queue = +?1 ORDER BY visible_at_ms, id"
+WHERE queue = +?1 AND id <= (SELECT max(id) FROM main.litelease_queue_items)
+ORDER BY visible_at_ms, id"
 );
 
 const FIRST_VISIBLE: &str = "SELECT visible_at_ms FROM main.litelease_queue_items
@@ -259,6 +261,44 @@ pub(crate) struct NextItem {
     pub(crate) id: i64,
     pub(crate) item: Item,
     pub(crate) random: u128,
+}
+
+/// Walks along the items of a queue in one snapshot, without collecting them.
+pub(crate) struct ItemWalk {
+    /// None where there is no such queue.
+    statement: Option<Statement>,
+}
+
+/// An item of a walk.
+pub(crate) struct Walked<'w> {
+    pub(crate) id: i64,
+    pub(crate) item: Item,
+    pub(crate) sent_at_ms: i64,
+    pub(crate) key: Option<&'w str>,
+    pub(crate) note: Option<&'w str>,
+}
+
+impl ItemWalk {
+    /// The walk along no items.
+    pub(crate) fn empty() -> Self {
+        ItemWalk { statement: None }
+    }
+
+    /// Returns the next item, if there is one.
+    pub(crate) fn next(&mut self) -> Result<Option<Walked<'_>>, Error> {
+        let Some(statement) = &self.statement else { return Ok(None) };
+        if !statement.advance()? {
+            return Ok(None);
+        }
+        let integer = |index| statement.column(index).and_then(Value::integer);
+        let (Some(id), Some(sent_at_ms)) = (integer(0), integer(7)) else {
+            return Err(damaged_item());
+        };
+        let columns = [1, 2, 3, 4, 5, 6].map(|index| statement.column(index));
+        let item = stored_item(columns).ok_or_else(damaged_item)?;
+        let text = |index| statement.column(index).and_then(Value::text);
+        Ok(Some(Walked { id, item, sent_at_ms, key: text(8), note: text(9) }))
+    }
 }
 
 /// The tables, read and written.
@@ -409,22 +449,11 @@ impl Store {
         })
     }
 
-    /// Hands every item of a queue to `each`, with when it was sent, its key and its note, until `each` answers false.
-    pub(crate) fn walk_items(
-        &self,
-        queue: i64,
-        mut each: impl FnMut(i64, Item, i64, Option<&str>, Option<&str>) -> bool,
-    ) -> Result<(), Error> {
-        let mut statement = self.connection.prepare(LIST)?;
-        let mut run = statement.run(&[Value::Integer(queue)])?;
-        while run.step()? {
-            let sent_at_ms = run.column(7).and_then(Value::integer).ok_or_else(damaged_item)?;
-            let text = |index| run.column(index).and_then(Value::text);
-            if !each(id(&run)?, item(&run)?, sent_at_ms, text(8), text(9)) {
-                break;
-            }
-        }
-        Ok(())
+    /// Walks along the items of a queue.
+    pub(crate) fn walk_items(&self, queue: i64) -> Result<ItemWalk, Error> {
+        let statement = self.connection.prepare(LIST)?;
+        statement.start(&[Value::Integer(queue)])?;
+        Ok(ItemWalk { statement: Some(statement) })
     }
 
     /// Stores a new item with its body.

@@ -53,8 +53,8 @@ impl Store {
         })
     }
 
-    /// Fences off everything that was granted before this file was restored from a backup: ends every lease,
-    /// and raises every token and the floor far above whatever was granted since the backup, and above the token that is
+    /// Fences off everything that was granted before this file was restored from a backup: ends every lease but
+    /// those on slots that are kept, which get new tokens, and raises every token and the floor far above whatever was granted since the backup, and above the token that is
     /// given. Answers the new floor.
     ///
     /// Where the system has no boot id, every start of a process takes an epoch, and the token must be given.
@@ -81,6 +81,7 @@ impl Store {
                     if has_pools {
                         execute_once(self.connection, FREE_SLOTS, &[])?;
                         execute_once(self.connection, FREE_POOLS, &[])?;
+                        self.renumber_kept(floor)?;
                     }
                     if has_queues {
                         self.fence_queues(|item| rule::fence_item(item, when.now_ms()))?;

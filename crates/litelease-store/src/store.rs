@@ -101,6 +101,35 @@ impl Store {
         })
     }
 
+    /// Claims `name`, or prolongs the live lease that `owner` already has on it, under the same token.
+    ///
+    /// Returns `Busy` without taking the write lock where [`claim`](Store::claim) does.
+    pub fn ensure<'q, T>(
+        &self,
+        name: &'q str,
+        owner: &'q str,
+        ttl_ms: i64,
+        when: When,
+        keep: impl Fn(ClaimResult<&str>) -> T,
+    ) -> Result<T, Error> {
+        self.with_context("ensure", Some(name), || {
+            let boundary = self.boundary()?;
+            if boundary.may_look_first()
+                && let Some(busy) = self.look(name, |row| {
+                    let now_ms = when.now_ms();
+                    Term::new(ttl_ms, now_ms)?;
+                    Ok(rule::busy_for(row, owner, now_ms).map(&keep))
+                })?
+            {
+                return Ok(busy);
+            }
+            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+                let term = Term::new(ttl_ms, now_ms)?;
+                Ok(rule::ensure(row, owner, term, floor)?.map(&keep))
+            })
+        })
+    }
+
     /// Prolongs a live lease.
     pub fn renew<'q, T>(
         &self,

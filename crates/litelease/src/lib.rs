@@ -39,6 +39,7 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
@@ -62,7 +63,7 @@ pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, ItemState,
-    LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
+    KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
     TransferResult,
 };
 pub use litelease_filelock::{

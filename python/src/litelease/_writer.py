@@ -20,8 +20,9 @@ import threading
 import time
 from typing import Callable, Iterator
 
+from ._atomic import Mutex, Reentered, start_thread
 from ._leases import Litelease
-from ._session import Mutex, Reentered, session_of, start_thread
+from ._session import session_of
 from ._types import LiteleaseError, WriteLockTimeout
 from ._wal import switch_to_wal
 

@@ -363,7 +363,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 7);
+    assert_eq!(calls, 8);
 }
 
 #[test]
@@ -426,7 +426,7 @@ fn the_curl_lines_of_the_document_answer_what_it_says() {
     let (_place, server) = served(&[]);
     let commands = blocks(&document, "sh");
     let shown: Vec<String> = blocks(&document, "text").into_iter().skip(1).collect();
-    assert_eq!((commands.len(), shown.len()), (5, 5));
+    assert_eq!((commands.len(), shown.len()), (6, 6));
     let script = format!("set -eu\n{}", commands.join("\necho; echo ----\n"));
     let script = script.replace("localhost:7070", &server.address.to_string());
     let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
@@ -435,7 +435,7 @@ fn the_curl_lines_of_the_document_answer_what_it_says() {
     for (told, shown) in output.split("\n----\n").zip(&shown) {
         assert!(is_like(told.trim(), shown.trim()), "{told}\nis not like\n{shown}");
     }
-    assert_eq!(output.split("\n----\n").count(), 5);
+    assert_eq!(output.split("\n----\n").count(), 6);
     assert!(!is_like("abc", "a…d") && is_like("abc", "a…c") && !is_like("abc", "b…"));
 }
 

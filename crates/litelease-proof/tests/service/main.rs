@@ -1,6 +1,7 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
 mod http;
+mod keep;
 mod page;
 mod queueing;
 mod serve;

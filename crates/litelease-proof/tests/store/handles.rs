@@ -387,6 +387,7 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
         ("claim_at", |db| db.at(100).claim("x", "a", LONG).map(drop)),
         ("claim_above", |db| db.claim_above("x", "a", LONG, 7).map(drop)),
+        ("ensure", |db| db.ensure("x", "a", LONG).map(drop)),
         ("renew_by_owner", |db| db.renew_by_owner("x", "a", LONG).map(drop)),
         ("renew", |db| db.renew(&lease(), LONG).map(drop)),
         ("release_by_owner", |db| db.release_by_owner("x", "a").map(drop)),

@@ -6,6 +6,7 @@ mod faults;
 mod handles;
 mod interrupts;
 mod journeys;
+mod keep;
 mod locking;
 mod neutrality;
 mod pools;

@@ -451,6 +451,7 @@ fn a_damaged_floor_is_refused_and_never_taken_for_no_floor() {
         db.conn().execute_batch(damage).unwrap();
         for reason in [
             mismatch(db.claim("new", "a", LONG)),
+            mismatch(db.ensure("new", "a", LONG)),
             mismatch(db.transfer_by_owner("x", "a", "b", LONG)),
             mismatch(db.break_lease("x")),
             mismatch(db.purge(0)),

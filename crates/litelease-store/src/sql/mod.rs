@@ -7,6 +7,8 @@
 mod arguments;
 mod call;
 mod functions;
+mod keep;
+mod queue;
 mod shared;
 mod table;
 mod tables;
