@@ -8,6 +8,7 @@ use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
+use crate::queue;
 use crate::scenario::Action;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
@@ -186,6 +187,7 @@ pub fn perform(
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
 use crate::play::{self, Played, Player, error};
+use crate::queue;
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
 
@@ -149,6 +150,9 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Queue(action) => {
+                queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -258,6 +262,9 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),
+        ("of an item has", "InvalidText"),
+        ("the delay must not be negative", "InvalidDelay"),
+        ("a queue allows 0", "InvalidAttempts"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");
