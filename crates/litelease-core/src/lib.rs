@@ -25,6 +25,7 @@ extern crate alloc;
 mod answer;
 mod epoch;
 mod pool;
+mod queue;
 mod row;
 mod rule;
 
@@ -36,6 +37,11 @@ pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
     renew_slot, slot_term,
+};
+pub use queue::{
+    AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,
+    MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
+    give_back, next_number, redrive,
 };
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{

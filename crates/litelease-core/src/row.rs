@@ -125,6 +125,11 @@ pub enum Refusal {
         /// What was given.
         ttl_ms: i64,
     },
+    /// The delay is negative.
+    InvalidDelay {
+        /// What was given.
+        delay_ms: i64,
+    },
     /// `now_ms + ttl_ms` is more than 64 bits can hold.
     TimeOverflow {
         /// The time of the request.
@@ -295,6 +300,9 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::InvalidTtl { ttl_ms } => {
                 write!(f, "the ttl must be at least 1 ms, got {ttl_ms} ms")
+            }
+            Refusal::InvalidDelay { delay_ms } => {
+                write!(f, "the delay must not be negative, got {delay_ms} ms")
             }
             Refusal::TimeOverflow { now_ms, ttl_ms } => {
                 write!(

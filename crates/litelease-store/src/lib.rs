@@ -27,6 +27,8 @@ mod pool;
 mod pool_rows;
 mod present;
 mod purge;
+mod queue;
+mod queue_rows;
 mod raise;
 mod rule_fn;
 mod schema;
@@ -47,6 +49,7 @@ pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::LeaseRow;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

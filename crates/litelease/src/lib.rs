@@ -29,7 +29,7 @@
 //!
 //! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
-//! time, use a pool of numbered slots: [`Pools`].
+//! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
 mod error;
 mod fences;
@@ -46,6 +46,7 @@ mod leases;
 mod linked;
 mod notify;
 mod pools;
+mod queue;
 mod raw;
 mod single_writer;
 mod tracker;
@@ -61,19 +62,22 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, KEPT, LeaseInfo, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, ItemState,
+    KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
+    TransferResult,
 };
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
+    QueueInfo, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
 pub use pools::Pools;
+pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};

@@ -8,6 +8,7 @@ mod arguments;
 mod call;
 mod functions;
 mod keep;
+mod queue;
 mod shared;
 mod table;
 mod tables;

@@ -63,7 +63,7 @@ fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, 
 }
 
 /// Rows that were read to the end.
-fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
+pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
     let rows: Vec<_> = rows.into_iter().map(Ok).collect();
     Box::new(rows.into_iter())
 }
@@ -154,7 +154,7 @@ fn expiry(slot: SlotInfo) -> Answer {
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
-fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(crate) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -163,6 +163,6 @@ fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-fn complaint(message: &str) -> Error {
+pub(crate) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }
