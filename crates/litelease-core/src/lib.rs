@@ -22,12 +22,14 @@
 
 extern crate alloc;
 
+mod access;
 mod answer;
 mod epoch;
 mod pool;
 mod row;
 mod rule;
 
+pub use access::{InvalidPermission, Permission, Scope};
 pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
     ReleaseResult, RenewResult, TransferResult,

@@ -9,9 +9,11 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use litelease::{Borrowed, PoolInfo, Scope, SlotInfo, SlotRow};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+
+use crate::access::Caller;
 
 /// The id of a pool as it is stored: a UUID in lower case.
 pub(crate) type Id = Arc<str>;
@@ -61,6 +63,12 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
+    /// Asks whether a client may do something with all names.
+    Admit {
+        caller: Caller,
+        scope: Scope,
+        reply: Reply,
+    },
     /// Asks whether the file can be written.
     Ready {
         reply: Reply,
@@ -89,7 +97,7 @@ impl Job {
             | Job::Renew { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
-            Job::Ready { reply } => Some(("".into(), reply)),
+            Job::Admit { reply, .. } | Job::Ready { reply } => Some(("".into(), reply)),
             Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
         }
     }
@@ -131,6 +139,8 @@ pub(crate) enum Answer {
     /// The lease to renew is over.
     Over,
     State(State),
+    /// The client may do what it has asked for.
+    Admitted,
     /// The file can be written.
     Ready,
 }
@@ -157,6 +167,12 @@ pub(crate) enum JobError {
     /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,
+    /// The request has no access key.
+    NoKey,
+    /// There is no such access key, or it has expired or was removed.
+    WrongKey,
+    /// The access key does not allow this scope for the names of the request.
+    NotAllowed(Scope),
 }
 
 /// Waits for a job.
