@@ -22,6 +22,7 @@
 
 extern crate alloc;
 
+mod access;
 mod answer;
 mod epoch;
 mod pool;
@@ -29,6 +30,7 @@ mod queue;
 mod row;
 mod rule;
 
+pub use access::{InvalidPermission, Permission, Scope};
 pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
     ReleaseResult, RenewResult, TransferResult,

@@ -4,6 +4,7 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod access;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -40,6 +41,8 @@ mod table_info;
 mod transaction;
 mod trigger;
 
+#[doc(hidden)]
+pub use access::AccessRow;
 pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;

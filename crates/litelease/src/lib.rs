@@ -31,6 +31,7 @@
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
+mod access;
 mod error;
 mod fences;
 mod file;
@@ -66,10 +67,14 @@ pub use litelease_core::{
     KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
     TransferResult,
 };
+#[doc(hidden)]
+pub use litelease_core::{InvalidPermission, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
+#[doc(hidden)]
+pub use litelease_store::AccessRow;
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, SlotRow,
