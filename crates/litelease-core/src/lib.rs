@@ -27,10 +27,11 @@ mod epoch;
 mod pool;
 mod row;
 mod rule;
+mod value;
 
 pub use answer::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
-    ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
+    Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
@@ -39,3 +40,4 @@ pub use rule::{
     Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,
     purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use value::{attach, is_shown};

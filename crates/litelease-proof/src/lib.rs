@@ -44,4 +44,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
 }

@@ -54,6 +54,8 @@ pub enum Action {
     RenewSlot { pool: String, lease: String, ttl_ms: i64 },
     DeletePool { pool: String },
     Slots { pool: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
 }
 
 /// A line that is not of the grammar.
@@ -242,6 +244,15 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
         "rollback" => Action::Rollback,
         "savepoint" => Action::Savepoint { name: reader.text()? },
         "conn" => Action::Conn { name: reader.text()? },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -255,6 +266,7 @@ impl Action {
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
             _ => None,
         }
     }

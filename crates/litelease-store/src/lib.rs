@@ -29,6 +29,7 @@ mod purge;
 mod raise;
 mod rule_fn;
 mod schema;
+mod side_tables;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -36,6 +37,7 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod value;
 
 pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
@@ -44,7 +46,7 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::LeaseRow;
+pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,

@@ -49,6 +49,7 @@ mod raw;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
 
@@ -60,8 +61,8 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo,
+    Reason, ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
 };
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
@@ -78,6 +79,7 @@ pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.

@@ -98,6 +98,9 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a renewal revives a slot", noticed_by(|| SlotRenewRevives)),
         ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
+        ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
+        ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
+        ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

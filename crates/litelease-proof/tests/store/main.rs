@@ -14,3 +14,4 @@ mod processes;
 mod schema;
 mod side_files;
 mod system_calls;
+mod values;

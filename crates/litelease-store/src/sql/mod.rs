@@ -10,5 +10,6 @@ mod functions;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;
