@@ -29,11 +29,12 @@ mod pool;
 mod queue;
 mod row;
 mod rule;
+mod value;
 
 pub use access::{InvalidPermission, Permission, Scope};
 pub use answer::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
-    ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
+    Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{
@@ -50,3 +51,4 @@ pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use value::{attach, is_shown};

@@ -270,6 +270,40 @@ impl Error {
     }
 }
 
+/// Why there is no decision: the rule refuses the request, or what it depends on cannot be read.
+pub(crate) enum Undecided {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl Undecided {
+    /// The error of a verb on `name`.
+    pub(crate) fn about(self, name: &str) -> Error {
+        match self {
+            Undecided::Refused(refusal) => Error::refused(name, refusal),
+            Undecided::Failed(error) => error,
+        }
+    }
+}
+
+impl From<Refusal> for Undecided {
+    fn from(refusal: Refusal) -> Self {
+        Undecided::Refused(refusal)
+    }
+}
+
+impl From<Error> for Undecided {
+    fn from(error: Error) -> Self {
+        Undecided::Failed(error)
+    }
+}
+
+impl From<Failure> for Undecided {
+    fn from(failure: Failure) -> Self {
+        Undecided::Failed(Error::Sqlite(failure))
+    }
+}
+
 impl Failure {
     /// Checks whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
     /// the disk, nobody can say what was stored.

@@ -33,6 +33,7 @@ mod queue_rows;
 mod raise;
 mod rule_fn;
 mod schema;
+mod side_tables;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -40,6 +41,7 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod value;
 
 #[doc(hidden)]
 pub use access::AccessRow;
@@ -50,7 +52,7 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::LeaseRow;
+pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use sqlite::{

@@ -39,7 +39,7 @@ impl Store {
     fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
         let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
-            return Ok(0);
+            return self.purge_side_tables().map(|()| 0);
         }
         self.raise_floor(context, ended.largest_token)?;
         execute_once(
@@ -48,7 +48,7 @@ impl Store {
             &[Value::Integer(limit_ms)],
         )?;
         match self.connection.changes() {
-            rows if rows == ended.rows => Ok(rows.unsigned_abs()),
+            rows if rows == ended.rows => self.purge_side_tables().map(|()| rows.unsigned_abs()),
             changed => Err(Error::UnexpectedChange {
                 what: "the rows to purge".into(),
                 expected: ended.rows,

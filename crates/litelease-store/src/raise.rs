@@ -42,7 +42,7 @@ impl Store {
             let boundary = self.boundary()?;
             let raised =
                 self.change(boundary, name, when, Change::Grant, |row, file_floor, _| {
-                    rule::raise_name(row, floor, file_floor)
+                    Ok(rule::raise_name(row, floor, file_floor)?)
                 })?;
             match raised {
                 RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),

@@ -52,6 +52,7 @@ mod raw;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
 
@@ -63,9 +64,9 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, ItemState,
-    KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
-    TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    StaleReason, Status, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{InvalidPermission, Permission, Scope};
@@ -88,6 +89,7 @@ pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.

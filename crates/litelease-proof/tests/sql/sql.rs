@@ -44,6 +44,8 @@ fn the_list_of_functions_is_pinned() {
         [
             "litelease_ack/1 direct only",
             "litelease_admit/2 direct only",
+            "litelease_attach/3 direct only",
+            "litelease_attach/4 direct only",
             "litelease_bootstrap/0 direct only",
             "litelease_borrow/2 direct only",
             "litelease_borrow/3 direct only",
@@ -119,6 +121,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_value/1 innocuous",
+            "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
         ]
     );

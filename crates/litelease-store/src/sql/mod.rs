@@ -12,5 +12,6 @@ mod queue;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;
