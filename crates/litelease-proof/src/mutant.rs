@@ -2,8 +2,8 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, PoolSnapshot, Refusal, ReleaseResult,
-    RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, GrantResult, PoolSnapshot, Refusal,
+    ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -82,6 +82,16 @@ pub trait Rules {
         floor: i64,
     ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
         rule::break_lease(row, now_ms, floor)
+    }
+
+    /// As [`rule::attach`].
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::attach(row, token, now_ms)
+    }
+
+    /// As [`rule::is_shown`].
+    fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
+        rule::is_shown(row, token, now_ms)
     }
 
     /// As [`rule::borrow_slot`].
@@ -531,5 +541,35 @@ pub struct KeepRevives;
 impl Rules for KeepRevives {
     fn keep_slot(&self, slot: SlotInfo, _now_ms: i64) -> Option<SlotInfo> {
         rule::keep_slot(slot, i64::MIN)
+    }
+}
+
+/// A value is shown as long as its token is the newest, whether its lease has ended or not.
+pub struct ValueOutlivesGrant;
+
+impl Rules for ValueOutlivesGrant {
+    fn is_shown(&self, row: Row<'_>, token: i64, _now_ms: i64) -> bool {
+        rule::is_newest(row, token)
+    }
+}
+
+/// A value is shown as long as the name has a live lease, whoever attached it.
+pub struct ValueOfPredecessor;
+
+impl Rules for ValueOfPredecessor {
+    fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
+        row.live(now_ms).is_some()
+    }
+}
+
+/// A holder whose lease has ended attaches a value all the same.
+pub struct AttachAfterTheEnd;
+
+impl Rules for AttachAfterTheEnd {
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        match rule::is_newest(row, token) {
+            true => GrantResult::Done,
+            false => rule::attach(row, token, now_ms),
+        }
     }
 }

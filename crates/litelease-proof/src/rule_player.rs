@@ -25,6 +25,8 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// The values of names, each with the token it was attached under.
+    values: BTreeMap<String, (i64, String)>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -113,6 +115,18 @@ impl<R: Rules> RulePlayer<R> {
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Attach { name, token, value } => {
+                let answer = self.rules.attach(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.values.insert(name.clone(), (*token, value.clone()));
+                }
+                (None, answer.to_text())
+            }
+            Action::Value { name } => {
+                let value = self.file.values.get(name);
+                let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
+                (None, play::value(value.map(|(_, value)| value)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
@@ -278,6 +292,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
         }))
     }
 }

@@ -56,6 +56,8 @@ pub enum Action {
     Slots { pool: String },
     Ensure { name: String, owner: String, ttl_ms: i64 },
     Keep { pool: String, lease: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
 }
 
 /// A line that is not of the grammar.
@@ -250,6 +252,15 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             owner: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -263,6 +274,7 @@ impl Action {
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
             _ => None,
         }
     }

@@ -149,6 +149,21 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Attach { name, token, value } => {
+                match self.call("attach", &[name, token, value, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Value { name } => {
+                let sql = "SELECT litelease_value(?1, ?2),
+                           (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
+                let texts = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let (value, listed): (Option<String>, Option<String>) =
+                    self.connection().query_row(sql, (name, now_ms), texts)?;
+                assert_eq!(value, listed, "the value of {name:?} and its column");
+                play::value(value)
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }

@@ -621,6 +621,11 @@ impl Leases {
         }
     }
 
+    /// Notifies waiters of what was freed, once that is committed.
+    pub(crate) fn freed(&self) {
+        self.shared.notifier.freed(&self.shared.store);
+    }
+
     /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed(&self.shared.store);

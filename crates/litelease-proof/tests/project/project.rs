@@ -347,6 +347,7 @@ fn dependencies_point_inward() {
                 "itoa",
                 "litelease",
                 "litelease-files",
+                "ring",
                 "serde",
                 "serde_json",
                 "socket2",

@@ -15,3 +15,4 @@ mod processes;
 mod schema;
 mod side_files;
 mod system_calls;
+mod values;

@@ -8,8 +8,10 @@ mod arguments;
 mod call;
 mod functions;
 mod keep;
+mod queue;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;

@@ -14,8 +14,8 @@ pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        arguments: &[6],
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, value, now_ms INTEGER HIDDEN)",
+        arguments: &[7],
         order: Some(0),
         rows: leases,
     },
@@ -58,17 +58,20 @@ pub(crate) const TABLES: &[TableFunction] = &[
 fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, Error> {
     let now_ms = time(given.first())?;
     let mut walk = store.walk(range.from, range.to)?;
-    let next = move || walk.next().map(|row| row.map(|row| lease(row, now_ms))).transpose();
+    let next = move || {
+        let next = walk.next();
+        next.map(|next| next.map(|(row, value)| lease(row, value, now_ms))).transpose()
+    };
     Ok(Box::new(iter::from_fn(next)))
 }
 
 /// Rows that were read to the end.
-fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
+pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
     let rows: Vec<_> = rows.into_iter().map(Ok).collect();
     Box::new(rows.into_iter())
 }
 
-fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+fn lease(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<Answer> {
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
@@ -81,6 +84,8 @@ fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
         // A lease that is over has no time left; one without an owner has none to speak of.
         number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
         text(row.status(now_ms).map(|status| status.word())),
+        // A value ends with its grant.
+        if row.live(now_ms).is_some() { value.into() } else { Answer::Null },
         number(Some(now_ms)),
     ]
 }
@@ -154,7 +159,7 @@ fn expiry(slot: SlotInfo) -> Answer {
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
-fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(crate) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -163,6 +168,6 @@ fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-fn complaint(message: &str) -> Error {
+pub(crate) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }
