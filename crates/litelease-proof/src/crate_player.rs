@@ -8,6 +8,7 @@ use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
+use crate::queue;
 use crate::scenario::Action;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
@@ -195,6 +196,7 @@ pub fn perform(
                 value => format!("{value:?}"),
             }))
         }
+        Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

@@ -11,6 +11,7 @@ pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod power_cut;
+pub mod queue;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;

@@ -2,8 +2,9 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, GrantResult, PoolSnapshot, Refusal,
-    ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
+    Item, ItemState, PoolSnapshot, Receipt, Refusal, ReleaseResult, RenewResult, Row, SlotInfo,
+    State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -118,6 +119,53 @@ pub trait Rules {
     /// As [`SlotInfo::is_live`].
     fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
         slot.is_live(now_ms)
+    }
+
+    /// As [`rule::deliver`].
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+
+    /// As [`rule::ack`].
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        rule::ack(item, receipt, newest)
+    }
+
+    /// As [`rule::extend`].
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        rule::extend(item, receipt, term)
+    }
+
+    /// As [`rule::give_back`].
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        rule::give_back(item, receipt, delay)
+    }
+
+    /// As [`rule::bury`].
+    fn bury(&self, item: Item, receipt: Receipt, now_ms: i64) -> Option<Item> {
+        rule::bury(item, receipt, now_ms)
+    }
+
+    /// As [`rule::redrive`].
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        rule::redrive(item, now_ms)
+    }
+
+    /// As [`rule::cancel`].
+    fn cancel(&self, item: Option<Item>, now_ms: i64) -> CancelResult {
+        rule::cancel(item, now_ms)
+    }
+
+    /// Checks whether an item keeps others from using its key.
+    fn uses_its_key(&self, item: Item, now_ms: i64) -> bool {
+        item.state(now_ms) != ItemState::Dead
     }
 
     /// The floor that a file needs when a pool is deleted of which this is the newest token.
@@ -571,5 +619,152 @@ impl Rules for AttachAfterTheEnd {
             true => GrantResult::Done,
             false => rule::attach(row, token, now_ms),
         }
+    }
+}
+
+/// An acknowledgement looks at the item and not at the receipt.
+pub struct AckIgnoresReceipt;
+
+impl Rules for AckIgnoresReceipt {
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        match item.and_then(|item| item.delivery()) {
+            Some(_) => AckResult::Acknowledged,
+            None => rule::ack(item, receipt, newest),
+        }
+    }
+}
+
+/// Every delivery of an item has the same receipt.
+pub struct ReceiptReturns;
+
+impl Rules for ReceiptReturns {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let uuid = item.delivery().map_or(uuid, |earlier| earlier.uuid);
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The last allowed delivery is dead at once, so its receipt never passes.
+pub struct LastReceiptNeverPasses;
+
+impl Rules for LastReceiptNeverPasses {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let delivered = rule::deliver(item, uuid, token, term, max_attempts)?;
+        match delivered.visible_at_ms() {
+            Some(_) => Some(delivered),
+            None => rule::bury(delivered, Receipt { id: 0, uuid }, term.now_ms()),
+        }
+    }
+}
+
+/// A dead item is delivered again.
+pub struct DeadDelivered;
+
+impl Rules for DeadDelivered {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let item = match item.state(term.now_ms()) {
+            ItemState::Dead => Item::stored(Some(term.now_ms()), item.attempts(), item.delivery())?,
+            _ => item,
+        };
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The limit of attempts is one too large.
+pub struct OneAttemptTooMany;
+
+impl Rules for OneAttemptTooMany {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts + 1)
+    }
+}
+
+/// The key of a dead item still keeps others from using it.
+pub struct KeyOutlivesItem;
+
+impl Rules for KeyOutlivesItem {
+    fn uses_its_key(&self, _item: Item, _now_ms: i64) -> bool {
+        true
+    }
+}
+
+/// An extension that comes too late revives the delivery.
+pub struct ExtendRevives;
+
+impl Rules for ExtendRevives {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let before = item.delivery().map_or(0, |delivery| delivery.deadline_ms) - 1;
+        let now_ms = term.now_ms().min(before);
+        rule::extend(item, receipt, Term::new(term.until_ms() - now_ms, now_ms).ok()?)
+    }
+}
+
+/// An extension can shorten a delivery.
+pub struct ExtendShortens;
+
+impl Rules for ExtendShortens {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let extended = rule::extend(item, receipt, term)?;
+        let mut delivery = extended.delivery()?;
+        delivery.deadline_ms = term.until_ms();
+        let visible_at_ms = extended.visible_at_ms().map(|_| term.until_ms());
+        Item::stored(visible_at_ms, extended.attempts(), Some(delivery))
+    }
+}
+
+/// Giving an item back at its last attempt makes it visible again.
+pub struct GiveBackRevives;
+
+impl Rules for GiveBackRevives {
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        let given_back = rule::give_back(item, receipt, delay)?;
+        Item::stored(Some(delay.until_ms()), given_back.attempts(), given_back.delivery())
+    }
+}
+
+/// A redriven item keeps its attempts.
+pub struct RedriveCounts;
+
+impl Rules for RedriveCounts {
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        let redriven = rule::redrive(item, now_ms)?;
+        Item::stored(redriven.visible_at_ms(), item.attempts(), redriven.delivery())
+    }
+}
+
+/// An item that a worker has can be cancelled.
+pub struct CancelTakes;
+
+impl Rules for CancelTakes {
+    fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
+        rule::cancel(item, i64::MAX)
     }
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
 use crate::play::{self, Played, Player, error};
+use crate::queue;
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
 
@@ -164,6 +165,9 @@ impl SqlPlayer {
                 assert_eq!(value, listed, "the value of {name:?} and its column");
                 play::value(value)
             }
+            Action::Queue(action) => {
+                queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -273,6 +277,9 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),
+        ("of an item has", "InvalidText"),
+        ("the delay must not be negative", "InvalidDelay"),
+        ("a queue allows 0", "InvalidAttempts"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");
