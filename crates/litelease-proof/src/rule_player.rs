@@ -266,7 +266,7 @@ impl<R: Rules> RulePlayer<R> {
 
     /// Ends every lease and delivery, and raises every token.
     fn fence(&mut self, now_ms: i64) -> Result<String, Refusal> {
-        let File { rows, epoch, pools, queues } = &mut self.file;
+        let File { rows, epoch, pools, queues, .. } = &mut self.file;
         let names = rows.values().map(|row| row.token);
         let slots = pools.values().flat_map(|pool| pool.slots.values().map(|slot| slot.0));
         let newest = names.chain(slots).max().unwrap_or(0).max(queues.newest());
