@@ -25,6 +25,7 @@ extern crate alloc;
 mod answer;
 mod epoch;
 mod pool;
+mod read;
 mod row;
 mod rule;
 
@@ -37,6 +38,7 @@ pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
     renew_slot, slot_term,
 };
+pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,

@@ -355,6 +355,7 @@ fn code_of(refusal: Refusal) -> c_int {
         Refusal::InvalidTtl { .. } => 1,
         Refusal::TimeOverflow { .. } => 2,
         Refusal::TokenExhausted => 3,
+        Refusal::TtlTooLong { .. } => 4,
     }
 }
 

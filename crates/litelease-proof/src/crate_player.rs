@@ -185,6 +185,11 @@ pub fn perform(
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

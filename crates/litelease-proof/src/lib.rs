@@ -47,4 +47,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -25,6 +25,8 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// When the readers of each name expire.
+    readers: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -109,6 +111,22 @@ impl<R: Rules> RulePlayer<R> {
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Read { name, reader, ttl_ms } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                let term = read_term(*ttl_ms, now_ms)?;
+                let granted = self.rules.read(row, readers.get(reader).copied(), term, floor);
+                readers.extend(granted.map(|read| (reader.clone(), read.expires_at_ms)));
+                (None, play::version(granted.map(|read| read.version)))
+            }
+            Action::Unread { name, reader } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                (None, play::unread(readers.remove(reader).is_some()))
+            }
+            Action::Drained { name, token } => {
+                let readers = self.file.readers.get(name);
+                let last = readers.and_then(|readers| readers.values().max().copied());
+                (None, play::drained(self.rules.drained(row, *token, now_ms, last)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
@@ -219,6 +237,9 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
+        for readers in self.file.readers.values_mut() {
+            readers.retain(|_, expires_at_ms| *expires_at_ms > limit);
+        }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
@@ -274,6 +295,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
         }))
     }
 }

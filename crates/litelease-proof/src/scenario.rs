@@ -55,6 +55,9 @@ pub enum Action {
     DeletePool { pool: String },
     Slots { pool: String },
     Keep { pool: String, lease: String },
+    Read { name: String, reader: String, ttl_ms: i64 },
+    Unread { name: String, reader: String },
+    Drained { name: String, token: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -204,6 +207,13 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             ttl_ms: reader.labelled("ttl")?,
         },
         "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
+        "read" => Action::Read {
+            name: reader.text()?,
+            reader: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "unread" => Action::Unread { name: reader.text()?, reader: reader.text()? },
+        "drained" => Action::Drained { name: reader.text()?, token: reader.labelled("token")? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -257,6 +267,7 @@ impl Action {
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } => Some(name),
+            Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -266,7 +277,7 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
-            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } | Read { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }

@@ -45,6 +45,11 @@ pub const PROOFS: &[Proof] = &[
         run: |watch| again_and_again(watch, "single_writer", "sixteen"),
     },
     Proof {
+        name: "shared-reads",
+        share: 1,
+        run: |watch| again_and_again(watch, "holding", "cached::no_reader"),
+    },
+    Proof {
         name: "agreement",
         share: 2,
         run: |watch| again_and_again(watch, "rules", "agreement::"),

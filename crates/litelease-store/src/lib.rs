@@ -28,6 +28,7 @@ mod pool_rows;
 mod present;
 mod purge;
 mod raise;
+mod read;
 mod rule_fn;
 mod schema;
 pub mod sql;
@@ -47,6 +48,7 @@ pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::LeaseRow;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+pub use read::Reader;
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,

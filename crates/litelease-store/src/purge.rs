@@ -17,7 +17,8 @@ struct Ended {
 }
 
 impl Store {
-    /// Deletes the rows of names that have not been live since `before_ms`, and answers how many.
+    /// Deletes the rows of names that have not been live since `before_ms`, and answers how many. Readers that
+    /// have ended go with them.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that a name which
     /// comes back gets a larger one.
@@ -32,6 +33,7 @@ impl Store {
     }
 
     fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
+        self.purge_readers(limit_ms)?;
         let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
             return Ok(0);

@@ -82,6 +82,7 @@ impl Store {
                         execute_once(self.connection, FREE_POOLS, &[])?;
                         self.renumber_kept(floor)?;
                     }
+                    self.distrust_readers(when.now_ms())?;
                     let values = [floor, when.now_ms()].map(Value::Integer);
                     execute_once(self.connection, FENCE, &values)?;
                     match (self.connection.changes(), i64::try_from(rows.len())) {

@@ -593,6 +593,11 @@ impl Leases {
         }
     }
 
+    /// Notifies the processes that wait at this file, once what was just done is committed.
+    pub(crate) fn notify(&self) {
+        self.shared.notifier.freed(&self.shared.store);
+    }
+
     /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed(&self.shared.store);

@@ -31,6 +31,7 @@
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
 //! time, use a pool of numbered slots: [`Pools`].
 
+mod cached;
 mod error;
 mod fences;
 mod file;
@@ -47,12 +48,14 @@ mod linked;
 mod notify;
 mod pools;
 mod raw;
+mod read;
 mod single_writer;
 mod tracker;
 mod transaction;
 mod wait;
 mod watch;
 
+pub use cached::Cached;
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
@@ -69,7 +72,7 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;

@@ -99,6 +99,11 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
         ("a kept slot expires", noticed_by(|| KeptSlotExpires)),
         ("keeping revives a slot", noticed_by(|| KeepRevives)),
+        ("a read under a writer", noticed_by(|| ReadUnderWriter)),
+        ("a read prolonged under a writer", noticed_by(|| ReadProlongedUnderWriter)),
+        ("reading again shortens", noticed_by(|| ReadShortens)),
+        ("drained with readers", noticed_by(|| DrainedWithReaders)),
+        ("drained for any writer", noticed_by(|| DrainedForAnyWriter)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));

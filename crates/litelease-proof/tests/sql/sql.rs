@@ -54,6 +54,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
+            "litelease_drained/2 innocuous",
+            "litelease_drained/3 innocuous",
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
@@ -73,6 +75,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_purge/2 direct only",
             "litelease_raise/1 direct only",
             "litelease_raise/2 direct only",
+            "litelease_read/3 direct only",
+            "litelease_read/4 direct only",
             "litelease_refused/2 innocuous",
             "litelease_release/2 direct only",
             "litelease_release/3 direct only",
@@ -90,6 +94,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_unread/2 direct only",
             "litelease_version/0 innocuous",
         ]
     );
@@ -97,12 +102,12 @@ fn the_list_of_functions_is_pinned() {
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots')",
+              'litelease_slots', 'litelease_readers')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 5);
+    assert_eq!(modules, 6);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::keep;
+use crate::sql::{keep, read};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -61,13 +61,13 @@ impl From<Value<'_>> for Answer {
     }
 }
 
-const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
+pub(super) const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
 const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
 const NEW_OWNER: Argument = Argument { name: "new_owner", kind: Kind::Text, null: None };
-const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
+pub(super) const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
 pub(super) const NOW: Argument =
     Argument { name: "now_ms", kind: Kind::Integer, null: Some("for the system clock") };
-const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };
+pub(super) const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };
 const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer, null: None };
 const TABLE: Argument = Argument { name: "table", kind: Kind::Text, null: None };
 const COLUMN: Argument =
@@ -84,6 +84,7 @@ const COUNT: Argument = Argument { name: "count", kind: Kind::Integer, null: Non
 pub(super) const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
 const NOTE: Argument = Argument { name: "note", kind: Kind::Text, null: Some("for none") };
 const KEY: Argument = Argument { name: "key", kind: Kind::Text, null: Some("for none") };
+pub(super) const READER: Argument = Argument { name: "reader", kind: Kind::Text, null: None };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -314,6 +315,9 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
     },
     keep::KEEP,
+    read::READ,
+    read::UNREAD,
+    read::DRAINED,
     Function {
         name: "litelease_owner",
         arguments: &[NAME, NOW],

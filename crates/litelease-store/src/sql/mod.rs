@@ -8,6 +8,7 @@ mod arguments;
 mod call;
 mod functions;
 mod keep;
+mod read;
 mod shared;
 mod table;
 mod tables;

@@ -5,6 +5,7 @@ use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
+use crate::sql::read;
 use crate::sql::table::{Given, Rows, TableFunction};
 
 /// Every table-valued function.
@@ -45,6 +46,7 @@ pub(crate) const TABLES: &[TableFunction] = &[
         arguments: &[6, 7],
         rows: slots,
     },
+    read::READERS,
 ];
 
 /// Every lease, with how it stands at the time that is given.
@@ -139,7 +141,7 @@ fn expiry(slot: SlotInfo) -> Answer {
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
-fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(super) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -148,6 +150,6 @@ fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-fn complaint(message: &str) -> Error {
+pub(super) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }
