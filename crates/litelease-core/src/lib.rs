@@ -28,6 +28,7 @@ mod pool;
 mod read;
 mod row;
 mod rule;
+mod shard;
 
 pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
@@ -44,3 +45,4 @@ pub use rule::{
     Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,
     purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use shard::{ShardPlan, ShardState, plan};

@@ -15,6 +15,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
