@@ -197,6 +197,11 @@ pub fn perform(
             }))
         }
         Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

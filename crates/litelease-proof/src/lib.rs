@@ -16,6 +16,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
@@ -51,4 +52,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
 }

@@ -3,8 +3,8 @@
 
 use litelease_core::{
     self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
-    Item, ItemState, PoolSnapshot, Receipt, Refusal, ReleaseResult, RenewResult, Row, SlotInfo,
-    State, Step, Term, TransferResult,
+    Item, ItemState, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult, RenewResult, Row,
+    SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -114,6 +114,16 @@ pub trait Rules {
     /// As [`rule::keep_slot`].
     fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
         rule::keep_slot(slot, now_ms)
+    }
+
+    /// As [`rule::read`].
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, before, term, floor)
+    }
+
+    /// As [`rule::drained`].
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, last)
     }
 
     /// As [`SlotInfo::is_live`].
@@ -766,5 +776,55 @@ pub struct CancelTakes;
 impl Rules for CancelTakes {
     fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
         rule::cancel(item, i64::MAX)
+    }
+}
+
+/// A read is granted although a writer has the name.
+pub struct ReadUnderWriter;
+
+impl Rules for ReadUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        let free =
+            State::stored(row.token().unwrap_or(1), None, None).filter(|_| row.token().is_some());
+        rule::read(Row::new(row.name(), free), before, term, floor)
+    }
+}
+
+/// A read that a reader has already is prolonged although a writer has the name.
+pub struct ReadProlongedUnderWriter;
+
+impl Rules for ReadProlongedUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        match before {
+            Some(_) => ReadUnderWriter.read(row, before, term, floor),
+            None => rule::read(row, before, term, floor),
+        }
+    }
+}
+
+/// Reading again can shorten a read.
+pub struct ReadShortens;
+
+impl Rules for ReadShortens {
+    fn read(&self, row: Row<'_>, _before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, None, term, floor)
+    }
+}
+
+/// A writer writes although readers answer from memory.
+pub struct DrainedWithReaders;
+
+impl Rules for DrainedWithReaders {
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, _last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, None)
+    }
+}
+
+/// A writer that was succeeded or whose lease has ended writes.
+pub struct DrainedForAnyWriter;
+
+impl Rules for DrainedForAnyWriter {
+    fn drained(&self, row: Row<'_>, _token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        row.token().is_some() && last.is_none_or(|expires_at_ms| expires_at_ms <= now_ms)
     }
 }

@@ -168,6 +168,15 @@ impl SqlPlayer {
             Action::Queue(action) => {
                 queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
             }
+            Action::Read { name, reader, ttl_ms } => {
+                play::version(call("read", &[name, reader, ttl_ms], with(&[now]))?)
+            }
+            Action::Unread { name, reader } => {
+                play::unread(self.call("unread", &[name, reader])? == Some(1))
+            }
+            Action::Drained { name, token } => {
+                play::drained(call("drained", &[name, token], with(&[now]))? == Some(1))
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -274,6 +283,7 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
         ("no larger token exists", "TokenExhausted"),
+        ("the ttl of a read is at most", "TtlTooLong"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),

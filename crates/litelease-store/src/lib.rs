@@ -31,6 +31,7 @@ mod purge;
 mod queue;
 mod queue_rows;
 mod raise;
+mod read;
 mod rule_fn;
 mod schema;
 mod side_tables;
@@ -55,6 +56,7 @@ pub use guard::{Guard, GuardInfo};
 pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
+pub use read::Reader;
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

@@ -12,6 +12,7 @@ mod neutrality;
 mod pools;
 mod power_cut;
 mod processes;
+mod read;
 mod schema;
 mod side_files;
 mod system_calls;
