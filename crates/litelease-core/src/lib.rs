@@ -22,16 +22,21 @@
 
 extern crate alloc;
 
+mod access;
 mod answer;
 mod epoch;
 mod pool;
 mod queue;
+mod read;
 mod row;
 mod rule;
+mod shard;
+mod value;
 
+pub use access::{InvalidPermission, Permission, Scope};
 pub use answer::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, RaiseResult, Reason,
-    ReleaseResult, RenewResult, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
+    Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{
@@ -43,8 +48,11 @@ pub use queue::{
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
     give_back, next_number, redrive,
 };
+pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use shard::{ShardPlan, ShardState, plan};
+pub use value::{attach, is_shown};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use litelease::rusqlite::Connection;
+use litelease::rusqlite::{Connection, types};
 use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
@@ -187,7 +187,21 @@ pub fn perform(
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Attach { name, token, value } => {
+            leases.at(now_ms).attach(name, *token, value)?.to_text()
+        }
+        Action::Value { name } => {
+            play::value(leases.at(now_ms).value(name)?.map(|value| match value {
+                types::Value::Text(text) => text,
+                value => format!("{value:?}"),
+            }))
+        }
         Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

@@ -17,6 +17,7 @@ pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
@@ -49,4 +50,10 @@ mod documents {
 
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
 }

@@ -2,9 +2,9 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, Item,
-    ItemState, PoolSnapshot, Receipt, Refusal, ReleaseResult, RenewResult, Row, SlotInfo, State,
-    Step, Term, TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
+    Item, ItemState, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult, RenewResult, Row,
+    SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -85,6 +85,16 @@ pub trait Rules {
         rule::break_lease(row, now_ms, floor)
     }
 
+    /// As [`rule::attach`].
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::attach(row, token, now_ms)
+    }
+
+    /// As [`rule::is_shown`].
+    fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
+        rule::is_shown(row, token, now_ms)
+    }
+
     /// As [`rule::borrow_slot`].
     fn borrow_slot(
         &self,
@@ -104,6 +114,16 @@ pub trait Rules {
     /// As [`rule::keep_slot`].
     fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
         rule::keep_slot(slot, now_ms)
+    }
+
+    /// As [`rule::read`].
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, before, term, floor)
+    }
+
+    /// As [`rule::drained`].
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, last)
     }
 
     /// As [`SlotInfo::is_live`].
@@ -582,6 +602,36 @@ impl Rules for KeepRevives {
     }
 }
 
+/// A value is shown as long as its token is the newest, whether its lease has ended or not.
+pub struct ValueOutlivesGrant;
+
+impl Rules for ValueOutlivesGrant {
+    fn is_shown(&self, row: Row<'_>, token: i64, _now_ms: i64) -> bool {
+        rule::is_newest(row, token)
+    }
+}
+
+/// A value is shown as long as the name has a live lease, whoever attached it.
+pub struct ValueOfPredecessor;
+
+impl Rules for ValueOfPredecessor {
+    fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
+        row.live(now_ms).is_some()
+    }
+}
+
+/// A holder whose lease has ended attaches a value all the same.
+pub struct AttachAfterTheEnd;
+
+impl Rules for AttachAfterTheEnd {
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        match rule::is_newest(row, token) {
+            true => GrantResult::Done,
+            false => rule::attach(row, token, now_ms),
+        }
+    }
+}
+
 /// An acknowledgement looks at the item and not at the receipt.
 pub struct AckIgnoresReceipt;
 
@@ -726,5 +776,55 @@ pub struct CancelTakes;
 impl Rules for CancelTakes {
     fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
         rule::cancel(item, i64::MAX)
+    }
+}
+
+/// A read is granted although a writer has the name.
+pub struct ReadUnderWriter;
+
+impl Rules for ReadUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        let free =
+            State::stored(row.token().unwrap_or(1), None, None).filter(|_| row.token().is_some());
+        rule::read(Row::new(row.name(), free), before, term, floor)
+    }
+}
+
+/// A read that a reader has already is prolonged although a writer has the name.
+pub struct ReadProlongedUnderWriter;
+
+impl Rules for ReadProlongedUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        match before {
+            Some(_) => ReadUnderWriter.read(row, before, term, floor),
+            None => rule::read(row, before, term, floor),
+        }
+    }
+}
+
+/// Reading again can shorten a read.
+pub struct ReadShortens;
+
+impl Rules for ReadShortens {
+    fn read(&self, row: Row<'_>, _before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, None, term, floor)
+    }
+}
+
+/// A writer writes although readers answer from memory.
+pub struct DrainedWithReaders;
+
+impl Rules for DrainedWithReaders {
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, _last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, None)
+    }
+}
+
+/// A writer that was succeeded or whose lease has ended writes.
+pub struct DrainedForAnyWriter;
+
+impl Rules for DrainedForAnyWriter {
+    fn drained(&self, row: Row<'_>, _token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        row.token().is_some() && last.is_none_or(|expires_at_ms| expires_at_ms <= now_ms)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
-    TransferResult,
+    BreakResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult,
+    SlotInfo, TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -118,6 +118,15 @@ impl<S: AsRef<str>> ToText for BreakResult<S> {
     }
 }
 
+impl ToText for GrantResult {
+    fn to_text(&self) -> String {
+        match self {
+            GrantResult::Done => "done".into(),
+            GrantResult::Stale { reason } => rejected::<&str>(reason, &None),
+        }
+    }
+}
+
 fn grant<S>(lease: &LeaseInfo<S>) -> String {
     format!("{} until {}", lease.token, lease.lease_expires_at_ms)
 }
@@ -144,6 +153,11 @@ pub(crate) fn owner<S: AsRef<str>>(owner: Option<S>) -> String {
     owner.map_or("none".into(), |owner| format!("owner {}", shown(owner.as_ref())))
 }
 
+/// A value in the words of scenario files.
+pub(crate) fn value<S: AsRef<str>>(value: Option<S>) -> String {
+    value.map_or("none".into(), |value| format!("value {}", shown(value.as_ref())))
+}
+
 /// A slot in the words of scenario files.
 pub(crate) fn slot(slot: Option<SlotInfo>) -> String {
     slot.map_or("none".into(), |slot| {
@@ -164,6 +178,19 @@ pub(crate) fn slots(slots: impl IntoIterator<Item = SlotInfo>) -> String {
 /// A pool in the words of scenario files.
 pub(crate) fn pool(info: PoolInfo) -> String {
     format!("pool of {} with {} in use", info.count, info.in_use)
+}
+
+/// The answers about shared reads in the words of scenario files.
+pub(crate) fn version(version: Option<i64>) -> String {
+    version.map_or("none".into(), |version| format!("version {version}"))
+}
+
+pub(crate) fn unread(given_up: bool) -> String {
+    if given_up { "unread".into() } else { "none".into() }
+}
+
+pub(crate) fn drained(drained: bool) -> String {
+    if drained { "drained".into() } else { "not drained".into() }
 }
 
 pub(crate) fn number(number: Option<i64>) -> String {

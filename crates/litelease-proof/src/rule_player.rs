@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -27,7 +27,11 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// The values of names, each with the token it was attached under.
+    values: BTreeMap<String, (i64, String)>,
     queues: Queues,
+    /// When the readers of each name expire.
+    readers: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -117,6 +121,34 @@ impl<R: Rules> RulePlayer<R> {
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Attach { name, token, value } => {
+                let answer = self.rules.attach(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.values.insert(name.clone(), (*token, value.clone()));
+                }
+                (None, answer.to_text())
+            }
+            Action::Value { name } => {
+                let value = self.file.values.get(name);
+                let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
+                (None, play::value(value.map(|(_, value)| value)))
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                let term = read_term(*ttl_ms, now_ms)?;
+                let granted = self.rules.read(row, readers.get(reader).copied(), term, floor);
+                readers.extend(granted.map(|read| (reader.clone(), read.expires_at_ms)));
+                (None, play::version(granted.map(|read| read.version)))
+            }
+            Action::Unread { name, reader } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                (None, play::unread(readers.remove(reader).is_some()))
+            }
+            Action::Drained { name, token } => {
+                let readers = self.file.readers.get(name);
+                let last = readers.and_then(|readers| readers.values().max().copied());
+                (None, play::drained(self.rules.drained(row, *token, now_ms, last)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
@@ -237,6 +269,9 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
+        for readers in self.file.readers.values_mut() {
+            readers.retain(|_, expires_at_ms| *expires_at_ms > limit);
+        }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
@@ -252,7 +287,7 @@ impl<R: Rules> RulePlayer<R> {
 
     /// Ends every lease and delivery, and raises every token.
     fn fence(&mut self, now_ms: i64) -> Result<String, Refusal> {
-        let File { rows, epoch, pools, queues } = &mut self.file;
+        let File { rows, epoch, pools, queues, .. } = &mut self.file;
         let names = rows.values().map(|row| row.token);
         let slots = pools.values().flat_map(|pool| pool.slots.values().map(|slot| slot.0));
         let newest = names.chain(slots).max().unwrap_or(0).max(queues.newest());
@@ -312,6 +347,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
             Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
+            Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
         }))
     }
 }

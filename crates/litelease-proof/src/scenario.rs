@@ -58,7 +58,12 @@ pub enum Action {
     Slots { pool: String },
     Ensure { name: String, owner: String, ttl_ms: i64 },
     Keep { pool: String, lease: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
     Queue(QueueAction),
+    Read { name: String, reader: String, ttl_ms: i64 },
+    Unread { name: String, reader: String },
+    Drained { name: String, token: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -211,6 +216,13 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             ttl_ms: reader.labelled("ttl")?,
         },
         "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
+        "read" => Action::Read {
+            name: reader.text()?,
+            reader: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "unread" => Action::Unread { name: reader.text()?, reader: reader.text()? },
+        "drained" => Action::Drained { name: reader.text()?, token: reader.labelled("token")? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -256,6 +268,15 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             owner: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -269,6 +290,8 @@ impl Action {
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
+            Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -278,7 +301,7 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
-            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } | Read { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             Queue(action) => action.time_ms(),
             Ensure { ttl_ms, .. } => Some(*ttl_ms),

@@ -150,8 +150,32 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Attach { name, token, value } => {
+                match self.call("attach", &[name, token, value, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Value { name } => {
+                let sql = "SELECT litelease_value(?1, ?2),
+                           (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
+                let texts = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let (value, listed): (Option<String>, Option<String>) =
+                    self.connection().query_row(sql, (name, now_ms), texts)?;
+                assert_eq!(value, listed, "the value of {name:?} and its column");
+                play::value(value)
+            }
             Action::Queue(action) => {
                 queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                play::version(call("read", &[name, reader, ttl_ms], with(&[now]))?)
+            }
+            Action::Unread { name, reader } => {
+                play::unread(self.call("unread", &[name, reader])? == Some(1))
+            }
+            Action::Drained { name, token } => {
+                play::drained(call("drained", &[name, token], with(&[now]))? == Some(1))
             }
             action => self.perform_on_pools(now_ms, action)?,
         }))
@@ -259,6 +283,7 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
         ("no larger token exists", "TokenExhausted"),
+        ("the ttl of a read is at most", "TtlTooLong"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),

@@ -8,10 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_core::plan;
+
 use crate::model::{PROTECTIONS, search};
 use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
 use crate::queue_cut::cut_power_of_queues;
-use crate::rig::tell;
+use crate::rig::{Dice, tell};
+use crate::shards::history;
 
 /// A long proof.
 pub struct Proof {
@@ -50,6 +53,12 @@ pub const PROOFS: &[Proof] = &[
         name: "single-writer",
         share: 1,
         run: |watch| again_and_again(watch, "single_writer", "sixteen"),
+    },
+    Proof { name: "shards", share: 1, run: shards },
+    Proof {
+        name: "shared-reads",
+        share: 1,
+        run: |watch| again_and_again(watch, "holding", "cached::no_reader"),
     },
     Proof {
         name: "agreement",
@@ -240,6 +249,19 @@ fn model(watch: &Watch) -> Outcome {
     let tried =
         format!("{} states, {part}; {} protections taken away", all.states, PROTECTIONS.len());
     Outcome { tried, found }
+}
+
+/// Random histories of a group that shares shards.
+fn shards(watch: &Watch) -> Outcome {
+    let (mut dice, mut histories, mut found) = (Dice::from(watch.seed), 0u64, Vec::new());
+    while found.is_empty() && histories < 1_000_000 && !watch.is_over() {
+        found.extend(history(plan, &mut dice).err());
+        histories += 1;
+        if histories % 100_000 == 0 {
+            watch.show(&format!("{histories} histories"));
+        }
+    }
+    Outcome { tried: format!("{histories} histories of a group"), found }
 }
 
 impl Watch {

@@ -1,7 +1,8 @@
 //! Changes a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{Epoch, LeaseInfo, Refusal, Row, Step};
+use litelease_core::{Epoch, LeaseInfo, Row, Step};
 
+use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
 use crate::rule_fn::{Asked, Columns, Ran};
 use crate::sqlite::TxnState;
@@ -59,10 +60,10 @@ impl Store {
         name: &str,
         when: When,
         change: Change,
-        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
+        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Undecided>,
     ) -> Result<T, Error> {
         let mut decide = |row: Row<'_>, floor, now_ms| {
-            decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
+            decide(row, floor, now_ms).map_err(|undecided| undecided.about(name))
         };
         let request = Request { boundary, name, when, change };
         let step = self.with_epoch(boundary, || self.attempt(request, &mut decide))?;

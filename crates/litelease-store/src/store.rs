@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
-    RenewResult, Row, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row,
+    Term, TransferResult,
 };
 
 use crate::batch::BatchCache;
 use crate::change::Change;
 use crate::epoch::EpochState;
+use crate::error::Undecided;
+use crate::side_tables::SideTables;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
 use crate::transaction::TransactionState;
@@ -23,6 +25,7 @@ pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
     pub(crate) epoch_state: EpochState,
+    pub(crate) side_tables: SideTables,
     pub(crate) transaction_state: TransactionState,
     /// The open batch, if there is one.
     pub(crate) batch: RefCell<Option<BatchCache>>,
@@ -42,6 +45,7 @@ impl Store {
             connection,
             statements: Statements::new(),
             epoch_state: EpochState::default(),
+            side_tables: SideTables::default(),
             transaction_state: TransactionState::default(),
             batch: RefCell::new(None),
         }
@@ -218,7 +222,7 @@ impl Store {
     pub(crate) fn look<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || self.verify().map(|()| true);
         self.look_through(&self.statements.load, verify, name, answer)
@@ -228,7 +232,7 @@ impl Store {
     pub(crate) fn look_at_fences<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || {
             self.verify()?;
@@ -251,7 +255,7 @@ impl Store {
         load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,
         name: &str,
-        mut answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
@@ -267,7 +271,7 @@ impl Store {
                 }
                 false => Row::new(name, None),
             };
-            answer(row).map_err(|refusal| Error::refused(name, refusal))
+            answer(row).map_err(|undecided| undecided.about(name))
         });
         looked.or_else(|error| self.explain(error))
     }

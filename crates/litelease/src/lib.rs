@@ -31,6 +31,8 @@
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
+mod access;
+mod cached;
 mod error;
 mod fences;
 mod file;
@@ -48,12 +50,15 @@ mod notify;
 mod pools;
 mod queue;
 mod raw;
+mod read;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
 
+pub use cached::Cached;
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
@@ -62,17 +67,21 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, ItemState,
-    KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo, StaleReason, Status,
-    TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    StaleReason, Status, TransferResult,
 };
+#[doc(hidden)]
+pub use litelease_core::{InvalidPermission, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
+#[doc(hidden)]
+pub use litelease_store::AccessRow;
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
-    QueueInfo, SlotRow,
+    QueueInfo, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
@@ -83,6 +92,7 @@ pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.

@@ -1,5 +1,6 @@
 //! The subcommands: one file each, with its arguments and what it does.
 
+mod access;
 mod break_lease;
 mod claim;
 mod command_line;
@@ -58,6 +59,7 @@ macro_rules! commands {
 commands! {
     Run in run,
     Serve in serve,
+    Access in access,
     Status in status,
     Who in who,
     Wait in wait,

@@ -4,3 +4,4 @@ mod agreement;
 mod histories;
 mod model;
 mod scenarios;
+mod shards;

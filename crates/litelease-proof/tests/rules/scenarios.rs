@@ -99,6 +99,11 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
         ("a kept slot expires", noticed_by(|| KeptSlotExpires)),
         ("keeping revives a slot", noticed_by(|| KeepRevives)),
+        ("a read under a writer", noticed_by(|| ReadUnderWriter)),
+        ("a read prolonged under a writer", noticed_by(|| ReadProlongedUnderWriter)),
+        ("reading again shortens", noticed_by(|| ReadShortens)),
+        ("drained with readers", noticed_by(|| DrainedWithReaders)),
+        ("drained for any writer", noticed_by(|| DrainedForAnyWriter)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
         ("an acknowledgement ignores the receipt", noticed_by(|| AckIgnoresReceipt)),
         ("a receipt returns", noticed_by(|| ReceiptReturns)),
@@ -114,6 +119,9 @@ fn the_scenarios_notice_every_planted_bug() {
         ("ensure renews a stranger's lease", noticed_by(|| EnsureRenewsAnyones)),
         ("ensure makes a new token", noticed_by(|| EnsureRaisesToken)),
         ("ensure shortens", noticed_by(|| EnsureShortens)),
+        ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
+        ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
+        ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -413,6 +413,11 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("withdraw", |db| db.withdraw("x")),
         ("checkpoint", |db| db.checkpoint("x", 1, "done").map(drop)),
         ("last_checkpoint", |db| db.last_checkpoint("x").map(|_: Option<Checkpoint>| ())),
+        ("attach", |db| db.attach("x", 1, "here").map(drop)),
+        ("value", |db| db.value("x").map(drop)),
+        ("leases_under", |db| {
+            db.leases_under("x").collect::<litelease::Result<Vec<_>>>().map(drop)
+        }),
         ("admit", |db| db.admit("x", 1).map(drop)),
         ("register", |db| db.pools().register("p", 2).map(drop)),
         ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),

@@ -14,6 +14,8 @@ mod power_cut;
 mod processes;
 mod queue_cuts;
 mod queues;
+mod read;
 mod schema;
 mod side_files;
 mod system_calls;
+mod values;

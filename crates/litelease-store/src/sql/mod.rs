@@ -9,8 +9,10 @@ mod call;
 mod functions;
 mod keep;
 mod queue;
+mod read;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;

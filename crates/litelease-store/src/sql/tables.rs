@@ -7,6 +7,7 @@ use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
+use crate::sql::read;
 use crate::sql::table::{Given, Range, Rows, TableFunction};
 
 /// Every table-valued function.
@@ -14,8 +15,8 @@ pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        arguments: &[6],
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, value, now_ms INTEGER HIDDEN)",
+        arguments: &[7],
         order: Some(0),
         rows: leases,
     },
@@ -52,13 +53,17 @@ pub(crate) const TABLES: &[TableFunction] = &[
         order: None,
         rows: slots,
     },
+    read::READERS,
 ];
 
 /// Every lease, with how it stands at the time that is given.
 fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, Error> {
     let now_ms = time(given.first())?;
     let mut walk = store.walk(range.from, range.to)?;
-    let next = move || walk.next().map(|row| row.map(|row| lease(row, now_ms))).transpose();
+    let next = move || {
+        let next = walk.next();
+        next.map(|next| next.map(|(row, value)| lease(row, value, now_ms))).transpose()
+    };
     Ok(Box::new(iter::from_fn(next)))
 }
 
@@ -68,7 +73,7 @@ pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
     Box::new(rows.into_iter())
 }
 
-fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+fn lease(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<Answer> {
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
@@ -81,6 +86,8 @@ fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
         // A lease that is over has no time left; one without an owner has none to speak of.
         number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
         text(row.status(now_ms).map(|status| status.word())),
+        // A value ends with its grant.
+        if row.live(now_ms).is_some() { value.into() } else { Answer::Null },
         number(Some(now_ms)),
     ]
 }
