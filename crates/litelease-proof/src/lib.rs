@@ -12,6 +12,7 @@ pub mod mutant;
 pub mod play;
 pub mod power_cut;
 pub mod queue;
+pub mod queue_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;

@@ -22,6 +22,10 @@
 //! worker cached-write FILE NAME TTL_MS ROUNDS
 //!                                         writes larger and larger values, and stores when each was committed
 //! worker hold-lock FILE                   holds the write lock until its input ends
+//! worker finish-all FILE QUEUE VISIBILITY_MS
+//!                                         finishes items without end, each with a row in `effects`
+//! worker finish-later FILE QUEUE VISIBILITY_MS
+//!                                         receives an item, and tries to finish it at each line of its input
 //! ```
 
 use std::collections::BTreeMap;
@@ -173,8 +177,50 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(tx.rollback()?)
         }
+        ["finish-all", file, queue, visibility_ms] => {
+            let db = open(file)?;
+            let queue = db.queue(queue);
+            let visibility = Duration::from_millis(visibility_ms.parse()?);
+            loop {
+                match queue.receive(visibility) {
+                    // The machine was busy for too long.
+                    Err(litelease::Error::ExpiredOnArrival(_)) => {}
+                    Err(error) => return Err(error.into()),
+                    Ok(None) => sleep(Duration::from_millis(5)),
+                    Ok(Some(item)) => {
+                        tell(&format!("received {}", item.id))?;
+                        match finish(&item) {
+                            Ok(()) => tell(&format!("finished {}", item.id))?,
+                            Err(error @ litelease::Error::StaleReceipt { .. }) => {
+                                tell(&error.to_string())?;
+                            }
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                }
+            }
+        }
+        ["finish-later", file, queue, visibility_ms] => {
+            let db = open(file)?;
+            let visibility = Duration::from_millis(visibility_ms.parse()?);
+            let item = db.queue(queue).receive(visibility)?.ok_or("nothing is visible")?;
+            tell(&format!("received {}", item.id))?;
+            for line in std::io::stdin().lines() {
+                line?;
+                tell(&finish(&item).map_or_else(|error| error.to_string(), |()| "done".into()))?;
+            }
+            Ok(())
+        }
         _ => Err("unknown words".into()),
     }
+}
+
+/// Writes the effect of an item and acknowledges it.
+fn finish(item: &litelease::Item<'_>) -> litelease::Result<()> {
+    item.finish(|tx| {
+        tx.conn().execute("INSERT INTO effects VALUES (?1, ?2)", (item.id, item.token))?;
+        Ok(())
+    })
 }
 
 fn until_input_ends() -> Result<(), Box<dyn std::error::Error>> {

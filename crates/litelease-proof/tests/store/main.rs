@@ -12,6 +12,8 @@ mod neutrality;
 mod pools;
 mod power_cut;
 mod processes;
+mod queue_cuts;
+mod queues;
 mod read;
 mod schema;
 mod side_files;
