@@ -14,7 +14,7 @@ CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "
 
 
 # Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|read|unread|drained) ", re.MULTILINE)
+NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|send|read|unread|drained) ", re.MULTILINE)
 
 
 @dataclass
@@ -104,7 +104,7 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["before"] = asked.pop(0)
     elif verb not in ("begin", "commit", "rollback"):
         found["name"] = asked.pop(0)
-    if verb in ("claim", "renew", "release", "transfer"):
+    if verb in ("claim", "ensure", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
     if verb in ("borrow", "return", "renew slot"):
         found["lease"] = asked.pop(0)

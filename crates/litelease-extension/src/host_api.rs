@@ -355,7 +355,8 @@ fn code_of(refusal: Refusal) -> c_int {
         Refusal::InvalidTtl { .. } => 1,
         Refusal::TimeOverflow { .. } => 2,
         Refusal::TokenExhausted => 3,
-        Refusal::TtlTooLong { .. } => 4,
+        // No verb of this interface has a delay or a longest ttl.
+        Refusal::InvalidDelay { .. } | Refusal::TtlTooLong { .. } => 4,
     }
 }
 

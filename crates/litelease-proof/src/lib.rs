@@ -11,6 +11,7 @@ pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod power_cut;
+pub mod queue;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
@@ -48,6 +49,9 @@ mod documents {
 
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
 
     #[doc = include_str!("../../../docs/shared-reads.md")]
     struct SharedReads;

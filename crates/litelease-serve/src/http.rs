@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use litelease::Scope;
 use tokio::sync::{broadcast, oneshot, watch};
 
+use crate::access::Caller;
 use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, CallKind, POOLS, openapi};
@@ -61,7 +63,7 @@ enum Action {
     Page(&'static page::File),
     Healthz,
     Readyz,
-    Metrics,
+    Metrics(Caller),
     OpenApi,
     Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
 }
@@ -191,7 +193,8 @@ impl App {
             Action::Page(file) => Ok(file.response()),
             Action::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
             Action::Readyz => self.ready().await,
-            Action::Metrics => {
+            Action::Metrics(caller) => {
+                self.admit_to_metrics(caller).await?;
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
@@ -253,6 +256,14 @@ impl App {
         pending_borrow.wait(wait.map(|wait| (wait, timer))).await
     }
 
+    /// Checks whether a client may see the metrics.
+    async fn admit_to_metrics(&self, caller: Caller) -> Result<(), JobError> {
+        if self.options.open || self.options.open_metrics {
+            return Ok(());
+        }
+        self.ask(|reply| Job::Admit { caller, scope: Scope::Observe, reply }).await.map(drop)
+    }
+
     async fn ready(&self) -> Result<Response, HttpError> {
         let asked = self.ask(|reply| Job::Ready { reply });
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
@@ -299,7 +310,7 @@ fn route(head: &Head<'_>) -> Request {
     let method = if head.method == "HEAD" { "GET" } else { head.method };
     let found = match head.path.strip_prefix(POOLS) {
         Some(pool) => on_pool(pool, method, head),
-        None => beside_pools(head.path, method),
+        None => beside_pools(head, method),
     };
     let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
     Request { started, route, action }
@@ -321,12 +332,12 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     })
 }
 
-fn beside_pools(path: &str, method: &str) -> Found {
-    let page = || page::FILES.iter().find(|file| file.path == path);
-    let (route, action) = match path {
+fn beside_pools(head: &Head<'_>, method: &str) -> Found {
+    let page = || page::FILES.iter().find(|file| file.path == head.path);
+    let (route, action) = match head.path {
         "/healthz" => (Route::Healthz, Action::Healthz),
         "/readyz" => (Route::Readyz, Action::Readyz),
-        "/metrics" => (Route::Metrics, Action::Metrics),
+        "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };

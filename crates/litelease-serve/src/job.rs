@@ -9,9 +9,11 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use litelease::{Borrowed, PoolInfo, Scope, SlotInfo, SlotRow};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+
+use crate::access::Caller;
 
 /// The id of a pool as it is stored: a UUID in lower case.
 pub(crate) type Id = Arc<str>;
@@ -66,6 +68,12 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
+    /// Asks whether a client may do something with all names.
+    Admit {
+        caller: Caller,
+        scope: Scope,
+        reply: Reply,
+    },
     /// Asks whether the file can be written.
     Ready {
         reply: Reply,
@@ -95,7 +103,7 @@ impl Job {
             | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
-            Job::Ready { reply } => Some(("".into(), reply)),
+            Job::Admit { reply, .. } | Job::Ready { reply } => Some(("".into(), reply)),
             Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
         }
     }
@@ -139,6 +147,8 @@ pub(crate) enum Answer {
     /// The lease to renew or keep is over.
     Over,
     State(State),
+    /// The client may do what it has asked for.
+    Admitted,
     /// The file can be written.
     Ready,
 }
@@ -165,6 +175,12 @@ pub(crate) enum JobError {
     /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,
+    /// The request has no access key.
+    NoKey,
+    /// There is no such access key, or it has expired or was removed.
+    WrongKey,
+    /// The access key does not allow this scope for the names of the request.
+    NotAllowed(Scope),
 }
 
 /// Waits for a job.

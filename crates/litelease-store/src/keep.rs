@@ -93,7 +93,7 @@ impl Store {
 
     /// Gives a slot back that may be kept.
     pub(crate) fn give_back_any(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
-        self.give_back(pool, slot)?;
+        self.free_slot(pool, slot)?;
         if slot.is_kept() && is_there(self.connection, &KEPT_SLOTS)? {
             let values = [Value::Integer(pool.slot(slot.position))];
             execute_once(self.connection, FORGET, &values)?;

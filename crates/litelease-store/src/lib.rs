@@ -4,6 +4,7 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod access;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -27,10 +28,13 @@ mod pool;
 mod pool_rows;
 mod present;
 mod purge;
+mod queue;
+mod queue_rows;
 mod raise;
 mod read;
 mod rule_fn;
 mod schema;
+mod side_tables;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -38,7 +42,10 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod value;
 
+#[doc(hidden)]
+pub use access::AccessRow;
 pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
@@ -46,11 +53,12 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::LeaseRow;
+pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use read::Reader;
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
-    destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,
+    destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;

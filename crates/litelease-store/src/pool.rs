@@ -68,8 +68,8 @@ impl Store {
         options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>, Error> {
         self.with_context("borrow a slot", None, || {
-            check_text("key", options.key, 1)?;
-            check_text("note", options.note, 0)?;
+            check_text("key of a borrow", options.key, 1)?;
+            check_text("note of a borrow", options.note, 0)?;
             let boundary = self.boundary()?;
             if boundary.may_look_first()
                 && let Some(answer) = self.without_lending(id, ttl_ms, when, options)?

@@ -439,7 +439,7 @@ impl Store {
         self.lent(&self.statements.pools.by_key, pool.number, key)
     }
 
-    pub(crate) fn give_back(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
+    pub(crate) fn free_slot(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
         let values = [Value::Integer(pool.slot(slot.position))];
         let statements = &self.statements.pools;
         statements.give_back.execute_with(self.connection, &values)?;

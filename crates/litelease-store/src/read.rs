@@ -87,7 +87,7 @@ impl Store {
             let granted = self.within(boundary, || {
                 let before = self.reader_before(name, reader)?;
                 // Verifies the tables before the floor is asked for, and reads the clock under the write lock.
-                let term = self.look(name, |_| read_term(ttl_ms, when.now_ms()))?;
+                let term = self.look(name, |_| Ok(read_term(ttl_ms, when.now_ms())?))?;
                 let floor = self.epoch_record()?.floor;
                 let granted = self.look(name, |row| Ok(rule::read(row, before, term, floor)))?;
                 if let Some(read) = granted {

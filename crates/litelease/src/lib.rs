@@ -29,8 +29,9 @@
 //!
 //! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
-//! time, use a pool of numbered slots: [`Pools`].
+//! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
+mod access;
 mod cached;
 mod error;
 mod fences;
@@ -47,11 +48,13 @@ mod leases;
 mod linked;
 mod notify;
 mod pools;
+mod queue;
 mod raw;
 mod read;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
 
@@ -64,24 +67,32 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, KEPT, LeaseInfo, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    StaleReason, Status, TransferResult,
 };
+#[doc(hidden)]
+pub use litelease_core::{InvalidPermission, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
+#[doc(hidden)]
+pub use litelease_store::AccessRow;
 pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, Reader, SlotRow,
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
+    QueueInfo, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
 pub use pools::Pools;
+pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.

@@ -105,6 +105,23 @@ fn the_scenarios_notice_every_planted_bug() {
         ("drained with readers", noticed_by(|| DrainedWithReaders)),
         ("drained for any writer", noticed_by(|| DrainedForAnyWriter)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
+        ("an acknowledgement ignores the receipt", noticed_by(|| AckIgnoresReceipt)),
+        ("a receipt returns", noticed_by(|| ReceiptReturns)),
+        ("the last receipt never passes", noticed_by(|| LastReceiptNeverPasses)),
+        ("a dead item is delivered", noticed_by(|| DeadDelivered)),
+        ("one attempt too many", noticed_by(|| OneAttemptTooMany)),
+        ("a key outlives its item", noticed_by(|| KeyOutlivesItem)),
+        ("an extension revives a delivery", noticed_by(|| ExtendRevives)),
+        ("an extension shortens a delivery", noticed_by(|| ExtendShortens)),
+        ("giving back revives", noticed_by(|| GiveBackRevives)),
+        ("a redriven item keeps its attempts", noticed_by(|| RedriveCounts)),
+        ("an item in work is cancelled", noticed_by(|| CancelTakes)),
+        ("ensure renews a stranger's lease", noticed_by(|| EnsureRenewsAnyones)),
+        ("ensure makes a new token", noticed_by(|| EnsureRaisesToken)),
+        ("ensure shortens", noticed_by(|| EnsureShortens)),
+        ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
+        ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
+        ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

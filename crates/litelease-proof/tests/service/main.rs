@@ -1,5 +1,6 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
+mod access;
 mod http;
 mod keep;
 mod page;

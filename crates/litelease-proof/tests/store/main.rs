@@ -16,3 +16,4 @@ mod read;
 mod schema;
 mod side_files;
 mod system_calls;
+mod values;

@@ -69,6 +69,7 @@ impl Batch {
             }
             // The committer does these without a transaction.
             Job::Look { .. }
+            | Job::Admit { .. }
             | Job::Ready { .. }
             | Job::Leave { .. }
             | Job::GiveBack { .. }

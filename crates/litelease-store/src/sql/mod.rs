@@ -8,9 +8,11 @@ mod arguments;
 mod call;
 mod functions;
 mod keep;
+mod queue;
 mod read;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;

@@ -1,8 +1,8 @@
 //! The functions of shared reads: `litelease_read` and the rest.
 
 use crate::sql::functions::{Answer, Function, NAME, NOW, READER, TOKEN, TTL, Writes};
-use crate::sql::table::{Given, Rows, TableFunction};
-use crate::sql::tables::{complaint, time};
+use crate::sql::table::{Given, Range, Rows, TableFunction};
+use crate::sql::tables::{collected, complaint, time};
 use crate::{Error, Store, Value, When};
 
 pub(super) const READ: Function = Function {
@@ -44,11 +44,12 @@ pub(super) const READERS: TableFunction = TableFunction {
     definition: c"CREATE TABLE readers (reader TEXT, expires_at_ms INTEGER, remaining_ms INTEGER, \
                   name TEXT HIDDEN, now_ms INTEGER HIDDEN)",
     arguments: &[3, 4],
+    order: None,
     rows: readers,
 };
 
 /// The live readers of the name that is given, at the time that is given.
-fn readers(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn readers(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(name)), now] = given else {
         return Err(complaint("name must be TEXT: FROM litelease_readers(name[, now_ms])"));
     };
@@ -62,5 +63,5 @@ fn readers(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
             Answer::Integer(now_ms),
         ]
     });
-    Ok(readers.collect())
+    Ok(collected(readers))
 }

@@ -1,20 +1,23 @@
 //! The list of table-valued functions: what each is called, its columns and its rows.
 
+use std::iter;
+
 use crate::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
 use crate::sql::read;
-use crate::sql::table::{Given, Rows, TableFunction};
+use crate::sql::table::{Given, Range, Rows, TableFunction};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        arguments: &[6],
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, value, now_ms INTEGER HIDDEN)",
+        arguments: &[7],
+        order: Some(0),
         rows: leases,
     },
     TableFunction {
@@ -22,13 +25,15 @@ pub(crate) const TABLES: &[TableFunction] = &[
         definition: c"CREATE TABLE guards (table_name TEXT, name TEXT, column_name TEXT, \
                       strict INTEGER, state TEXT, refusals INTEGER)",
         arguments: &[],
-        rows: |store, _| Ok(store.guards()?.into_iter().map(guard).collect()),
+        order: None,
+        rows: |store, _, _| Ok(collected(store.guards()?.into_iter().map(guard))),
     },
     TableFunction {
         name: c"litelease_checkpoint_get",
         definition: c"CREATE TABLE checkpoint (value, token INTEGER, updated_at_ms INTEGER, \
                       name TEXT HIDDEN)",
         arguments: &[3],
+        order: None,
         rows: checkpoint,
     },
     TableFunction {
@@ -36,6 +41,7 @@ pub(crate) const TABLES: &[TableFunction] = &[
         definition: c"CREATE TABLE slot (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
                       pool_id TEXT HIDDEN, lease_id TEXT HIDDEN)",
         arguments: &[3, 4],
+        order: None,
         rows: slot,
     },
     TableFunction {
@@ -44,18 +50,30 @@ pub(crate) const TABLES: &[TableFunction] = &[
                       remaining_ms INTEGER, note TEXT, kept_since_ms INTEGER, pool_id TEXT HIDDEN, \
                       now_ms INTEGER HIDDEN)",
         arguments: &[6, 7],
+        order: None,
         rows: slots,
     },
     read::READERS,
 ];
 
 /// Every lease, with how it stands at the time that is given.
-fn leases(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, Error> {
     let now_ms = time(given.first())?;
-    Ok(store.list()?.iter().map(|listed| lease(listed.row(), now_ms)).collect())
+    let mut walk = store.walk(range.from, range.to)?;
+    let next = move || {
+        let next = walk.next();
+        next.map(|next| next.map(|(row, value)| lease(row, value, now_ms))).transpose()
+    };
+    Ok(Box::new(iter::from_fn(next)))
 }
 
-fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+/// Rows that were read to the end.
+pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
+    let rows: Vec<_> = rows.into_iter().map(Ok).collect();
+    Box::new(rows.into_iter())
+}
+
+fn lease(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<Answer> {
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
@@ -68,6 +86,8 @@ fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
         // A lease that is over has no time left; one without an owner has none to speak of.
         number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
         text(row.status(now_ms).map(|status| status.word())),
+        // A value ends with its grant.
+        if row.live(now_ms).is_some() { value.into() } else { Answer::Null },
         number(Some(now_ms)),
     ]
 }
@@ -89,7 +109,7 @@ fn guard(guard: GuardInfo) -> Vec<Answer> {
 }
 
 /// The latest checkpoint of the name that is given, if there is one.
-fn checkpoint(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn checkpoint(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(name))] = given else {
         return Err(complaint("name must be TEXT: FROM litelease_checkpoint_get(name)"));
     };
@@ -97,11 +117,11 @@ fn checkpoint(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
         let (token, at) = (Answer::Integer(token), Answer::Integer(updated_at_ms));
         vec![value.into(), token, at, Answer::Text((*name).into())]
     })?;
-    Ok(last.into_iter().collect())
+    Ok(collected(last))
 }
 
 /// The slot of a lease, if it has one.
-fn slot(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn slot(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(id)), Given::Value(Value::Text(lease))] = given else {
         return Err(complaint("id and lease must be TEXT: FROM litelease_slot(id, lease)"));
     };
@@ -109,11 +129,11 @@ fn slot(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
         let numbers = [Answer::Integer(slot.position), Answer::Integer(slot.token), expiry(slot)];
         numbers.into_iter().chain([id, lease].map(|text| Answer::Text((*text).into()))).collect()
     };
-    Ok(store.slot(id, lease)?.map(columns).into_iter().collect())
+    Ok(collected(store.slot(id, lease)?.map(columns)))
 }
 
 /// The slots of a pool that are lent out at the time that is given.
-fn slots(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn slots(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(id)), now] = given else {
         return Err(complaint("id must be TEXT: FROM litelease_slots(id[, now_ms])"));
     };
@@ -132,7 +152,7 @@ fn slots(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
             Answer::Integer(now_ms),
         ]
     };
-    Ok(slots.into_iter().map(columns).collect())
+    Ok(collected(slots.into_iter().map(columns)))
 }
 
 /// The expiry of a slot: NULL if it is kept.
@@ -141,7 +161,7 @@ fn expiry(slot: SlotInfo) -> Answer {
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
-pub(super) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(crate) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -150,6 +170,6 @@ pub(super) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-pub(super) fn complaint(message: &str) -> Error {
+pub(crate) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }
