@@ -30,6 +30,7 @@ mod purge;
 mod raise;
 mod rule_fn;
 mod schema;
+mod served;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -49,6 +50,8 @@ pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use list::LeaseRow;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+#[doc(hidden)]
+pub use served::{Secret, ServedRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

@@ -10,6 +10,7 @@ use litelease_core::{Row, State};
 
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
+use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -106,6 +107,7 @@ pub(crate) struct Statements {
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
+    pub(crate) served: ServedStatements,
 }
 
 /// A statement that may store a new token, for files without and with an epoch.
@@ -151,6 +153,7 @@ impl Statements {
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
+            served: ServedStatements::new(),
         }
     }
 }

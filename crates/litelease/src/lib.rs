@@ -47,6 +47,7 @@ mod linked;
 mod notify;
 mod pools;
 mod raw;
+mod served;
 mod single_writer;
 mod tracker;
 mod transaction;
@@ -71,7 +72,7 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::AccessRow;
+pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
 };
