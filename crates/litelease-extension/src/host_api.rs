@@ -355,6 +355,8 @@ fn code_of(refusal: Refusal) -> c_int {
         Refusal::InvalidTtl { .. } => 1,
         Refusal::TimeOverflow { .. } => 2,
         Refusal::TokenExhausted => 3,
+        // No verb of this interface has a delay.
+        Refusal::InvalidDelay { .. } => 4,
     }
 }
 

@@ -11,6 +11,7 @@ pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod power_cut;
+pub mod queue;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
@@ -44,4 +45,10 @@ mod documents {
 
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
+
+    #[doc = include_str!("../../../docs/reservations.md")]
+    struct Reservations;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
 }

@@ -2,8 +2,9 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, PoolSnapshot, Refusal, ReleaseResult,
-    RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
+    Item, ItemState, PoolSnapshot, Receipt, Refusal, ReleaseResult, RenewResult, Row, SlotInfo,
+    State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -29,6 +30,17 @@ pub trait Rules {
         dead: Claimant<'_>,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         rule::claim_from_dead(row, owner, term, floor, dead)
+    }
+
+    /// As [`rule::ensure`].
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::ensure(row, owner, term, floor)
     }
 
     /// As [`rule::renew`].
@@ -73,6 +85,16 @@ pub trait Rules {
         rule::break_lease(row, now_ms, floor)
     }
 
+    /// As [`rule::attach`].
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::attach(row, token, now_ms)
+    }
+
+    /// As [`rule::is_shown`].
+    fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
+        rule::is_shown(row, token, now_ms)
+    }
+
     /// As [`rule::borrow_slot`].
     fn borrow_slot(
         &self,
@@ -89,9 +111,61 @@ pub trait Rules {
         rule::renew_slot(slot, term)
     }
 
+    /// As [`rule::keep_slot`].
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms)
+    }
+
     /// As [`SlotInfo::is_live`].
     fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
         slot.is_live(now_ms)
+    }
+
+    /// As [`rule::deliver`].
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+
+    /// As [`rule::ack`].
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        rule::ack(item, receipt, newest)
+    }
+
+    /// As [`rule::extend`].
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        rule::extend(item, receipt, term)
+    }
+
+    /// As [`rule::give_back`].
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        rule::give_back(item, receipt, delay)
+    }
+
+    /// As [`rule::bury`].
+    fn bury(&self, item: Item, receipt: Receipt, now_ms: i64) -> Option<Item> {
+        rule::bury(item, receipt, now_ms)
+    }
+
+    /// As [`rule::redrive`].
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        rule::redrive(item, now_ms)
+    }
+
+    /// As [`rule::cancel`].
+    fn cancel(&self, item: Option<Item>, now_ms: i64) -> CancelResult {
+        rule::cancel(item, now_ms)
+    }
+
+    /// Checks whether an item keeps others from using its key.
+    fn uses_its_key(&self, item: Item, now_ms: i64) -> bool {
+        item.state(now_ms) != ItemState::Dead
     }
 
     /// The floor that a file needs when a pool is deleted of which this is the newest token.
@@ -340,6 +414,68 @@ impl Rules for TakeoverKeepsToken {
     }
 }
 
+/// An ensure renews whichever lease is live, also a stranger's.
+pub struct EnsureRenewsAnyones;
+
+impl Rules for EnsureRenewsAnyones {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        match row.live(term.now_ms()) {
+            Some(mut lease) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
+                let until_ms = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(owner), until_ms);
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            None => rule::ensure(row, owner, term, floor),
+        }
+    }
+}
+
+/// An ensure grants its own lease anew, under another token.
+pub struct EnsureRaisesToken;
+
+impl Rules for EnsureRaisesToken {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let own = Claimant { owner, token: row.token() };
+        rule::claim_from_dead(row, owner, term, floor, own)
+    }
+}
+
+/// An ensure shortens a lease that would last longer.
+pub struct EnsureShortens;
+
+impl Rules for EnsureShortens {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::ensure(row, owner, term, floor)?;
+        match right.answer {
+            ClaimResult::Acquired(mut lease) => {
+                lease.lease_expires_at_ms = term.until_ms();
+                let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            ClaimResult::Busy(_) => Ok(right),
+        }
+    }
+}
+
 /// Another slot than the lowest free one is lent out, where there is one.
 pub struct LowestSkipped;
 
@@ -435,5 +571,200 @@ pub struct DeleteForgets;
 impl Rules for DeleteForgets {
     fn floor_after_pool(&self, _newest: i64) -> i64 {
         0
+    }
+}
+
+/// A slot that is kept expires all the same.
+pub struct KeptSlotExpires;
+
+impl Rules for KeptSlotExpires {
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms).map(|_| slot)
+    }
+}
+
+/// Keeping a slot that is over revives it.
+pub struct KeepRevives;
+
+impl Rules for KeepRevives {
+    fn keep_slot(&self, slot: SlotInfo, _now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, i64::MIN)
+    }
+}
+
+/// A value is shown as long as its token is the newest, whether its lease has ended or not.
+pub struct ValueOutlivesGrant;
+
+impl Rules for ValueOutlivesGrant {
+    fn is_shown(&self, row: Row<'_>, token: i64, _now_ms: i64) -> bool {
+        rule::is_newest(row, token)
+    }
+}
+
+/// A value is shown as long as the name has a live lease, whoever attached it.
+pub struct ValueOfPredecessor;
+
+impl Rules for ValueOfPredecessor {
+    fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
+        row.live(now_ms).is_some()
+    }
+}
+
+/// A holder whose lease has ended attaches a value all the same.
+pub struct AttachAfterTheEnd;
+
+impl Rules for AttachAfterTheEnd {
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        match rule::is_newest(row, token) {
+            true => GrantResult::Done,
+            false => rule::attach(row, token, now_ms),
+        }
+    }
+}
+
+/// An acknowledgement looks at the item and not at the receipt.
+pub struct AckIgnoresReceipt;
+
+impl Rules for AckIgnoresReceipt {
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        match item.and_then(|item| item.delivery()) {
+            Some(_) => AckResult::Acknowledged,
+            None => rule::ack(item, receipt, newest),
+        }
+    }
+}
+
+/// Every delivery of an item has the same receipt.
+pub struct ReceiptReturns;
+
+impl Rules for ReceiptReturns {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let uuid = item.delivery().map_or(uuid, |earlier| earlier.uuid);
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The last allowed delivery is dead at once, so its receipt never passes.
+pub struct LastReceiptNeverPasses;
+
+impl Rules for LastReceiptNeverPasses {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let delivered = rule::deliver(item, uuid, token, term, max_attempts)?;
+        match delivered.visible_at_ms() {
+            Some(_) => Some(delivered),
+            None => rule::bury(delivered, Receipt { id: 0, uuid }, term.now_ms()),
+        }
+    }
+}
+
+/// A dead item is delivered again.
+pub struct DeadDelivered;
+
+impl Rules for DeadDelivered {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let item = match item.state(term.now_ms()) {
+            ItemState::Dead => Item::stored(Some(term.now_ms()), item.attempts(), item.delivery())?,
+            _ => item,
+        };
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The limit of attempts is one too large.
+pub struct OneAttemptTooMany;
+
+impl Rules for OneAttemptTooMany {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts + 1)
+    }
+}
+
+/// The key of a dead item still keeps others from using it.
+pub struct KeyOutlivesItem;
+
+impl Rules for KeyOutlivesItem {
+    fn uses_its_key(&self, _item: Item, _now_ms: i64) -> bool {
+        true
+    }
+}
+
+/// An extension that comes too late revives the delivery.
+pub struct ExtendRevives;
+
+impl Rules for ExtendRevives {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let before = item.delivery().map_or(0, |delivery| delivery.deadline_ms) - 1;
+        let now_ms = term.now_ms().min(before);
+        rule::extend(item, receipt, Term::new(term.until_ms() - now_ms, now_ms).ok()?)
+    }
+}
+
+/// An extension can shorten a delivery.
+pub struct ExtendShortens;
+
+impl Rules for ExtendShortens {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let extended = rule::extend(item, receipt, term)?;
+        let mut delivery = extended.delivery()?;
+        delivery.deadline_ms = term.until_ms();
+        let visible_at_ms = extended.visible_at_ms().map(|_| term.until_ms());
+        Item::stored(visible_at_ms, extended.attempts(), Some(delivery))
+    }
+}
+
+/// Giving an item back at its last attempt makes it visible again.
+pub struct GiveBackRevives;
+
+impl Rules for GiveBackRevives {
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        let given_back = rule::give_back(item, receipt, delay)?;
+        Item::stored(Some(delay.until_ms()), given_back.attempts(), given_back.delivery())
+    }
+}
+
+/// A redriven item keeps its attempts.
+pub struct RedriveCounts;
+
+impl Rules for RedriveCounts {
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        let redriven = rule::redrive(item, now_ms)?;
+        Item::stored(redriven.visible_at_ms(), item.attempts(), redriven.delivery())
+    }
+}
+
+/// An item that a worker has can be cancelled.
+pub struct CancelTakes;
+
+impl Rules for CancelTakes {
+    fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
+        rule::cancel(item, i64::MAX)
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
 };
 
 use crate::mutant::Rules;
 use crate::play::{self, Played, Player, ToText, held, number, owner};
+use crate::queue::{QueueAction, Queues, Receipts};
 use crate::scenario::Action;
 
 /// The pure rule, on rows in memory. Transactions are copies.
@@ -18,6 +19,7 @@ pub struct RulePlayer<R> {
     /// What to go back to: the file as it was at each open savepoint, the transaction's own first.
     savepoints: Vec<(Option<String>, File)>,
     abandoned: bool,
+    receipts: Receipts,
 }
 
 #[derive(Clone, Default)]
@@ -25,6 +27,9 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// The values of names, each with the token it was attached under.
+    values: BTreeMap<String, (i64, String)>,
+    queues: Queues,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -55,7 +60,8 @@ struct Stored {
 impl<R: Rules> RulePlayer<R> {
     /// A player with an empty file.
     pub fn new(rules: R) -> Self {
-        RulePlayer { rules, file: File::default(), savepoints: Vec::new(), abandoned: false }
+        let (file, receipts) = (File::default(), Receipts::default());
+        RulePlayer { rules, file, savepoints: Vec::new(), abandoned: false, receipts }
     }
 
     fn write(&mut self, name: &str, state: Option<State<'_>>, now_ms: i64) {
@@ -106,16 +112,43 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.break_lease(row, now_ms, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ensure { owner, ttl_ms, .. } => {
+                let step = self.rules.ensure(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Attach { name, token, value } => {
+                let answer = self.rules.attach(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.values.insert(name.clone(), (*token, value.clone()));
+                }
+                (None, answer.to_text())
+            }
+            Action::Value { name } => {
+                let value = self.file.values.get(name);
+                let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
+                (None, play::value(value.map(|(_, value)| value)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
             | Action::Return { .. }
             | Action::RenewSlot { .. }
             | Action::DeletePool { .. }
+            | Action::Keep { .. }
             | Action::Slots { .. } => return self.pool_step(now_ms, action),
+            Action::Queue(QueueAction::Fence) => return self.fence(now_ms),
+            Action::Queue(action) => {
+                let File { queues, epoch, .. } = &mut self.file;
+                let answer =
+                    queues.step(&self.rules, &mut self.receipts, *epoch, now_ms, action)?;
+                if let Some(needed) = epoch.needed(queues.newest(), CONTEXT)? {
+                    *epoch = needed;
+                }
+                return Ok(answer);
+            }
             _ => return Ok(self.transaction_step(action)),
         };
         self.write(row.name(), write, now_ms);
@@ -140,7 +173,7 @@ impl<R: Rules> RulePlayer<R> {
                 "error InvalidText".into()
             }
             Action::Borrow { pool, lease, ttl_ms, key } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
                 let kept = pool.live(&self.rules, now_ms).find(is_kept);
@@ -180,7 +213,7 @@ impl<R: Rules> RulePlayer<R> {
                 }
             }
             Action::RenewSlot { pool, lease, ttl_ms } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
                 let loan = loans.find(|loan| loan.names.contains(lease));
@@ -189,6 +222,16 @@ impl<R: Rules> RulePlayer<R> {
                     Some(loan.slot)
                 });
                 play::slot(renewed)
+            }
+            Action::Keep { pool, lease } => {
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+                let loan = loans.find(|loan| loan.names.contains(lease));
+                let kept = loan.and_then(|loan| {
+                    loan.slot = self.rules.keep_slot(loan.slot, now_ms)?;
+                    Some("kept".into())
+                });
+                kept.unwrap_or_else(|| "none".into())
             }
             Action::DeletePool { pool } => match pools.remove(pool) {
                 Some(pool) => {
@@ -217,7 +260,26 @@ impl<R: Rules> RulePlayer<R> {
             }
             !ended
         });
-        (before - rows.len()).to_string()
+        let items = self.file.queues.purge(limit, now_ms);
+        (before - self.file.rows.len() + items).to_string()
+    }
+
+    /// Ends every lease and delivery, and raises every token.
+    fn fence(&mut self, now_ms: i64) -> Result<String, Refusal> {
+        let File { rows, epoch, pools, queues, .. } = &mut self.file;
+        let names = rows.values().map(|row| row.token);
+        let slots = pools.values().flat_map(|pool| pool.slots.values().map(|slot| slot.0));
+        let newest = names.chain(slots).max().unwrap_or(0).max(queues.newest());
+        let floor = epoch.floor_after_restore(newest)?;
+        *epoch = epoch.raised(floor, CONTEXT)?;
+        for row in rows.values_mut() {
+            *row = Stored { token: floor, tenure: None, updated_at_ms: now_ms };
+        }
+        for slot in pools.values_mut().flat_map(|pool| pool.slots.values_mut()) {
+            slot.1 = None;
+        }
+        queues.fence(now_ms);
+        Ok("ok".into())
     }
 
     fn transaction_step(&mut self, action: &Action) -> String {
@@ -263,6 +325,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
         }))
     }
 }

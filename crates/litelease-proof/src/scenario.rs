@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, io};
 
+use crate::queue::{self, QueueAction};
+
 /// One file: a history on one database.
 #[derive(Debug)]
 pub struct Scenario {
@@ -54,6 +56,11 @@ pub enum Action {
     RenewSlot { pool: String, lease: String, ttl_ms: i64 },
     DeletePool { pool: String },
     Slots { pool: String },
+    Ensure { name: String, owner: String, ttl_ms: i64 },
+    Keep { pool: String, lease: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
+    Queue(QueueAction),
 }
 
 /// A line that is not of the grammar.
@@ -169,6 +176,9 @@ fn step(words: &[Word], before_ms: Option<i64>) -> Result<(i64, Action, String),
 
 fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
     let verb = reader.keyword()?;
+    if let Some(action) = queue::parse(&verb, reader)? {
+        return Ok(Action::Queue(action));
+    }
     Ok(match verb.as_str() {
         "claim" => {
             let (name, owner) = (reader.text()?, reader.text()?);
@@ -202,6 +212,7 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             lease: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -242,6 +253,20 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
         "rollback" => Action::Rollback,
         "savepoint" => Action::Savepoint { name: reader.text()? },
         "conn" => Action::Conn { name: reader.text()? },
+        "ensure" => Action::Ensure {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -254,7 +279,8 @@ impl Action {
             Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
-            Owner { name } | Token { name } => Some(name),
+            Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
             _ => None,
         }
     }
@@ -266,6 +292,8 @@ impl Action {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
             ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
+            Queue(action) => action.time_ms(),
+            Ensure { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }
@@ -288,7 +316,7 @@ impl Action {
 }
 
 /// Takes words from the front.
-struct Reader<'w> {
+pub(crate) struct Reader<'w> {
     words: &'w [Word],
 }
 
@@ -299,7 +327,7 @@ impl Reader<'_> {
         Ok(first.clone())
     }
 
-    fn takes(&mut self, keyword: &str) -> bool {
+    pub(crate) fn takes(&mut self, keyword: &str) -> bool {
         let there = self.words.first().is_some_and(|word| is(word, keyword));
         self.words = &self.words[usize::from(there)..];
         there
@@ -312,7 +340,7 @@ impl Reader<'_> {
         }
     }
 
-    fn text(&mut self) -> Result<String, String> {
+    pub(crate) fn text(&mut self) -> Result<String, String> {
         Ok(text(&self.next("a name")?).to_owned())
     }
 
@@ -321,11 +349,11 @@ impl Reader<'_> {
         text(&word).parse().map_err(|_| format!("not a number: {}", shown(text(&word))))
     }
 
-    fn labelled(&mut self, label: &str) -> Result<i64, String> {
+    pub(crate) fn labelled(&mut self, label: &str) -> Result<i64, String> {
         if self.takes(label) { self.number() } else { Err(format!("`{label} N` is missing")) }
     }
 
-    fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
+    pub(crate) fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
         if self.takes(label) { self.number().map(Some) } else { Ok(None) }
     }
 }

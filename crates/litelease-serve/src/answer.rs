@@ -171,6 +171,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Renewed { lease, slot, ttl_ms } => {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
+        Answer::Kept => Response::json(200, &json!({ "kept": true })),
         Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
         Answer::Lent { ref borrowed, ttl_ms, .. } => {
             let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms);
@@ -299,12 +300,17 @@ impl Drop for Unsent {
 pub(crate) fn state(state: &State) -> Value {
     let slots = state.slots.iter().map(|row| {
         let left_ms = row.slot.expires_at_ms.saturating_sub(state.now_ms).max(0);
-        json!({
+        let mut slot = json!({
             "position": row.slot.position,
             "token": row.slot.token,
-            "expires_in": seconds(left_ms),
+            "expires_in": (!row.slot.is_kept()).then(|| seconds(left_ms)),
             "note": row.note,
-        })
+        });
+        if row.slot.is_kept() {
+            let kept_ms = row.kept_since_ms.map(|since| state.now_ms.saturating_sub(since).max(0));
+            slot["kept_for"] = kept_ms.map_or(Value::Null, seconds);
+        }
+        slot
     });
     json!({
         "count": state.info.count,
@@ -323,8 +329,13 @@ fn pool(id: &Id, info: PoolInfo) -> Value {
 /// Writes a lease as JSON. By hand: this is the answer to most requests.
 fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Vec<u8> {
     let mut text = Vec::with_capacity(192);
-    put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
-    put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+    match slot.is_kept() {
+        true => text.extend_from_slice(b"{\"expires_at_unix\":null,\"expires_in\":null"),
+        false => {
+            put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
+            put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+        }
+    }
     put(&mut text, ",\"lease\":", lease);
     put(&mut text, ",\"position\":", slot.position);
     put(&mut text, ",\"token\":", slot.token);

@@ -15,6 +15,7 @@ pub(crate) enum CallKind {
     Borrow,
     Return,
     Renew,
+    Keep,
     Events,
     Claim,
     RenewLease,
@@ -35,6 +36,7 @@ impl CallKind {
             CallKind::Borrow => "borrow",
             CallKind::Return => "return",
             CallKind::Renew => "renew",
+            CallKind::Keep => "keep",
             CallKind::Events => "events",
             CallKind::Claim => "claim",
             CallKind::RenewLease => "renew_lease",
@@ -117,6 +119,7 @@ pub(crate) enum Shape {
     Lease,
     Deleted,
     Returned,
+    Kept,
     Events,
     Grant,
     NamedLease,
@@ -255,6 +258,17 @@ pub(crate) const CALLS: &[Call] = &[
         fields: &[LEASE, TTL],
         query: &[],
         answer: Shape::Lease,
+        errors: &[404, 409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Keep,
+        method: "post",
+        base: Base::Pool,
+        under: "/keep",
+        does: "Keeps a live lease without expiry until it is returned; may be repeated",
+        fields: &[LEASE],
+        query: &[],
+        answer: Shape::Kept,
         errors: &[404, 409, 413, 415],
     },
     Call {
@@ -434,8 +448,12 @@ pub(crate) fn openapi(max_count: i64) -> Value {
             "Lease": object(&["lease", "position", "expires_at_unix", "expires_in", "token"], json!({
                 "lease": { "type": "string", "format": "uuid" },
                 "position": { "type": "integer", "minimum": 0 },
-                "expires_at_unix": { "type": "integer" },
-                "expires_in": { "type": "number" },
+                "expires_at_unix": {
+                    "type": ["integer", "null"], "description": "null if the slot is kept",
+                },
+                "expires_in": {
+                    "type": ["number", "null"], "description": "null if the slot is kept",
+                },
                 "token": { "type": "integer", "minimum": 1 },
             })),
             "Deleted": object(&["deleted"], json!({ "deleted": { "type": "boolean" } })),
@@ -478,6 +496,7 @@ pub(crate) fn openapi(max_count: i64) -> Value {
                 "owner": { "type": "string" },
                 "killed": { "type": "integer", "minimum": 1 },
             })),
+            "Kept": object(&["kept"], json!({ "kept": { "type": "boolean" } })),
         } },
     })
 }
@@ -564,6 +583,7 @@ impl Shape {
             Shape::Lease => "Lease",
             Shape::Deleted => "Deleted",
             Shape::Returned => "Returned",
+            Shape::Kept => "Kept",
             Shape::Events => "Events",
             Shape::Grant => "Grant",
             Shape::NamedLease => "NamedLease",

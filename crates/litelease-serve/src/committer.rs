@@ -146,7 +146,8 @@ impl Committer {
             | Job::Grant(_)
             | Job::Named(_)
             | Job::Return { .. }
-            | Job::Renew { .. }) => self.inbox.todo.push_back(job),
+            | Job::Renew { .. }
+            | Job::Keep { .. }) => self.inbox.todo.push_back(job),
         }
     }
 

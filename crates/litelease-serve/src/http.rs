@@ -115,6 +115,7 @@ impl Route {
                 CallKind::Register
                 | CallKind::Look
                 | CallKind::Delete
+                | CallKind::Keep
                 | CallKind::Events
                 | CallKind::Transfer
                 | CallKind::Break
@@ -264,6 +265,10 @@ impl App {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
+            CallKind::Keep => {
+                let lease = fields.lease;
+                self.ask(|reply| Job::Keep { id: id.clone(), lease, reply }).await
+            }
             CallKind::Events => return events::stream(self, Target::Pool(id)).await,
             CallKind::Look => self.look(&id).await,
             CallKind::Claim
@@ -311,6 +316,7 @@ impl App {
             | CallKind::Borrow
             | CallKind::Return
             | CallKind::Renew
+            | CallKind::Keep
             | CallKind::Events => return Err(HttpError::nothing_there()),
         };
         let answer = self.ask(|reply| Job::Named(NamedJob { caller, verb, reply })).await?;

@@ -78,6 +78,11 @@ pub(crate) enum Job {
     },
     /// A verb on a name, except a claim.
     Named(NamedJob),
+    Keep {
+        id: Id,
+        lease: String,
+        reply: Reply,
+    },
     Look {
         id: Id,
         reply: Reply,
@@ -119,6 +124,7 @@ impl Job {
             | Job::Delete { id, reply }
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
+            | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
             Job::Named(NamedJob { reply, .. })
@@ -233,7 +239,9 @@ pub(crate) enum Answer {
         slot: SlotInfo,
         ttl_ms: i64,
     },
-    /// The lease to renew is over.
+    /// The slot is kept until it is returned.
+    Kept,
+    /// The lease to renew or keep is over.
     Over,
     State(State),
     /// A name was granted.

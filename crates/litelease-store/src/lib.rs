@@ -22,15 +22,19 @@ mod gate;
 mod grant;
 mod guard;
 pub mod host_api;
+mod keep;
 mod list;
 mod pool;
 mod pool_rows;
 mod present;
 mod purge;
+mod queue;
+mod queue_rows;
 mod raise;
 mod rule_fn;
 mod schema;
 mod served;
+mod side_tables;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -38,6 +42,7 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod value;
 
 #[doc(hidden)]
 pub use access::AccessRow;
@@ -48,8 +53,9 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::LeaseRow;
+pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
 pub use sqlite::{

@@ -10,6 +10,7 @@ use litelease_core::{Row, State};
 
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
+use crate::queue_rows::QueueStatements;
 use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
@@ -108,6 +109,7 @@ pub(crate) struct Statements {
     pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) served: ServedStatements,
+    pub(crate) queues: QueueStatements,
 }
 
 /// A statement that may store a new token, for files without and with an epoch.
@@ -154,6 +156,7 @@ impl Statements {
             rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
             served: ServedStatements::new(),
+            queues: QueueStatements::new(),
         }
     }
 }
@@ -166,6 +169,7 @@ impl Statements {
         let others = [load, fenced, prolong, free, epoch, lock];
         granting.as_flattened().iter().chain(&others).any(|held| held.is_compiled())
             || self.pools.know_schema()
+            || self.queues.know_schema()
     }
 }
 

@@ -16,7 +16,8 @@ import threading
 from typing import Iterator
 
 from . import _session
-from ._session import Mutex, Reentered, Session
+from ._atomic import Mutex, Reentered
+from ._session import Session
 
 # A disk that does not answer must not keep the caller from forking.
 _PATIENCE = 5.0

@@ -16,8 +16,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from . import _fork
+from ._atomic import start_thread
 from ._leases import Litelease
-from ._session import start_thread
 from ._types import LeaseInfo, LiteleaseError, Rejected
 
 if TYPE_CHECKING:

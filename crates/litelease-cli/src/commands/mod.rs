@@ -7,6 +7,7 @@ mod command_line;
 mod completions;
 mod demo;
 mod doctor;
+mod ensure;
 mod grant;
 mod guard;
 mod guards;
@@ -64,6 +65,7 @@ commands! {
     Wait in wait,
     Watch in watch,
     Claim in claim,
+    Ensure in ensure,
     Renew in renew,
     Release in release,
     Transfer in transfer,

@@ -170,7 +170,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "is loaded by SQLite, and called by Python through ctypes",
         "crates/litelease-extension/src",
-        &["host_api.rs", "lib.rs", "routines.rs"],
+        &["host_api.rs", "lib.rs", "routines.rs", "write_lock.rs"],
     ),
     (
         "hands the connections of rusqlite to the store",
@@ -317,8 +317,9 @@ fn dependencies_point_inward() {
         ("litelease-store", &["libc", "litelease-core"]),
         (
             "litelease-extension",
-            // The keeper judges owner texts for hosts that hold leases by themselves.
-            &["litelease-core", "litelease-keeper", "litelease-store"],
+            // The keeper judges owner texts for hosts that hold leases by themselves, and the file lock is the write lock of
+            // hosts that write on connections of their own.
+            &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
         ("litelease-keeper", &["libc", "litelease-files"]),

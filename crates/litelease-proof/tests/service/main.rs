@@ -2,6 +2,7 @@
 
 mod access;
 mod http;
+mod keep;
 mod page;
 mod queueing;
 mod serve;

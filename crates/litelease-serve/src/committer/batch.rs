@@ -69,6 +69,11 @@ impl Batch {
                 });
                 (id, reply, done)
             }
+            Job::Keep { id, lease, reply } => {
+                let kept = pools.at(now_ms).keep(&id, &lease);
+                let done = kept.map(|kept| if kept { Answer::Kept } else { Answer::Over });
+                (id, reply, done)
+            }
             // The committer does these without a transaction.
             Job::Look { .. }
             | Job::Leases { .. }
