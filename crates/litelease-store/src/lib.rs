@@ -34,6 +34,7 @@ mod raise;
 mod read;
 mod rule_fn;
 mod schema;
+mod served;
 mod side_tables;
 pub mod sql;
 mod sqlite;
@@ -57,6 +58,8 @@ pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use read::Reader;
+#[doc(hidden)]
+pub use served::{Secret, ServedRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

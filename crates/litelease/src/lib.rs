@@ -51,6 +51,7 @@ mod pools;
 mod queue;
 mod raw;
 mod read;
+mod served;
 mod single_writer;
 mod tracker;
 mod transaction;
@@ -78,7 +79,7 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::AccessRow;
+pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, Reader, SlotRow,
