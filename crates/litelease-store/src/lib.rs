@@ -21,6 +21,7 @@ mod gate;
 mod grant;
 mod guard;
 pub mod host_api;
+mod hosted;
 mod list;
 mod pool;
 mod pool_rows;
@@ -36,6 +37,7 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod verbs;
 
 pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
@@ -44,6 +46,7 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
+pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::LeaseRow;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use sqlite::{
@@ -51,3 +54,4 @@ pub use sqlite::{
     destroy, sqlite3, sqlite3_context, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};
