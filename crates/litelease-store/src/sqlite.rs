@@ -348,9 +348,19 @@ impl Connection {
     /// What the main database is told by: its path, or the connection for one in memory.
     pub(crate) fn place(self) -> String {
         match self.filename() {
+            none if none.is_empty() && self.is_hosted() => self.place_in_memory(),
             none if none.is_empty() => format!("memory {:p}", self.db),
             path => path,
         }
+    }
+
+    /// The same for a host's database in memory: the extension in it, if there is one, has the connection of SQLite.
+    fn place_in_memory(self) -> String {
+        let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
+            statement.advance()?;
+            Ok(statement.column(0).and_then(Value::text).map(str::to_owned))
+        });
+        told.ok().flatten().unwrap_or_else(|| format!("memory {:p}", self.db))
     }
 
     /// Compiles a statement.

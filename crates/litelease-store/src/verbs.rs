@@ -8,7 +8,7 @@ use litelease_core::{
     ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
-use crate::{BorrowOptions, Error, Guard, OwnedValue, Store, Value, When};
+use crate::{BootRecord, BorrowOptions, Error, Guard, OwnedValue, Store, Value, When};
 
 /// A verb that can be called by its name.
 ///
@@ -23,6 +23,8 @@ use crate::{BorrowOptions, Error, Guard, OwnedValue, Store, Value, When};
 pub struct Verb {
     /// The name.
     pub name: &'static str,
+    /// The names of its arguments, in their order. Those at the end may be left out where the verb has a default.
+    pub arguments: &'static str,
     run: fn(&Store, Arguments<'_>) -> Result<Answer, Misuse>,
 }
 
@@ -46,37 +48,42 @@ impl From<Error> for Misuse {
 
 /// All verbs.
 pub static VERBS: &[Verb] = &[
-    Verb { name: "bootstrap", run: bootstrap },
-    Verb { name: "claim", run: claim },
-    Verb { name: "claim_from_dead", run: claim_from_dead },
-    Verb { name: "renew", run: renew },
-    Verb { name: "renew_all", run: renew_all },
-    Verb { name: "release", run: release },
-    Verb { name: "transfer", run: transfer },
-    Verb { name: "break", run: break_lease },
-    Verb { name: "inspect", run: inspect },
-    Verb { name: "token", run: token },
-    Verb { name: "leases", run: leases },
-    Verb { name: "purge", run: purge },
-    Verb { name: "raise", run: raise },
-    Verb { name: "raise_name", run: raise_name },
-    Verb { name: "restore_fence", run: restore_fence },
-    Verb { name: "guard", run: guard },
-    Verb { name: "unguard", run: unguard },
-    Verb { name: "guards", run: guards },
-    Verb { name: "present", run: present },
-    Verb { name: "withdraw", run: withdraw },
-    Verb { name: "checkpoint", run: checkpoint },
-    Verb { name: "last_checkpoint", run: last_checkpoint },
-    Verb { name: "admit", run: admit },
-    Verb { name: "pool", run: pool },
-    Verb { name: "pool_info", run: pool_info },
-    Verb { name: "borrow", run: borrow },
-    Verb { name: "slot", run: slot },
-    Verb { name: "return", run: return_slot },
-    Verb { name: "pool_renew", run: renew_slot },
-    Verb { name: "slots", run: slots },
-    Verb { name: "pool_delete", run: delete_pool },
+    Verb { name: "bootstrap", arguments: "", run: bootstrap },
+    Verb { name: "claim", arguments: "name owner ttl_ms now_ms min_token", run: claim },
+    Verb {
+        name: "claim_from_dead",
+        arguments: "name owner ttl_ms now_ms dead_owner dead_token",
+        run: claim_from_dead,
+    },
+    Verb { name: "renew", arguments: "name owner ttl_ms now_ms token", run: renew },
+    Verb { name: "renew_all", arguments: "", run: renew_all },
+    Verb { name: "release", arguments: "name owner now_ms token", run: release },
+    Verb { name: "transfer", arguments: "name owner new_owner ttl_ms now_ms token", run: transfer },
+    Verb { name: "break", arguments: "name now_ms", run: break_lease },
+    Verb { name: "inspect", arguments: "name now_ms", run: inspect },
+    Verb { name: "token", arguments: "name", run: token },
+    Verb { name: "leases", arguments: "prefix now_ms", run: leases },
+    Verb { name: "purge", arguments: "before_ms now_ms", run: purge },
+    Verb { name: "raise", arguments: "floor", run: raise },
+    Verb { name: "raise_name", arguments: "name floor", run: raise_name },
+    Verb { name: "restore_fence", arguments: "above", run: restore_fence },
+    Verb { name: "guard", arguments: "table name column strict", run: guard },
+    Verb { name: "unguard", arguments: "table name", run: unguard },
+    Verb { name: "guards", arguments: "", run: guards },
+    Verb { name: "present", arguments: "name token", run: present },
+    Verb { name: "withdraw", arguments: "name", run: withdraw },
+    Verb { name: "checkpoint", arguments: "name token value", run: checkpoint },
+    Verb { name: "last_checkpoint", arguments: "name", run: last_checkpoint },
+    Verb { name: "admit", arguments: "name token", run: admit },
+    Verb { name: "pool", arguments: "id count now_ms", run: pool },
+    Verb { name: "pool_info", arguments: "id now_ms", run: pool_info },
+    Verb { name: "borrow", arguments: "id ttl_ms now_ms note key", run: borrow },
+    Verb { name: "slot", arguments: "id lease", run: slot },
+    Verb { name: "return", arguments: "id lease now_ms", run: return_slot },
+    Verb { name: "pool_renew", arguments: "id lease ttl_ms now_ms", run: renew_slot },
+    Verb { name: "slots", arguments: "id now_ms", run: slots },
+    Verb { name: "is_boot_recorded", arguments: "", run: is_boot_recorded },
+    Verb { name: "pool_delete", arguments: "id", run: delete_pool },
 ];
 
 /// Returns the verb of this name.
@@ -142,7 +149,6 @@ fn bootstrap(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }
 
-/// name, owner, ttl, now, minimum of the token.
 fn claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let min_token = given.optional(4, Arguments::integer)?.unwrap_or(0);
@@ -150,14 +156,12 @@ fn claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![store.claim(name, owner, ttl_ms, when, min_token, claimed)?])
 }
 
-/// name, owner, ttl, now, owner and token of the dead.
 fn claim_from_dead(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let (when, dead) = (given.when(3)?, given.who(4, 5)?);
     Ok(vec![store.claim_from_dead(name, owner, ttl_ms, when, dead, claimed)?])
 }
 
-/// name, owner, ttl, now, token.
 fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 4)?, given.integer(2)?);
     let answer = store.renew(name, who, ttl_ms, given.when(3)?, |answer| answer.into_owned())?;
@@ -194,7 +198,6 @@ fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     misuse.map_or(Ok(renewed), Err)
 }
 
-/// name, owner, now, token.
 fn release(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, who) = (given.text(0)?, given.who(1, 3)?);
     let answer = store.release(name, who, given.when(2)?, |answer| answer.into_owned())?;
@@ -206,7 +209,6 @@ fn release(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     }])
 }
 
-/// name, owner, new owner, ttl, now, token.
 fn transfer(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, who, new_owner) = (given.text(0)?, given.who(1, 5)?, given.text(2)?);
     let (ttl_ms, when) = (given.integer(3)?, given.when(4)?);
@@ -218,7 +220,6 @@ fn transfer(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     }])
 }
 
-/// name, now.
 fn break_lease(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let name = given.text(0)?;
     let answer = store.break_lease(name, given.when(1)?, |answer| answer.into_owned())?;
@@ -230,19 +231,19 @@ fn break_lease(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     }])
 }
 
-/// name, now. No row where nobody has it.
+/// No row where nobody has it.
 fn inspect(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let found = store.inspect(given.text(0)?, given.when(1)?, |found| lease(found.into_owned()))?;
     Ok(found.into_iter().collect())
 }
 
-/// name. No row where it was never claimed.
+/// No row where it was never claimed.
 fn token(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let newest = store.token(given.text(0)?)?;
     Ok(newest.into_iter().map(|token| vec![OwnedValue::Integer(token)]).collect())
 }
 
-/// prefix, now. The live leases, in the order of their names.
+/// The live leases, in the order of their names.
 fn leases(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (prefix, now_ms) = (given.optional(0, Arguments::text)?, given.when(1)?.now_ms());
     let rows = store.list()?;
@@ -250,19 +251,16 @@ fn leases(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(live.filter_map(|row| litelease_core::inspect(row.row(), now_ms)).map(lease).collect())
 }
 
-/// before, now.
 fn purge(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let purged = store.purge(given.integer(0)?, given.when(1)?)?;
     Ok(number(i64::try_from(purged).unwrap_or(i64::MAX)))
 }
 
-/// floor.
 fn raise(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     store.raise(given.integer(0)?)?;
     Ok(vec![])
 }
 
-/// name, floor.
 fn raise_name(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     store.raise_name(given.text(0)?, given.integer(1)?, When::Now)?;
     Ok(vec![])
@@ -274,9 +272,12 @@ fn restore_fence(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> 
     Ok(number(store.restore_fence(above, When::Now)?))
 }
 
+fn is_boot_recorded(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    Ok(vec![vec![truth(store.boot_record()? == BootRecord::Durable)]])
+}
+
 // Fences.
 
-/// table, name, column, whether it is strict.
 fn guard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let guard = match given.optional(2, Arguments::text)? {
         Some(column) => Guard::by_column(column),
@@ -288,7 +289,6 @@ fn guard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }
 
-/// table, name.
 fn unguard(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let taken = store.unguard(given.text(0)?, given.optional(1, Arguments::text)?)?;
     Ok(number(i64::try_from(taken).unwrap_or(i64::MAX)))
@@ -308,18 +308,15 @@ fn guards(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(rows.collect())
 }
 
-/// name, token.
 fn present(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![vec![truth(store.present(given.text(0)?, given.integer(1)?)?)]])
 }
 
-/// name.
 fn withdraw(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     store.withdraw(given.text(0)?)?;
     Ok(vec![])
 }
 
-/// name, token, value.
 fn checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
     Ok(vec![match store.checkpoint(name, token, value, When::Now)? {
@@ -328,7 +325,7 @@ fn checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     }])
 }
 
-/// name. No row where there is none.
+/// No row where there is none.
 fn last_checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let found = store.last_checkpoint(given.text(0)?, |token, value, at_ms| {
         vec![OwnedValue::Integer(token), value.into(), OwnedValue::Integer(at_ms)]
@@ -336,7 +333,6 @@ fn last_checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse
     Ok(found.into_iter().collect())
 }
 
-/// name, token.
 fn admit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![match store.admit(given.text(0)?, given.integer(1)?)? {
         AdmitResult::Admitted => vec![text("Admitted")],
@@ -346,20 +342,19 @@ fn admit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 // Pools.
 
-/// id, count, now.
 fn pool(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let info = store.pool(given.text(0)?, given.integer(1)?, given.when(2)?)?;
     Ok(vec![vec![OwnedValue::Integer(info.count), OwnedValue::Integer(info.in_use)]])
 }
 
-/// id, now. No row where there is no such pool.
+/// No row where there is no such pool.
 fn pool_info(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let info = store.pool_info(given.text(0)?, given.when(1)?)?;
     let row = |number| OwnedValue::Integer(number);
     Ok(info.map(|info| vec![row(info.count), row(info.in_use)]).into_iter().collect())
 }
 
-/// id, ttl, now, note, key. No row where nothing is free.
+/// No row where nothing is free.
 fn borrow(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (id, ttl_ms, when) = (given.text(0)?, given.integer(1)?, given.when(2)?);
     let (note, key) = (given.optional(3, Arguments::text)?, given.optional(4, Arguments::text)?);
@@ -368,31 +363,27 @@ fn borrow(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(row.into_iter().collect())
 }
 
-/// id, lease.
 fn slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(store.slot(given.text(0)?, given.text(1)?)?.map(slot_row).into_iter().collect())
 }
 
-/// id, lease, now.
 fn return_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let returned = store.return_slot(given.text(0)?, given.text(1)?, given.when(2)?)?;
     Ok(vec![vec![truth(returned)]])
 }
 
-/// id, lease, ttl, now. No row where it is over.
+/// No row where it is over.
 fn renew_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (id, lease, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let renewed = store.renew_slot(id, lease, ttl_ms, given.when(3)?)?;
     Ok(renewed.map(slot_row).into_iter().collect())
 }
 
-/// id, now.
 fn slots(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let rows = store.slots(given.text(0)?, given.when(1)?)?.into_iter();
     Ok(rows.map(|row| [slot_row(row.slot), vec![optional_text(row.note)]].concat()).collect())
 }
 
-/// id.
 fn delete_pool(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![vec![truth(store.delete_pool(given.text(0)?)?)]])
 }
