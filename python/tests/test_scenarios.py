@@ -111,6 +111,10 @@ class Verbs(Player):
         owner, ttl, token = words.get("owner", ""), step.number("ttl"), step.number("token")
         if step.verb == "claim":
             return told(db.claim(name, owner, ttl_ms=ttl, now_ms=now, min_token=step.number("above") or 0))
+        if step.verb == "ensure":
+            if not hasattr(db, "ensure"):
+                pytest.skip("the package has no ensure yet")
+            return told(db.ensure(name, owner, ttl_ms=ttl, now_ms=now))
         if step.verb == "claim from dead":
             dead = LeaseInfo(name, words["from"], token or 0, 0)
             return told(db._claim_from_dead(name, owner, dead=dead, ttl_ms=ttl, now_ms=now))
@@ -164,8 +168,8 @@ class Functions(Player):
         now, words = step.now_ms, step.words
         owner, ttl = words.get("owner", ""), step.number("ttl")
         options = [value for key in ("above", "token") if (value := step.number(key)) is not None]
-        if step.verb == "claim":
-            token = self.call("claim", name, owner, ttl, now, *options)
+        if step.verb in ("claim", "ensure"):
+            token = self.call(step.verb, name, owner, ttl, now, *options)
             lease = self.lease(name, now) or ("nobody", 0, 0)
             if token is None:
                 return f"busy {shown(str(lease[0]))} {lease[1]} until {lease[2]}"

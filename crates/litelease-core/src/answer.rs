@@ -158,6 +158,37 @@ pub enum CheckpointResult {
     },
 }
 
+/// The answer to a verb that stores something with a live grant, such as a value.
+///
+/// ```
+/// # use litelease_core::{GrantResult, Reason};
+/// let late = GrantResult::Stale { reason: Reason::Superseded { by: 8 } };
+/// assert!(!late.is_done());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the token may be stale"]
+pub enum GrantResult {
+    /// It is stored.
+    Done,
+    /// Nothing was stored: the token is not the newest one of the name, or its lease has ended.
+    Stale {
+        /// Why not.
+        reason: Reason,
+    },
+}
+
+impl GrantResult {
+    /// Checks whether it was stored.
+    ///
+    /// ```
+    /// # use litelease_core::GrantResult;
+    /// assert!(GrantResult::Done.is_done());
+    /// ```
+    pub fn is_done(self) -> bool {
+        self == GrantResult::Done
+    }
+}
+
 /// The answer of a gate.
 ///
 /// ```

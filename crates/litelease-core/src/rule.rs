@@ -108,6 +108,51 @@ pub fn claim_from_dead<'a, 'q: 'a>(
     }
 }
 
+/// The part of [`ensure`] that needs no write: a live lease of another owner is busy.
+///
+/// ```
+/// # use litelease_core::{Row, State, busy_for};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// assert!(busy_for(row, "b", 149).is_some());
+/// assert!(busy_for(row, "b", 150).is_none());
+/// assert!(busy_for(row, "a", 149).is_none());
+/// ```
+pub fn busy_for<'a>(row: Row<'a>, owner: &str, now_ms: i64) -> Option<ClaimResult<&'a str>> {
+    let who = Claimant { owner, token: None };
+    row.live(now_ms).filter(|lease| !who.is(lease)).map(ClaimResult::Busy)
+}
+
+/// Claims a name, or prolongs the live lease that `owner` already has on it, under the same token.
+///
+/// A repeated request is thus answered like the first one, and a lease is never shortened.
+///
+/// ```
+/// # use litelease_core::{ClaimResult, Row, State, Term, ensure};
+/// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
+/// let step = ensure(row, "a", Term::new(50, 120)?, 0)?;
+/// let ClaimResult::Acquired(lease) = step.answer else { panic!() };
+/// assert_eq!((lease.token, lease.lease_expires_at_ms), (1, 170));
+///
+/// let step = ensure(row, "b", Term::new(50, 120)?, 0)?;
+/// assert!(matches!(step.answer, ClaimResult::Busy(_)), "it belongs to another owner");
+///
+/// let step = ensure(row, "a", Term::new(50, 150)?, 0)?;
+/// assert!(matches!(step.answer, ClaimResult::Acquired(lease) if lease.token == 2), "it had expired");
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn ensure<'a, 'q: 'a>(
+    row: Row<'a>,
+    owner: &'q str,
+    term: Term,
+    floor: i64,
+) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+    let Step { write, answer } = renew(row, Claimant { owner, token: None }, term);
+    match answer {
+        RenewResult::Renewed(lease) => Ok(Step { write, answer: ClaimResult::Acquired(lease) }),
+        RenewResult::Rejected { .. } => claim(row, owner, term, floor),
+    }
+}
+
 /// Prolongs a live lease under the same token. It never shortens one and never revives one.
 ///
 /// ```

@@ -148,6 +148,7 @@ impl Routines {
                 value_pointer: transmute(self.value_pointer),
                 value_text: transmute(self.value_text),
                 value_type: transmute(self.value_type),
+                vtab_collation: transmute(self.vtab_collation),
                 vtab_config: transmute(self.vtab_config),
                 callbacks,
             }

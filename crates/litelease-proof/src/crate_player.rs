@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use litelease::rusqlite::Connection;
+use litelease::rusqlite::{Connection, types};
 use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
@@ -182,9 +182,19 @@ pub fn perform(
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
+        Action::Ensure { name, owner, .. } => leases.at(now_ms).ensure(name, owner, ttl)?.to_text(),
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Attach { name, token, value } => {
+            leases.at(now_ms).attach(name, *token, value)?.to_text()
+        }
+        Action::Value { name } => {
+            play::value(leases.at(now_ms).value(name)?.map(|value| match value {
+                types::Value::Text(text) => text,
+                value => format!("{value:?}"),
+            }))
+        }
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }
@@ -213,6 +223,10 @@ fn perform_on_pools(
         }
         Action::RenewSlot { pool, lease, .. } => {
             play::slot(pools.at(now_ms).renew(pool, &uuid(lent, lease), ttl)?)
+        }
+        Action::Keep { pool, lease } => {
+            let kept = pools.at(now_ms).keep(pool, &uuid(lent, lease))?;
+            if kept { "kept".into() } else { "none".into() }
         }
         Action::DeletePool { pool } => {
             if pools.delete(pool)? {

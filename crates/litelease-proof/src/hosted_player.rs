@@ -190,6 +190,16 @@ impl HostedPlayer {
             Action::ClaimFromDead { name, owner, ttl_ms, dead, token } => {
                 told("claim_from_dead", &values![name, owner, ttl_ms, now_ms, dead, token])
             }
+            Action::Ensure { name, owner, ttl_ms } => {
+                told("ensure", &values![name, owner, ttl_ms, now_ms])
+            }
+            Action::Attach { name, token, value } => {
+                told("attach", &values![name, token, value, now_ms])
+            }
+            Action::Value { name } => {
+                let rows = ask("value", &values![name, now_ms])?;
+                Ok(play::value(rows.first().map(|row| text(&row[0]).to_owned())))
+            }
             Action::Renew { name, owner, ttl_ms, token } => {
                 told("renew", &values![name, owner, ttl_ms, now_ms, token])
             }
@@ -244,6 +254,9 @@ impl HostedPlayer {
             Action::RenewSlot { pool, lease, ttl_ms } => {
                 let rows = ask("pool_renew", &values![pool, uuid(&lent, lease), ttl_ms, now_ms])?;
                 play::slot(rows.first().map(|row| slot(row)))
+            }
+            Action::Keep { pool, lease } => {
+                word(ask("keep", &values![pool, uuid(&lent, lease), now_ms])?, "kept")
             }
             Action::DeletePool { pool } => word(ask("pool_delete", &values![pool])?, "deleted"),
             Action::Slots { pool } => {
@@ -314,6 +327,7 @@ fn tell(row: &[OwnedValue]) -> String {
         "Busy" => format!("busy {}", grant(&row[2..])),
         "Renewed" => format!("renewed {}", until(&row[3..])),
         "Transferred" => format!("transferred {}", until(&row[3..])),
+        "Done" => "done".into(),
         "Released" => format!("released {}", integer(&row[2])),
         "Broken" => format!("broken {}", integer(&row[2])),
         "Rejected" => match text(&row[1]) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use litelease::{Litelease, SlotInfo};
+use litelease::{KEPT, Litelease, SlotInfo};
 use litelease_serve::{Options, Service, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -162,6 +162,16 @@ impl Player for HttpPlayer {
                     _ => refused(&answer),
                 }
             }
+            Action::Keep { pool, lease } => {
+                let answer = self.ask("POST", pool, "/keep", &json!({ "lease": self.uuid(lease) }));
+                match answer.status {
+                    200 => {
+                        assert_eq!(answer.json(), json!({ "kept": true }));
+                        "kept".into()
+                    }
+                    _ => refused(&answer),
+                }
+            }
             Action::DeletePool { pool } => self.delete(pool),
             Action::Slots { pool } => self.slots(pool, now_ms),
             action => {
@@ -211,13 +221,12 @@ fn path(pool: &str, verb: &str) -> String {
 /// A slot of an answer. Whole seconds of its end are too coarse for a scenario, so the time left counts.
 fn as_slot(value: &Value, now_ms: i64) -> SlotInfo {
     let number = |name: &str| value[name].as_i64().expect("a number");
-    let left = value["expires_in"].as_f64().expect("seconds");
-    let left_ms = (left * 1000.0).round() as i64;
-    SlotInfo {
-        position: number("position"),
-        token: number("token"),
-        expires_at_ms: now_ms + left_ms,
-    }
+    // A slot that is kept has no time left to tell.
+    let expires_at_ms = match &value["expires_in"] {
+        Value::Null => KEPT,
+        left => now_ms + (left.as_f64().expect("seconds") * 1000.0).round() as i64,
+    };
+    SlotInfo { position: number("position"), token: number("token"), expires_at_ms }
 }
 
 fn seconds(ms: i64) -> f64 {

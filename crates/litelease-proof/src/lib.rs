@@ -45,4 +45,10 @@ mod documents {
 
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
+
+    #[doc = include_str!("../../../docs/reservations.md")]
+    struct Reservations;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
 }

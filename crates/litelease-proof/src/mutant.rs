@@ -2,8 +2,8 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, PoolSnapshot, Refusal, ReleaseResult,
-    RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, GrantResult, PoolSnapshot, Refusal,
+    ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -29,6 +29,17 @@ pub trait Rules {
         dead: Claimant<'_>,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         rule::claim_from_dead(row, owner, term, floor, dead)
+    }
+
+    /// As [`rule::ensure`].
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::ensure(row, owner, term, floor)
     }
 
     /// As [`rule::renew`].
@@ -73,6 +84,16 @@ pub trait Rules {
         rule::break_lease(row, now_ms, floor)
     }
 
+    /// As [`rule::attach`].
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::attach(row, token, now_ms)
+    }
+
+    /// As [`rule::is_shown`].
+    fn is_shown(&self, row: Row<'_>, token: i64, now_ms: i64) -> bool {
+        rule::is_shown(row, token, now_ms)
+    }
+
     /// As [`rule::borrow_slot`].
     fn borrow_slot(
         &self,
@@ -87,6 +108,11 @@ pub trait Rules {
     /// As [`rule::renew_slot`].
     fn renew_slot(&self, slot: SlotInfo, term: Term) -> Option<SlotInfo> {
         rule::renew_slot(slot, term)
+    }
+
+    /// As [`rule::keep_slot`].
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms)
     }
 
     /// As [`SlotInfo::is_live`].
@@ -340,6 +366,68 @@ impl Rules for TakeoverKeepsToken {
     }
 }
 
+/// An ensure renews whichever lease is live, also a stranger's.
+pub struct EnsureRenewsAnyones;
+
+impl Rules for EnsureRenewsAnyones {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        match row.live(term.now_ms()) {
+            Some(mut lease) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
+                let until_ms = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(owner), until_ms);
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            None => rule::ensure(row, owner, term, floor),
+        }
+    }
+}
+
+/// An ensure grants its own lease anew, under another token.
+pub struct EnsureRaisesToken;
+
+impl Rules for EnsureRaisesToken {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let own = Claimant { owner, token: row.token() };
+        rule::claim_from_dead(row, owner, term, floor, own)
+    }
+}
+
+/// An ensure shortens a lease that would last longer.
+pub struct EnsureShortens;
+
+impl Rules for EnsureShortens {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        let right = rule::ensure(row, owner, term, floor)?;
+        match right.answer {
+            ClaimResult::Acquired(mut lease) => {
+                lease.lease_expires_at_ms = term.until_ms();
+                let write = State::stored(lease.token, Some(owner), Some(term.until_ms()));
+                Ok(Step { write, answer: ClaimResult::Acquired(lease) })
+            }
+            ClaimResult::Busy(_) => Ok(right),
+        }
+    }
+}
+
 /// Another slot than the lowest free one is lent out, where there is one.
 pub struct LowestSkipped;
 
@@ -435,5 +523,53 @@ pub struct DeleteForgets;
 impl Rules for DeleteForgets {
     fn floor_after_pool(&self, _newest: i64) -> i64 {
         0
+    }
+}
+
+/// A slot that is kept expires all the same.
+pub struct KeptSlotExpires;
+
+impl Rules for KeptSlotExpires {
+    fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, now_ms).map(|_| slot)
+    }
+}
+
+/// Keeping a slot that is over revives it.
+pub struct KeepRevives;
+
+impl Rules for KeepRevives {
+    fn keep_slot(&self, slot: SlotInfo, _now_ms: i64) -> Option<SlotInfo> {
+        rule::keep_slot(slot, i64::MIN)
+    }
+}
+
+/// A value is shown as long as its token is the newest, whether its lease has ended or not.
+pub struct ValueOutlivesGrant;
+
+impl Rules for ValueOutlivesGrant {
+    fn is_shown(&self, row: Row<'_>, token: i64, _now_ms: i64) -> bool {
+        rule::is_newest(row, token)
+    }
+}
+
+/// A value is shown as long as the name has a live lease, whoever attached it.
+pub struct ValueOfPredecessor;
+
+impl Rules for ValueOfPredecessor {
+    fn is_shown(&self, row: Row<'_>, _token: i64, now_ms: i64) -> bool {
+        row.live(now_ms).is_some()
+    }
+}
+
+/// A holder whose lease has ended attaches a value all the same.
+pub struct AttachAfterTheEnd;
+
+impl Rules for AttachAfterTheEnd {
+    fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        match rule::is_newest(row, token) {
+            true => GrantResult::Done,
+            false => rule::attach(row, token, now_ms),
+        }
     }
 }

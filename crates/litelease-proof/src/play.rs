@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, ClaimResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
-    TransferResult,
+    BreakResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult,
+    SlotInfo, TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -118,6 +118,15 @@ impl<S: AsRef<str>> ToText for BreakResult<S> {
     }
 }
 
+impl ToText for GrantResult {
+    fn to_text(&self) -> String {
+        match self {
+            GrantResult::Done => "done".into(),
+            GrantResult::Stale { reason } => rejected::<&str>(reason, &None),
+        }
+    }
+}
+
 fn grant<S>(lease: &LeaseInfo<S>) -> String {
     format!("{} until {}", lease.token, lease.lease_expires_at_ms)
 }
@@ -144,10 +153,18 @@ pub(crate) fn owner<S: AsRef<str>>(owner: Option<S>) -> String {
     owner.map_or("none".into(), |owner| format!("owner {}", shown(owner.as_ref())))
 }
 
+/// A value in the words of scenario files.
+pub(crate) fn value<S: AsRef<str>>(value: Option<S>) -> String {
+    value.map_or("none".into(), |value| format!("value {}", shown(value.as_ref())))
+}
+
 /// A slot in the words of scenario files.
 pub(crate) fn slot(slot: Option<SlotInfo>) -> String {
     slot.map_or("none".into(), |slot| {
         let SlotInfo { position, token, expires_at_ms } = slot;
+        if slot.is_kept() {
+            return format!("slot {position} token {token} kept");
+        }
         format!("slot {position} token {token} until {expires_at_ms}")
     })
 }

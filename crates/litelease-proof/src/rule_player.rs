@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -25,6 +25,8 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// The values of names, each with the token it was attached under.
+    values: BTreeMap<String, (i64, String)>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -106,15 +108,32 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.break_lease(row, now_ms, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ensure { owner, ttl_ms, .. } => {
+                let step = self.rules.ensure(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Attach { name, token, value } => {
+                let answer = self.rules.attach(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.values.insert(name.clone(), (*token, value.clone()));
+                }
+                (None, answer.to_text())
+            }
+            Action::Value { name } => {
+                let value = self.file.values.get(name);
+                let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
+                (None, play::value(value.map(|(_, value)| value)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
             | Action::Return { .. }
             | Action::RenewSlot { .. }
             | Action::DeletePool { .. }
+            | Action::Keep { .. }
             | Action::Slots { .. } => return self.pool_step(now_ms, action),
             _ => return Ok(self.transaction_step(action)),
         };
@@ -140,7 +159,7 @@ impl<R: Rules> RulePlayer<R> {
                 "error InvalidText".into()
             }
             Action::Borrow { pool, lease, ttl_ms, key } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
                 let kept = pool.live(&self.rules, now_ms).find(is_kept);
@@ -180,7 +199,7 @@ impl<R: Rules> RulePlayer<R> {
                 }
             }
             Action::RenewSlot { pool, lease, ttl_ms } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
                 let loan = loans.find(|loan| loan.names.contains(lease));
@@ -189,6 +208,16 @@ impl<R: Rules> RulePlayer<R> {
                     Some(loan.slot)
                 });
                 play::slot(renewed)
+            }
+            Action::Keep { pool, lease } => {
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+                let loan = loans.find(|loan| loan.names.contains(lease));
+                let kept = loan.and_then(|loan| {
+                    loan.slot = self.rules.keep_slot(loan.slot, now_ms)?;
+                    Some("kept".into())
+                });
+                kept.unwrap_or_else(|| "none".into())
             }
             Action::DeletePool { pool } => match pools.remove(pool) {
                 Some(pool) => {
@@ -263,6 +292,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
         }))
     }
 }

@@ -54,6 +54,10 @@ pub enum Action {
     RenewSlot { pool: String, lease: String, ttl_ms: i64 },
     DeletePool { pool: String },
     Slots { pool: String },
+    Ensure { name: String, owner: String, ttl_ms: i64 },
+    Keep { pool: String, lease: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
 }
 
 /// A line that is not of the grammar.
@@ -202,6 +206,7 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             lease: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -242,6 +247,20 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
         "rollback" => Action::Rollback,
         "savepoint" => Action::Savepoint { name: reader.text()? },
         "conn" => Action::Conn { name: reader.text()? },
+        "ensure" => Action::Ensure {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -254,7 +273,8 @@ impl Action {
             Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
-            Owner { name } | Token { name } => Some(name),
+            Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
             _ => None,
         }
     }
@@ -266,6 +286,7 @@ impl Action {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
             ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
+            Ensure { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::ToSql;
 use litelease::rusqlite::{self, Connection, OptionalExtension};
-use litelease::{PoolInfo, SlotInfo};
+use litelease::{KEPT, PoolInfo, SlotInfo};
 use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
@@ -78,6 +78,19 @@ impl SqlPlayer {
         self.connection().query_row(sql, (name, now_ms), row).optional()
     }
 
+    /// The answer of a claim, of which SQL tells the token or NULL.
+    fn claimed(&self, name: &str, now_ms: i64, token: Option<i64>) -> rusqlite::Result<String> {
+        Ok(match (token, self.lease(name, now_ms)?) {
+            (Some(token), lease) => {
+                format!("acquired {token} until {}", lease.map_or(0, |(_, _, until)| until))
+            }
+            (None, Some((owner, token, until))) => {
+                format!("busy {} {token} until {until}", shown(&owner))
+            }
+            (None, None) => "busy nobody".into(),
+        })
+    }
+
     /// Calls the function of an action. `None` is a rejection, whose reason SQL does not tell.
     fn perform(&self, now_ms: i64, action: &Action) -> rusqlite::Result<Option<String>> {
         // An option that was not given must not be given to the function either.
@@ -93,15 +106,12 @@ impl SqlPlayer {
         let now = Some(now_ms);
         Ok(Some(match action {
             Action::Claim { name, owner, ttl_ms, above } => {
-                match call("claim", &[name, owner, ttl_ms], with(&[now, *above]))? {
-                    Some(token) => format!("acquired {token} until {}", until(name)?),
-                    None => match self.lease(name, now_ms)? {
-                        Some((owner, token, until)) => {
-                            format!("busy {} {token} until {until}", shown(&owner))
-                        }
-                        None => "busy nobody".into(),
-                    },
-                }
+                let token = call("claim", &[name, owner, ttl_ms], with(&[now, *above]))?;
+                self.claimed(name, now_ms, token)?
+            }
+            Action::Ensure { name, owner, ttl_ms } => {
+                let token = call("ensure", &[name, owner, ttl_ms], with(&[now]))?;
+                self.claimed(name, now_ms, token)?
             }
             Action::Renew { name, owner, ttl_ms, token } => {
                 match call("renew", &[name, owner, ttl_ms], with(&[now, *token]))? {
@@ -139,6 +149,21 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Attach { name, token, value } => {
+                match self.call("attach", &[name, token, value, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Value { name } => {
+                let sql = "SELECT litelease_value(?1, ?2),
+                           (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
+                let texts = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let (value, listed): (Option<String>, Option<String>) =
+                    self.connection().query_row(sql, (name, now_ms), texts)?;
+                assert_eq!(value, listed, "the value of {name:?} and its column");
+                play::value(value)
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -182,6 +207,9 @@ impl SqlPlayer {
                     None => "none".into(),
                 }
             }
+            Action::Keep { pool, lease } => {
+                word(self.call("keep", &[pool, &uuid(&lent, lease), &now_ms])?, "kept")
+            }
             Action::DeletePool { pool } => word(self.call("pool_delete", &[pool])?, "deleted"),
             Action::Slots { pool } => {
                 let sql = "SELECT position, token, expires_at_ms FROM litelease_slots(?1, ?2)";
@@ -200,7 +228,9 @@ impl SqlPlayer {
 }
 
 fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
-    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms: row.get(2)? })
+    // A slot that is kept has no expiry.
+    let expires_at_ms = row.get::<_, Option<i64>>(2)?.unwrap_or(KEPT);
+    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms })
 }
 
 impl Player for SqlPlayer {

@@ -71,18 +71,24 @@ pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(crate) text: String,
-    /// The methods that the path takes, for status 405.
-    allow: Option<String>,
+    /// A header that belongs to the status.
+    header: Option<(&'static str, Cow<'static, str>)>,
 }
 
 impl HttpError {
     pub(crate) fn new(status: u16, text: impl Into<String>) -> Self {
-        HttpError { status, text: text.into(), allow: None }
+        HttpError { status, text: text.into(), header: None }
     }
 
     pub(crate) fn method(allow: &str) -> Self {
         let refused = HttpError::new(405, "this path does not take that method");
-        HttpError { allow: Some(allow.into()), ..refused }
+        HttpError { header: Some(("allow", allow.to_owned().into())), ..refused }
+    }
+
+    /// Refuses a client that has not said who it is, with how to say it.
+    fn unauthorized(text: &str, challenge: &'static str) -> Self {
+        let header = Some(("www-authenticate", challenge.into()));
+        HttpError { header, ..HttpError::new(401, text) }
     }
 
     pub(crate) fn nothing_there() -> Self {
@@ -108,6 +114,25 @@ impl From<JobError> for HttpError {
             JobError::Database => (502, "the database failed; it is safe to try again"),
             JobError::NotReady(reason) => (503, reason),
             JobError::Stopping => (503, "the server is shutting down"),
+            JobError::NoKey => {
+                return HttpError::unauthorized(
+                    "this call needs an access key: send Authorization: Bearer KEY",
+                    "Bearer realm=\"litelease\"",
+                );
+            }
+            JobError::WrongKey => {
+                return HttpError::unauthorized(
+                    "the access key is not known, or has expired or was removed",
+                    "Bearer realm=\"litelease\", error=\"invalid_token\"",
+                );
+            }
+            JobError::NotAllowed(scope) => {
+                let text = format!(
+                    "the access key does not allow {scope} here: it needs --allow '{scope}:…' for \
+                     these names"
+                );
+                return HttpError::new(403, text);
+            }
         };
         HttpError::new(status, text)
     }
@@ -116,7 +141,10 @@ impl From<JobError> for HttpError {
 impl From<HttpError> for Response {
     fn from(refused: HttpError) -> Self {
         let response = Response::json(refused.status, &json!({ "error": refused.text }));
-        refused.allow.into_iter().fold(response, |response, allow| response.with("allow", allow))
+        refused
+            .header
+            .into_iter()
+            .fold(response, |response, (name, value)| response.with(name, value))
     }
 }
 
@@ -126,6 +154,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
             Response::json(200, &pool(id, info))
         }
+        Answer::Admitted => Response::new(200, TEXT, ""),
         Answer::Ready => Response::new(200, TEXT, "ready\n"),
         Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
         Answer::Nothing => HttpError::new(409, "no resource available").into(),
@@ -138,6 +167,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Renewed { lease, slot, ttl_ms } => {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
+        Answer::Kept => Response::json(200, &json!({ "kept": true })),
         Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
         Answer::Lent { borrowed, ttl_ms, has_key } => {
             let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms).into();
@@ -180,12 +210,17 @@ impl Drop for Unsent {
 pub(crate) fn state(state: &State) -> Value {
     let slots = state.slots.iter().map(|row| {
         let left_ms = row.slot.expires_at_ms.saturating_sub(state.now_ms).max(0);
-        json!({
+        let mut slot = json!({
             "position": row.slot.position,
             "token": row.slot.token,
-            "expires_in": seconds(left_ms),
+            "expires_in": (!row.slot.is_kept()).then(|| seconds(left_ms)),
             "note": row.note,
-        })
+        });
+        if row.slot.is_kept() {
+            let kept_ms = row.kept_since_ms.map(|since| state.now_ms.saturating_sub(since).max(0));
+            slot["kept_for"] = kept_ms.map_or(Value::Null, seconds);
+        }
+        slot
     });
     json!({
         "count": state.info.count,
@@ -204,8 +239,13 @@ fn pool(id: &Id, info: PoolInfo) -> Value {
 /// Writes a lease as JSON. By hand: this is the answer to most requests.
 fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Vec<u8> {
     let mut text = Vec::with_capacity(192);
-    put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
-    put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+    match slot.is_kept() {
+        true => text.extend_from_slice(b"{\"expires_at_unix\":null,\"expires_in\":null"),
+        false => {
+            put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
+            put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+        }
+    }
     put(&mut text, ",\"lease\":", lease);
     put(&mut text, ",\"position\":", slot.position);
     put(&mut text, ",\"token\":", slot.token);

@@ -13,6 +13,7 @@ pub(crate) enum CallKind {
     Borrow,
     Return,
     Renew,
+    Keep,
     Events,
 }
 
@@ -26,6 +27,7 @@ impl CallKind {
             CallKind::Borrow => "borrow",
             CallKind::Return => "return",
             CallKind::Renew => "renew",
+            CallKind::Keep => "keep",
             CallKind::Events => "events",
         }
     }
@@ -76,6 +78,7 @@ pub(crate) enum Shape {
     Lease,
     Deleted,
     Returned,
+    Kept,
     Events,
 }
 
@@ -171,6 +174,15 @@ pub(crate) const CALLS: &[Call] = &[
         errors: &[404, 409, 413, 415],
     },
     Call {
+        kind: CallKind::Keep,
+        method: "post",
+        under: "/keep",
+        does: "Keeps a live lease without expiry until it is returned; may be repeated",
+        fields: &[LEASE],
+        answer: Shape::Kept,
+        errors: &[404, 409, 413, 415],
+    },
+    Call {
         kind: CallKind::Events,
         method: "get",
         under: "/events",
@@ -217,12 +229,17 @@ pub(crate) fn openapi(max_count: i64) -> Value {
             "Lease": object(&["lease", "position", "expires_at_unix", "expires_in", "token"], json!({
                 "lease": { "type": "string", "format": "uuid" },
                 "position": { "type": "integer", "minimum": 0 },
-                "expires_at_unix": { "type": "integer" },
-                "expires_in": { "type": "number" },
+                "expires_at_unix": {
+                    "type": ["integer", "null"], "description": "null if the slot is kept",
+                },
+                "expires_in": {
+                    "type": ["number", "null"], "description": "null if the slot is kept",
+                },
                 "token": { "type": "integer", "minimum": 1 },
             })),
             "Deleted": object(&["deleted"], json!({ "deleted": { "type": "boolean" } })),
             "Returned": object(&["returned"], json!({ "returned": { "type": "boolean" } })),
+            "Kept": object(&["kept"], json!({ "kept": { "type": "boolean" } })),
         } },
     })
 }
@@ -281,6 +298,7 @@ impl Shape {
             Shape::Lease => "Lease",
             Shape::Deleted => "Deleted",
             Shape::Returned => "Returned",
+            Shape::Kept => "Kept",
             Shape::Events => "Events",
         }
     }

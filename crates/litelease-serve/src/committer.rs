@@ -22,6 +22,7 @@ use self::inbox::Inbox;
 use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
 use self::undelivered::{Grant, Undelivered};
 use self::wait_lists::WaitLists;
+use crate::access::{Names, Need};
 use crate::high_water::HighWater;
 use crate::job::{
     Answer, Answered, Answers, Id, Job, JobError, Receiver, RecvTimeoutError, State, receive,
@@ -95,6 +96,7 @@ impl Committer {
         }
         self.commit(jobs);
         self.answer_looks();
+        self.answer_admits();
         self.answer_readies();
         if self.file.mark_due_in().is_some_and(|due| due.is_zero()) {
             self.file.sync_mark();
@@ -118,6 +120,7 @@ impl Committer {
     fn take(&mut self, job: Job) {
         match job {
             Job::Look { id, reply } => self.inbox.looks.push((id, reply)),
+            Job::Admit { caller, scope, reply } => self.inbox.admits.push((caller, scope, reply)),
             Job::Ready { reply } => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
@@ -134,7 +137,8 @@ impl Committer {
             | Job::Delete { .. }
             | Job::Borrow(_)
             | Job::Return { .. }
-            | Job::Renew { .. }) => self.inbox.todo.push_back(job),
+            | Job::Renew { .. }
+            | Job::Keep { .. }) => self.inbox.todo.push_back(job),
         }
     }
 
@@ -302,6 +306,15 @@ impl Committer {
                 tracing::error!(error = %error, "the database failed");
                 Err(JobError::Database)
             }
+        }
+    }
+
+    fn answer_admits(&mut self) {
+        for (caller, scope, reply) in std::mem::take(&mut self.inbox.admits) {
+            let need = Need { scope, names: Names::Under("") };
+            let checked = self.file.check_access(caller, need, (self.clock)());
+            // The client may be gone.
+            let _ = reply.send(checked.map(|()| Answer::Admitted));
         }
     }
 

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use litelease::Scope;
 use tokio::sync::{broadcast, oneshot, watch};
 
+use crate::access::Caller;
 use crate::answer::{HttpError, JSON, Response, TEXT, respond};
 use crate::body::{self, Fields};
 use crate::calls::{CALLS, Call, CallKind, POOLS, openapi};
@@ -61,7 +63,7 @@ enum Action {
     Page(&'static page::File),
     Healthz,
     Readyz,
-    Metrics,
+    Metrics(Caller),
     OpenApi,
     Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
 }
@@ -86,7 +88,11 @@ impl Route {
         match self {
             Route::Call(CallKind::Borrow | CallKind::Return | CallKind::Renew) => true,
             Route::Call(
-                CallKind::Register | CallKind::Look | CallKind::Delete | CallKind::Events,
+                CallKind::Register
+                | CallKind::Look
+                | CallKind::Delete
+                | CallKind::Keep
+                | CallKind::Events,
             ) => false,
             Route::Page
             | Route::Healthz
@@ -187,7 +193,8 @@ impl App {
             Action::Page(file) => Ok(file.response()),
             Action::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
             Action::Readyz => self.ready().await,
-            Action::Metrics => {
+            Action::Metrics(caller) => {
+                self.admit_to_metrics(caller).await?;
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
@@ -221,6 +228,10 @@ impl App {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
+            CallKind::Keep => {
+                let lease = fields.lease;
+                self.ask(|reply| Job::Keep { id: id.clone(), lease, reply }).await
+            }
             CallKind::Events => return events::stream(self, id).await,
             CallKind::Look => self.look(&id).await,
         };
@@ -243,6 +254,14 @@ impl App {
         let job = BorrowJob { id: id.clone(), ttl_ms, note, key, waits, place, reply };
         self.jobs.send(Job::Borrow(job)).map_err(|_| JobError::Stopping)?;
         pending_borrow.wait(wait.map(|wait| (wait, timer))).await
+    }
+
+    /// Checks whether a client may see the metrics.
+    async fn admit_to_metrics(&self, caller: Caller) -> Result<(), JobError> {
+        if self.options.open || self.options.open_metrics {
+            return Ok(());
+        }
+        self.ask(|reply| Job::Admit { caller, scope: Scope::Observe, reply }).await.map(drop)
     }
 
     async fn ready(&self) -> Result<Response, HttpError> {
@@ -291,7 +310,7 @@ fn route(head: &Head<'_>) -> Request {
     let method = if head.method == "HEAD" { "GET" } else { head.method };
     let found = match head.path.strip_prefix(POOLS) {
         Some(pool) => on_pool(pool, method, head),
-        None => beside_pools(head.path, method),
+        None => beside_pools(head, method),
     };
     let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
     Request { started, route, action }
@@ -313,12 +332,12 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     })
 }
 
-fn beside_pools(path: &str, method: &str) -> Found {
-    let page = || page::FILES.iter().find(|file| file.path == path);
-    let (route, action) = match path {
+fn beside_pools(head: &Head<'_>, method: &str) -> Found {
+    let page = || page::FILES.iter().find(|file| file.path == head.path);
+    let (route, action) = match head.path {
         "/healthz" => (Route::Healthz, Action::Healthz),
         "/readyz" => (Route::Readyz, Action::Readyz),
-        "/metrics" => (Route::Metrics, Action::Metrics),
+        "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
@@ -343,6 +362,7 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, Http
         | CallKind::Delete
         | CallKind::Return
         | CallKind::Renew
+        | CallKind::Keep
         | CallKind::Events => None,
     };
     Ok(Action::Call { call, id, key, fields: Fields::default() })

@@ -9,9 +9,11 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use litelease::{Borrowed, PoolInfo, Scope, SlotInfo, SlotRow};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
+
+use crate::access::Caller;
 
 /// The id of a pool as it is stored: a UUID in lower case.
 pub(crate) type Id = Arc<str>;
@@ -57,8 +59,19 @@ pub(crate) enum Job {
         ttl_ms: i64,
         reply: Reply,
     },
+    Keep {
+        id: Id,
+        lease: String,
+        reply: Reply,
+    },
     Look {
         id: Id,
+        reply: Reply,
+    },
+    /// Asks whether a client may do something with all names.
+    Admit {
+        caller: Caller,
+        scope: Scope,
         reply: Reply,
     },
     /// Asks whether the file can be written.
@@ -87,9 +100,10 @@ impl Job {
             | Job::Delete { id, reply }
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
+            | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
-            Job::Ready { reply } => Some(("".into(), reply)),
+            Job::Admit { reply, .. } | Job::Ready { reply } => Some(("".into(), reply)),
             Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
         }
     }
@@ -128,9 +142,13 @@ pub(crate) enum Answer {
         slot: SlotInfo,
         ttl_ms: i64,
     },
-    /// The lease to renew is over.
+    /// The slot is kept until it is returned.
+    Kept,
+    /// The lease to renew or keep is over.
     Over,
     State(State),
+    /// The client may do what it has asked for.
+    Admitted,
     /// The file can be written.
     Ready,
 }
@@ -157,6 +175,12 @@ pub(crate) enum JobError {
     /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,
+    /// The request has no access key.
+    NoKey,
+    /// There is no such access key, or it has expired or was removed.
+    WrongKey,
+    /// The access key does not allow this scope for the names of the request.
+    NotAllowed(Scope),
 }
 
 /// Waits for a job.

@@ -6,6 +6,7 @@
 //!
 //! The feature `bench-backend` is for the benchmarks of this repository and not part of the API.
 
+mod access;
 mod answer;
 #[cfg(feature = "bench-backend")]
 #[doc(hidden)]
@@ -23,6 +24,7 @@ mod http;
 mod http1;
 mod http2;
 mod job;
+mod local_key;
 mod metrics;
 mod options;
 mod page;
@@ -33,6 +35,7 @@ mod server;
 mod server_lock;
 mod timer;
 
+pub use access::AccessKey;
 pub use error::OpenError;
 pub use options::Options;
 pub use program::run_until_signal;

@@ -1,7 +1,8 @@
 //! Changes a row: the rule decides inside the statement that stores what it says.
 
-use litelease_core::{Epoch, LeaseInfo, Refusal, Row, Step};
+use litelease_core::{Epoch, LeaseInfo, Row, Step};
 
+use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
 use crate::rule_fn::{Asked, Columns, Ran};
 use crate::sqlite::{TxnState, Value};
@@ -12,7 +13,8 @@ use crate::{Error, Failure, Store, When, code};
 /// The kinds of change that a verb may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it.
+    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it. The verb may also decide to
+    /// prolong what is there.
     Grant,
     /// A later expiry in an existing row, and nothing else.
     Prolong,
@@ -58,10 +60,10 @@ impl Store {
         name: &str,
         when: When,
         change: Change,
-        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Refusal>,
+        mut decide: impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Undecided>,
     ) -> Result<T, Error> {
         let mut decide = |row: Row<'_>, floor, now_ms| {
-            decide(row, floor, now_ms).map_err(|refusal| Error::refused(name, refusal))
+            decide(row, floor, now_ms).map_err(|undecided| undecided.about(name))
         };
         let request = Request { boundary, name, when, change };
         let step = self.with_epoch(boundary, || self.attempt(request, &mut decide))?;
@@ -251,7 +253,10 @@ impl Store {
         let step = decide(row, epoch.floor, now_ms)?;
         match step.write.map(|state| state.token()) {
             Some(token)
-                if change == Change::Grant && !self.may_grant(boundary, epoch, token)? =>
+                // A token that is stored already is not granted: a prolonged lease needs no epoch.
+                if change == Change::Grant
+                    && row.token() != Some(token)
+                    && !self.may_grant(boundary, epoch, token)? =>
             {
                 Ok(Asked::EpochNeeded { token })
             }

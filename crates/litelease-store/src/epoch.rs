@@ -210,7 +210,8 @@ impl Store {
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;
             let floor = self.epoch_record()?.floor;
-            Ok(EpochInfo { newest: floor.max(names).max(slots), boot })
+            let queues = self.newest_in_queues()?;
+            Ok(EpochInfo { newest: floor.max(names).max(slots).max(queues), boot })
         })
     }
 

@@ -170,6 +170,9 @@ impl Deref for HostedStore {
     }
 }
 
+/// The statement that begins a transaction of ours, with the write lock.
+const BEGIN: &str = "BEGIN IMMEDIATE";
+
 /// PRAGMA, because a table-valued function would take a snapshot.
 fn main_file(host: &dyn Host) -> Result<CString, Failure> {
     let rows = host.run("PRAGMA database_list", &[])?;
@@ -238,7 +241,7 @@ impl Hosted {
         let ran = self.host.run(sql, values);
         match sql.split([' ', ';']).next() {
             Some("INSERT" | "UPDATE" | "DELETE") => self.changes.set(self.host.changes()),
-            Some("BEGIN") => self.is_unchanged.set(ran.is_ok()),
+            Some("BEGIN") if sql == BEGIN => self.is_unchanged.set(ran.is_ok()),
             Some("CREATE" | "DROP" | "COMMIT" | "ROLLBACK") => self.is_unchanged.set(false),
             _ => {}
         }
@@ -344,6 +347,7 @@ static HOSTED: Api = Api {
     value_pointer: unused!(),
     value_text,
     value_type,
+    vtab_collation: unused!(),
     vtab_config: unused!(),
     callbacks: Callbacks::of::<HostedLibrary>(),
 };

@@ -1,11 +1,24 @@
-//! All rows at once.
+//! Lists rows, in the order of their names.
 
-use crate::sqlite::Value;
+use litelease_core::Row;
+
+use crate::side_tables::Side;
+use crate::sqlite::{Statement, Value};
 use crate::statements::{stored_row, stored_state};
 use crate::{Error, Store};
 
-const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms
-FROM main.litelease_resources ORDER BY name";
+/// Rows that are added during the walk are not part of it; otherwise a walk that claims might never end.
+const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
+WHERE name >= ?1 AND name <= ?2
+AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
+
+/// The same with what each grant has attached, for files that have such a table.
+const LIST_WITH_VALUES: &str =
+    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, side.value
+FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side
+ON side.name = lease.name AND side.token = lease.token
+WHERE lease.name >= ?1 AND lease.name <= ?2
+AND lease.rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY lease.name";
 
 /// A row with text of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,50 +31,78 @@ pub struct LeaseRow {
     pub token: i64,
 }
 
+/// Walks along rows in one snapshot, without collecting them.
+pub struct LeaseWalk {
+    statement: Statement,
+    has_values: bool,
+}
+
 impl Store {
-    /// All rows, live or not, in the order of their names.
-    ///
-    /// They are read to the end before anybody sees one: a walk that is under way while rows are added might
-    /// never end.
+    /// Lists all rows, live or not, in the order of their names.
     pub fn list(&self) -> Result<Vec<LeaseRow>, Error> {
         self.with_context("list leases", None, || {
-            self.settle_debts()?;
-            self.verify()?;
-            let mut statement = self.connection.prepare(LIST)?;
-            let mut run = statement.run(&[])?;
+            let mut walk = self.walk(None, None)?;
             let mut list = Vec::new();
-            while run.step()? {
-                let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| run.column(index));
-                let name = name.and_then(Value::text);
-                let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
-                let row = stored_row(name, stored_state([owner, token, expiry]))?;
-                let tenure = row.state().and_then(|state| state.tenure());
-                list.push(LeaseRow {
-                    name: name.into(),
-                    tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
-                    token: row.token().unwrap_or(0),
-                });
+            while let Some((row, _)) = walk.next()? {
+                list.push(LeaseRow::of(row));
             }
             Ok(list)
         })
     }
+
+    /// Walks along the rows from one name to another, both included, in the order of their names.
+    pub fn walk(&self, from: Option<&str>, to: Option<&str>) -> Result<LeaseWalk, Error> {
+        self.settle_debts()?;
+        self.verify()?;
+        let has_values = self.has(Side::Values)?;
+        let sql = if has_values { LIST_WITH_VALUES } else { LIST };
+        let statement = self.connection.prepare(sql)?;
+        // Every text is at least the empty one, and less than a blob.
+        let to = to.map_or(Value::Blob(&[]), Value::Text);
+        statement.start(&[Value::Text(from.unwrap_or("")), to])?;
+        Ok(LeaseWalk { statement, has_values })
+    }
+}
+
+impl LeaseWalk {
+    /// Returns the next row, if there is one, and what its newest grant has attached: NULL if nothing. A value
+    /// ends with its grant, so it counts only while the lease is live.
+    #[allow(clippy::should_implement_trait)] // it lends the row
+    pub fn next(&mut self) -> Result<Option<(Row<'_>, Value<'_>)>, Error> {
+        if !self.statement.advance()? {
+            return Ok(None);
+        }
+        let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| self.statement.column(index));
+        let name = name.and_then(Value::text);
+        let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
+        let value = if self.has_values { self.statement.column(4) } else { None };
+        let row = stored_row(name, stored_state([owner, token, expiry]))?;
+        Ok(Some((row, value.unwrap_or(Value::Null))))
+    }
 }
 
 impl LeaseRow {
+    /// The same row with text of its own.
+    pub fn of(row: Row<'_>) -> Self {
+        let tenure = row.state().and_then(|state| state.tenure());
+        LeaseRow {
+            name: row.name().into(),
+            tenure: tenure.map(|tenure| (tenure.owner.into(), tenure.expires_at_ms)),
+            token: row.token().unwrap_or(0),
+        }
+    }
+
     /// How the name stands at a Unix time in milliseconds.
     pub fn status(&self, now_ms: i64) -> Option<litelease_core::Status> {
         self.row().status(now_ms)
     }
 
     /// The row as the rule sees it.
-    pub fn row(&self) -> litelease_core::Row<'_> {
+    pub fn row(&self) -> Row<'_> {
         let (owner, expiry) = match &self.tenure {
             Some((owner, expiry)) => (Some(owner.as_str()), Some(*expiry)),
             None => (None, None),
         };
-        litelease_core::Row::new(
-            &self.name,
-            litelease_core::State::stored(self.token, owner, expiry),
-        )
+        Row::new(&self.name, litelease_core::State::stored(self.token, owner, expiry))
     }
 }

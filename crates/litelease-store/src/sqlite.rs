@@ -41,6 +41,13 @@ pub struct sqlite3_value {
     _opaque: [u8; 0],
 }
 
+/// SQLite's question about a plan for a virtual table, as the C interface has it.
+#[allow(non_camel_case_types)]
+#[repr(C)]
+pub struct sqlite3_index_info {
+    _opaque: [u8; 0],
+}
+
 /// A function that SQLite calls from a statement.
 pub type SqlFunction = unsafe extern "C" fn(*mut sqlite3_context, c_int, *mut *mut sqlite3_value);
 
@@ -134,6 +141,7 @@ pub struct Api {
     pub value_pointer: unsafe extern "C" fn(*mut sqlite3_value, *const c_char) -> *mut c_void,
     pub value_text: unsafe extern "C" fn(*mut sqlite3_value) -> *const c_uchar,
     pub value_type: unsafe extern "C" fn(*mut sqlite3_value) -> c_int,
+    pub vtab_collation: unsafe extern "C" fn(*mut sqlite3_index_info, c_int) -> *const c_char,
     pub vtab_config: unsafe extern "C" fn(*mut sqlite3, c_int, ...) -> c_int,
     /// Not SQLite's: what SQLite calls in us, for this library.
     pub callbacks: Callbacks,
@@ -517,6 +525,34 @@ impl Statement {
         Run::of(self, values)
     }
 
+    /// Binds copies of the values, for a run that outlives them. It lasts until the statement is dropped.
+    pub(crate) fn start(&self, values: &[Value<'_>]) -> Result<(), Failure> {
+        (1..).zip(values).try_for_each(|(index, value)| self.bind(index, *value, transient()))
+    }
+
+    #[inline]
+    fn bind(&self, index: c_int, value: Value<'_>, how: Destructor) -> Result<(), Failure> {
+        let (api, raw) = (self.api(), self.raw);
+        // SAFETY: `raw` is alive. Text and blobs live until the run ends, unless `how` says that SQLite copies them.
+        let rc = unsafe {
+            match value {
+                // Bindings are cleared after each run, so what is not bound is NULL.
+                Value::Null => code::OK,
+                Value::Integer(number) => (api.bind_int64)(raw, index, number),
+                Value::Real(number) => (api.bind_double)(raw, index, number),
+                Value::Blob(bytes) => {
+                    let (start, length) = (bytes.as_ptr().cast(), bytes.len() as u64);
+                    (api.bind_blob64)(raw, index, start, length, how)
+                }
+                Value::Text(text) => {
+                    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
+                    (api.bind_text64)(raw, index, start, length, how, SQLITE_UTF8)
+                }
+            }
+        };
+        if rc == code::OK { Ok(()) } else { Err(self.connection.failure(rc)) }
+    }
+
     /// Checks whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
     #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
@@ -581,33 +617,11 @@ impl<'s, 'v> Run<'s, 'v> {
         // From here on the guard clears what was bound, whatever happens.
         let run = Run { statement, values: PhantomData };
         for (index, value) in (1..).zip(values) {
-            run.bind(index, *value)?;
+            // The values are borrowed for longer than the run, so SQLite need not copy them: a null destructor means
+            // SQLITE_STATIC.
+            statement.bind(index, *value, None)?;
         }
         Ok(run)
-    }
-
-    #[inline]
-    fn bind(&self, index: c_int, value: Value<'v>) -> Result<(), Failure> {
-        let (api, raw) = (self.statement.api(), self.statement.raw);
-        // SAFETY: `raw` is alive. The text is borrowed for `'v`, which outlives this run, and is unbound
-        // when the run ends; so SQLite need not copy it (a null destructor means SQLITE_STATIC).
-        let rc = unsafe {
-            match value {
-                // Bindings are cleared after each run, so what is not bound is NULL.
-                Value::Null => code::OK,
-                Value::Integer(number) => (api.bind_int64)(raw, index, number),
-                Value::Real(number) => (api.bind_double)(raw, index, number),
-                Value::Blob(bytes) => {
-                    let (start, length) = (bytes.as_ptr().cast(), bytes.len() as u64);
-                    (api.bind_blob64)(raw, index, start, length, None)
-                }
-                Value::Text(text) => {
-                    let (start, length) = (text.as_ptr().cast(), text.len() as u64);
-                    (api.bind_text64)(raw, index, start, length, None, SQLITE_UTF8)
-                }
-            }
-        };
-        if rc == code::OK { Ok(()) } else { Err(self.statement.connection.failure(rc)) }
     }
 
     /// Goes on to the next row, if there is one.
@@ -675,10 +689,8 @@ impl Api {
     /// # Safety
     /// The context must be that of a call by this library.
     pub unsafe fn result_copied(&self, context: *mut sqlite3_context, value: Value<'_>) {
-        // SAFETY: SQLITE_TRANSIENT, which is the address -1, is no function but a mark that SQLite looks for.
-        let transient = unsafe { std::mem::transmute::<isize, Destructor>(-1) };
         // SAFETY: as promised.
-        unsafe { self.give(context, value, transient) }
+        unsafe { self.give(context, value, transient()) }
     }
 
     /// # Safety
@@ -701,6 +713,12 @@ impl Api {
             }
         }
     }
+}
+
+/// SQLITE_TRANSIENT: tells SQLite to copy a value.
+fn transient() -> Destructor {
+    // SAFETY: the address -1 is no function but a mark that SQLite looks for.
+    unsafe { std::mem::transmute::<isize, Destructor>(-1) }
 }
 
 /// Frees what a function or module was registered with.

@@ -10,6 +10,7 @@ use litelease_core::{Row, State};
 
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
+use crate::queue_rows::QueueStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -115,6 +116,7 @@ pub(crate) struct Statements {
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
+    pub(crate) queues: QueueStatements,
 }
 
 /// A statement that may store a new token, for files without and with an epoch.
@@ -161,6 +163,7 @@ impl Statements {
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
+            queues: QueueStatements::new(),
         }
     }
 }
@@ -173,6 +176,7 @@ impl Statements {
         let others = [load, fenced, prolong, free, epoch, lock];
         granting.as_flattened().iter().chain(&others).any(|held| held.is_compiled())
             || self.pools.know_schema()
+            || self.queues.know_schema()
     }
 }
 

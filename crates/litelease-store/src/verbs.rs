@@ -4,8 +4,8 @@
 //! that has cases begins with the name of its case.
 
 use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, LeaseInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, TransferResult,
+    AdmitResult, BreakResult, CheckpointResult, ClaimResult, Claimant, GrantResult, LeaseInfo,
+    Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
 use crate::{BootRecord, BorrowOptions, Error, Guard, OwnedValue, Store, Value, When};
@@ -55,6 +55,9 @@ pub static VERBS: &[Verb] = &[
         arguments: "name owner ttl_ms now_ms dead_owner dead_token",
         run: claim_from_dead,
     },
+    Verb { name: "ensure", arguments: "name owner ttl_ms now_ms", run: ensure },
+    Verb { name: "attach", arguments: "name token value now_ms", run: attach },
+    Verb { name: "value", arguments: "name now_ms", run: value },
     Verb { name: "renew", arguments: "name owner ttl_ms now_ms token", run: renew },
     Verb { name: "renew_all", arguments: "", run: renew_all },
     Verb { name: "release", arguments: "name owner now_ms token", run: release },
@@ -83,6 +86,7 @@ pub static VERBS: &[Verb] = &[
     Verb { name: "pool_renew", arguments: "id lease ttl_ms now_ms", run: renew_slot },
     Verb { name: "slots", arguments: "id now_ms", run: slots },
     Verb { name: "is_boot_recorded", arguments: "", run: is_boot_recorded },
+    Verb { name: "keep", arguments: "id lease now_ms", run: keep_slot },
     Verb { name: "pool_delete", arguments: "id", run: delete_pool },
 ];
 
@@ -160,6 +164,27 @@ fn claim_from_dead(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse
     let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let (when, dead) = (given.when(3)?, given.who(4, 5)?);
     Ok(vec![store.claim_from_dead(name, owner, ttl_ms, when, dead, claimed)?])
+}
+
+fn ensure(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    Ok(vec![store.ensure(name, owner, ttl_ms, given.when(3)?, claimed)?])
+}
+
+fn attach(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
+    Ok(vec![match store.attach(name, token, value, given.when(3)?)? {
+        GrantResult::Done => vec![text("Done")],
+        GrantResult::Stale { reason } => rejected(store, name, reason, None)?,
+    }])
+}
+
+/// No row where the live grant has none.
+fn value(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, when) = (given.text(0)?, given.when(1)?);
+    let found: Option<OwnedValue> =
+        store.in_snapshot(|| store.value(name, when, |found| found.into()))?;
+    Ok(found.into_iter().map(|value| vec![value]).collect())
 }
 
 fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -377,6 +402,11 @@ fn renew_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (id, lease, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let renewed = store.renew_slot(id, lease, ttl_ms, given.when(3)?)?;
     Ok(renewed.map(slot_row).into_iter().collect())
+}
+
+fn keep_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let kept = store.keep_slot(given.text(0)?, given.text(1)?, given.when(2)?)?;
+    Ok(vec![vec![truth(kept)]])
 }
 
 fn slots(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {

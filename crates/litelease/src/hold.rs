@@ -8,9 +8,10 @@ use litelease_keeper::{
     Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
 };
 use rusqlite::Connection;
+use rusqlite::types::Value;
 
 use crate::kept_rows::{KeptRows, is_busy, loss};
-use crate::wait::{Waited, claim_wait};
+use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
     Transaction,
@@ -27,11 +28,12 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 /// let options = HoldOptions::new(Duration::from_secs(60)).wait(Duration::from_secs(5));
 /// # let _ = options;
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct HoldOptions {
     ttl: Duration,
     wait: Duration,
     kind: HolderKind,
+    value: Option<Value>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -95,7 +97,7 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold }
+        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold, value: None }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -122,6 +124,23 @@ impl HoldOptions {
     /// ```
     pub fn group(self, group: u32) -> Self {
         HoldOptions { kind: HolderKind::Run { group }, ..self }
+    }
+
+    /// Attaches a value in the commit of the claim, such as the address of a leader: see
+    /// [`attach`](Leases::attach). Whoever sees the grant sees the value.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).value("10.0.0.7:4000".to_owned());
+    /// let held = db.hold("leader", options)?;
+    /// assert_eq!(db.value("leader")?, Some("10.0.0.7:4000".to_owned().into()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn value(self, value: impl Into<Value>) -> Self {
+        HoldOptions { value: Some(value.into()), ..self }
     }
 }
 
@@ -170,11 +189,12 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind } = options;
+        let HoldOptions { ttl, wait, kind, value } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         let keeper = keeper()?;
         let owner = Identity::new(kind).to_string();
-        let waited = claim_wait(leases, connection, name, &owner, ttl, wait);
+        let claim = Claim { value: value.as_ref(), ..Claim::new(name, &owner, ttl) };
+        let waited = claim_wait(leases, connection, &claim, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
             let stored = leases.inspect(name).ok().flatten().filter(|lease| lease.owner == owner);

@@ -183,6 +183,34 @@ impl Leases {
         self.claim_when(name, owner, ttl, min_token)
     }
 
+    /// Claims `name` for `owner`, or prolongs the lease that `owner` already has on it, under the
+    /// same token. It never shortens a lease.
+    ///
+    /// Returns `Busy` only while another owner has a live lease. So a request may be repeated: by a
+    /// caller that does not know whether its first one was carried out, or by one that comes back
+    /// after a restart and kept nothing but its owner text. Two processes that use one owner text
+    /// would share the lease.
+    ///
+    /// Inside a transaction of the caller's, see [`claim`](Leases::claim).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ttl = Duration::from_millis(50);
+    /// let first = db.at(100).ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let again = db.at(120).ensure("scheduler", "a", ttl)?.acquired().expect("it is its own");
+    /// assert_eq!((first.token, first.lease_expires_at_ms), (1, 150));
+    /// assert_eq!((again.token, again.lease_expires_at_ms), (1, 170));
+    /// assert!(matches!(db.at(120).ensure("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn ensure(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        let ttl_ms = in_ms(ttl);
+        lift(self.verbs()?.ensure(name, owner, ttl_ms, self.when, |answer| answer.into_owned()))
+    }
+
     /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit,
     /// under a new token. Returns `Busy` if another grant is live by now.
     ///
@@ -591,6 +619,11 @@ impl Leases {
             Kind::Joining if !self.shared.store.joins_transaction() => Err(Error::NotInTransaction),
             _ => Ok(&self.shared.store),
         }
+    }
+
+    /// Notifies waiters of what was freed, once that is committed.
+    pub(crate) fn freed(&self) {
+        self.shared.notifier.freed(&self.shared.store);
     }
 
     /// Notifies waiters of what a transaction of ours has freed, after its commit.

@@ -29,8 +29,9 @@
 //!
 //! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
-//! time, use a pool of numbered slots: [`Pools`].
+//! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
+mod access;
 mod error;
 mod fences;
 mod file;
@@ -39,16 +40,19 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
 mod linked;
 mod notify;
 mod pools;
+mod queue;
 mod raw;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
 
@@ -60,24 +64,32 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    StaleReason, Status, TransferResult,
 };
+#[doc(hidden)]
+pub use litelease_core::{InvalidPermission, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
+#[doc(hidden)]
+pub use litelease_store::AccessRow;
 pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
+    QueueInfo, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
 pub use pools::Pools;
+pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.

@@ -6,7 +6,7 @@ use std::mem::transmute;
 
 use litelease_store::{
     Api, Callbacks, Connection, Destructor, Library, SqlFunction, SqlLast, sqlite3,
-    sqlite3_context, sqlite3_stmt, sqlite3_value,
+    sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 
 use self::declared as ffi;
@@ -48,6 +48,10 @@ pub(crate) mod declared {
             value: *mut sqlite3_value,
             kind: *const c_char,
         ) -> *mut c_void;
+        pub(super) fn sqlite3_vtab_collation(
+            info: *mut sqlite3_index_info,
+            constraint: c_int,
+        ) -> *const c_char;
     }
 }
 
@@ -174,6 +178,7 @@ linked! {
     value_pointer = sqlite3_value_pointer(sqlite3_value, kind: *const c_char) -> *mut c_void;
     value_text = sqlite3_value_text(sqlite3_value) -> *const c_uchar;
     value_type = sqlite3_value_type(sqlite3_value) -> c_int;
+    vtab_collation = sqlite3_vtab_collation(sqlite3_index_info, constraint: c_int) -> *const c_char;
 }
 
 unsafe extern "C" fn prepare_v3(

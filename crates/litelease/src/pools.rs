@@ -29,8 +29,8 @@ use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotIn
 /// ```
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
-    leases: &'l Leases,
-    when: When,
+    pub(crate) leases: &'l Leases,
+    pub(crate) when: When,
 }
 
 /// An open transaction for many changes of pools, which are stored all or not at all. Dropping it rolls back.

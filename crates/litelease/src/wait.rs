@@ -6,15 +6,65 @@ use std::time::Duration;
 
 use litelease_keeper::{Clock, Identity, SystemClock, Waiter, nap};
 use rusqlite::Connection;
+use rusqlite::types::Value;
 
 use crate::file::has_moved;
 use crate::kept_rows::is_busy;
-use crate::{ClaimResult, HoldError, Leases, Litelease, LiteleaseRef};
+use crate::{ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Transaction};
 
 /// A claim that was waited for, and when the attempt that succeeded began.
 pub(crate) struct Waited {
     pub(crate) answer: ClaimResult,
     pub(crate) start: Duration,
+}
+
+/// A claim to make, with what is stored in the same commit.
+pub(crate) struct Claim<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) owner: &'a str,
+    pub(crate) ttl: Duration,
+    pub(crate) value: Option<&'a Value>,
+}
+
+impl<'a> Claim<'a> {
+    /// A claim and nothing else.
+    pub(crate) fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
+        Claim { name, owner, ttl, value: None }
+    }
+
+    /// Makes the claim. If the holder of `dead` is known to have ended, takes that grant over.
+    fn make(
+        &self,
+        leases: &Leases,
+        connection: &Connection,
+        dead: Option<&LeaseInfo>,
+    ) -> crate::Result<ClaimResult> {
+        if self.value.is_none() {
+            return self.ask(leases, dead);
+        }
+        // A busy name is answered without the write lock, as by a plain claim.
+        if dead.is_none()
+            && let Some(current) = leases.inspect(self.name)?
+        {
+            return Ok(ClaimResult::Busy(current));
+        }
+        let tx = Transaction::begin(leases, connection)?;
+        let answer = self.ask(&tx, dead)?;
+        if let ClaimResult::Acquired(lease) = &answer {
+            if let Some(value) = self.value {
+                let _ = tx.attach(self.name, lease.token, value)?;
+            }
+            tx.commit()?;
+        }
+        Ok(answer)
+    }
+
+    fn ask(&self, leases: &Leases, dead: Option<&LeaseInfo>) -> crate::Result<ClaimResult> {
+        match dead {
+            Some(dead) => leases.claim_from_dead(self.name, self.owner, self.ttl, dead),
+            None => leases.claim(self.name, self.owner, self.ttl),
+        }
+    }
 }
 
 macro_rules! waiting {
@@ -51,7 +101,8 @@ macro_rules! waiting {
             ttl: Duration,
             timeout: Duration,
         ) -> std::result::Result<ClaimResult, HoldError> {
-            Ok(claim_wait(self, self.conn(), name, owner, ttl, timeout)?.answer)
+            let claim = Claim::new(name, owner, ttl);
+            Ok(claim_wait(self, self.conn(), &claim, timeout)?.answer)
         }
     };
 }
@@ -67,9 +118,7 @@ impl LiteleaseRef<'_> {
 pub(crate) fn claim_wait(
     leases: &Leases,
     connection: &Connection,
-    name: &str,
-    owner: &str,
-    ttl: Duration,
+    claim: &Claim<'_>,
     timeout: Duration,
 ) -> Result<Waited, HoldError> {
     if leases.store().is_in_transaction() {
@@ -85,9 +134,9 @@ pub(crate) fn claim_wait(
             return Err(HoldError::FileMoved(file));
         }
         let start = SystemClock.now();
-        let answer = match leases.claim(name, owner, ttl) {
+        let answer = match claim.make(leases, connection, None) {
             Ok(ClaimResult::Busy(current)) if examine(&mut examined, start, &current.owner) => {
-                leases.claim_from_dead(name, owner, ttl, &current)
+                claim.make(leases, connection, Some(&current))
             }
             answer => answer,
         };

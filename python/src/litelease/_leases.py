@@ -88,6 +88,24 @@ or SQLite has ended it after an error; begin it again
         """Grants ``name`` to ``owner`` if nobody has it, under a token larger than ``min_token``. ``Busy`` is falsy."""
         return self._answer(Acquired, Busy, "claim", name, owner, in_ms(name, ttl, ttl_ms), now_ms, min_token)
 
+    def ensure(
+        self,
+        name: str,
+        owner: str,
+        ttl: Seconds | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Acquired | Busy:
+        """Claims ``name``, or renews what ``owner`` already has: for a caller that may ask twice.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> [db.ensure("scheduler", "a", ttl=30).lease.token for _ in range(2)]
+        [1, 1]
+        """
+        return self._answer(Acquired, Busy, "ensure", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
+
     def _claim_from_dead(
         self,
         name: str,

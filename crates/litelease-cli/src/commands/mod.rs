@@ -1,11 +1,13 @@
 //! The subcommands: one file each, with its arguments and what it does.
 
+mod access;
 mod break_lease;
 mod claim;
 mod command_line;
 mod completions;
 mod demo;
 mod doctor;
+mod ensure;
 mod grant;
 mod guard;
 mod guards;
@@ -57,11 +59,13 @@ macro_rules! commands {
 commands! {
     Run in run,
     Serve in serve,
+    Access in access,
     Status in status,
     Who in who,
     Wait in wait,
     Watch in watch,
     Claim in claim,
+    Ensure in ensure,
     Renew in renew,
     Release in release,
     Transfer in transfer,

@@ -88,6 +88,26 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
 }
 
 #[test]
+fn a_script_ensures_its_lease_as_often_as_it_likes() {
+    let desk = Desk::new();
+    let ensure = |owner, ttl| json(&desk, &["ensure", "x", "--owner", owner, "--ttl", ttl]);
+    let (code, first) = ensure("a", "10s");
+    assert_eq!((code, &first["token"], &first["owner"]), (0, &1.into(), &"a".into()));
+    let (code, again) = ensure("a", "10m");
+    assert_eq!((code, &again["token"]), (0, &1.into()));
+    let until = |lease: &Value| lease["expires_at_ms"].as_i64().unwrap();
+    assert!(until(&again) > until(&first), "prolonged");
+    assert_eq!(until(&ensure("a", "1s").1), until(&again), "never shortened");
+    let (code, busy) = ensure("b", "1s");
+    assert_eq!((code, &busy["busy"]["token"]), (1, &1.into()));
+    assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 0);
+    assert_eq!(ensure("b", "1s").1["token"], 2);
+    // An owner text that is another one each time would make it a claim.
+    assert_eq!(told(&desk.run(&["ensure", "x"])).0, 64);
+    assert_eq!(told(&desk.run(&["ensure", "x", "--owner", ""])).0, 64);
+}
+
+#[test]
 fn inside_run_the_grant_of_that_run_is_meant_and_never_a_strangers() {
     // Each name and each file counts from 1, so the token alone named strangers' grants, too.
     for verb in ["release", "renew --ttl 1s", "transfer --to me"] {
@@ -553,8 +573,8 @@ fn help_completions_and_manual_pages_are_there_for_everything() {
         })
         .collect();
     for expected in [
-        "run", "status", "who", "wait", "watch", "claim", "renew", "release", "transfer", "break",
-        "purge",
+        "run", "status", "who", "wait", "watch", "claim", "ensure", "renew", "release", "transfer",
+        "break", "purge",
     ] {
         assert!(commands.contains(&expected), "{expected} is missing in {commands:?}");
     }

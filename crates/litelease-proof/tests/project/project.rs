@@ -346,6 +346,7 @@ fn dependencies_point_inward() {
                 "itoa",
                 "litelease",
                 "litelease-files",
+                "ring",
                 "serde",
                 "serde_json",
                 "socket2",

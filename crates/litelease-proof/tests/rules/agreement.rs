@@ -58,6 +58,8 @@ fn action() -> impl Strategy<Value = Action> {
             }
         ),
         2 => name().prop_map(|name| Action::Break { name }),
+        3 => (name(), owner(), ttl())
+            .prop_map(|(name, owner, ttl_ms)| Action::Ensure { name, owner, ttl_ms }),
         1 => time().prop_map(|before_ms| Action::Purge { before_ms }),
         2 => name().prop_map(|name| Action::Inspect { name }),
         1 => name().prop_map(|name| Action::Owner { name }),

@@ -104,7 +104,15 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a slot is live at the instant of expiry", noticed_by(|| SlotLiveAtExpiry)),
         ("a renewal revives a slot", noticed_by(|| SlotRenewRevives)),
         ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
+        ("a kept slot expires", noticed_by(|| KeptSlotExpires)),
+        ("keeping revives a slot", noticed_by(|| KeepRevives)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
+        ("ensure renews a stranger's lease", noticed_by(|| EnsureRenewsAnyones)),
+        ("ensure makes a new token", noticed_by(|| EnsureRaisesToken)),
+        ("ensure shortens", noticed_by(|| EnsureShortens)),
+        ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
+        ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
+        ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

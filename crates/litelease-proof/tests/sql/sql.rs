@@ -42,7 +42,10 @@ fn the_list_of_functions_is_pinned() {
     assert_eq!(
         list,
         [
+            "litelease_ack/1 direct only",
             "litelease_admit/2 direct only",
+            "litelease_attach/3 direct only",
+            "litelease_attach/4 direct only",
             "litelease_bootstrap/0 direct only",
             "litelease_borrow/2 direct only",
             "litelease_borrow/3 direct only",
@@ -50,13 +53,31 @@ fn the_list_of_functions_is_pinned() {
             "litelease_borrow/5 direct only",
             "litelease_break/1 direct only",
             "litelease_break/2 direct only",
+            "litelease_bury/1 direct only",
+            "litelease_bury/2 direct only",
+            "litelease_bury/3 direct only",
+            "litelease_cancel/2 direct only",
+            "litelease_cancel/3 direct only",
             "litelease_checkpoint/3 direct only",
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
+            "litelease_discard/1 direct only",
+            "litelease_discard/2 direct only",
+            "litelease_discard/3 direct only",
+            "litelease_ensure/3 direct only",
+            "litelease_ensure/4 direct only",
+            "litelease_extend/2 direct only",
+            "litelease_extend/3 direct only",
+            "litelease_give_back/1 direct only",
+            "litelease_give_back/2 direct only",
+            "litelease_give_back/3 direct only",
+            "litelease_give_back/4 direct only",
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_keep/2 direct only",
+            "litelease_keep/3 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
@@ -69,8 +90,16 @@ fn the_list_of_functions_is_pinned() {
             "litelease_presenting/2 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
+            "litelease_queue/1 direct only",
+            "litelease_queue/2 direct only",
+            "litelease_queue_delete/1 direct only",
             "litelease_raise/1 direct only",
             "litelease_raise/2 direct only",
+            "litelease_receive/2 direct only",
+            "litelease_receive/3 direct only",
+            "litelease_redrive/1 direct only",
+            "litelease_redrive/2 direct only",
+            "litelease_redrive/3 direct only",
             "litelease_refused/2 innocuous",
             "litelease_release/2 direct only",
             "litelease_release/3 direct only",
@@ -82,12 +111,18 @@ fn the_list_of_functions_is_pinned() {
             "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
             "litelease_return/3 direct only",
+            "litelease_send/2 direct only",
+            "litelease_send/3 direct only",
+            "litelease_send/4 direct only",
+            "litelease_send/5 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_value/1 innocuous",
+            "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
         ]
     );
@@ -95,12 +130,27 @@ fn the_list_of_functions_is_pinned() {
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots')",
+              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 5);
+    assert_eq!(modules, 8);
+}
+
+/// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:
+/// so a SELECT that claims was granted its lease unseen, and then told that somebody has it.
+#[test]
+fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
+    let conn = memory();
+    let twice = |sql: &str| -> [Option<i64>; 2] {
+        let mut statement = conn.prepare(sql).unwrap();
+        [(); 2].map(|()| statement.query_row([], |row| row.get(0)).unwrap())
+    };
+    assert_eq!(twice("SELECT litelease_claim('x', 'a', 60000)"), [Some(1), None]);
+    assert_eq!(twice("SELECT litelease_ensure('x', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'b', 60000)"), [None, None]);
 }
 
 #[test]
@@ -185,6 +235,8 @@ fn a_whole_real_is_an_integer_up_to_what_a_real_can_tell_apart() {
         "litelease_claim('y', 'a', ?1)",
         "litelease_claim('y', 'a', 50, ?1)",
         "litelease_claim('y', 'a', 50, 100, ?1)",
+        "litelease_ensure('y', 'a', ?1)",
+        "litelease_ensure('y', 'a', 50, ?1)",
         "litelease_renew('x', 'a', ?1)",
         "litelease_renew('x', 'a', 50, ?1)",
         "litelease_renew('x', 'a', 50, 100, ?1)",
@@ -307,6 +359,43 @@ fn the_table_of_leases_tells_how_each_stands() {
     let joined = "SELECT group_concat(state) FROM (SELECT 149 AS t UNION ALL SELECT 150), litelease_leases(t)
                   WHERE name = 'live'";
     assert_eq!(one(&conn, joined), Value::Text("live,expired".into()));
+}
+
+#[test]
+fn the_table_of_leases_reads_only_the_rows_that_are_asked_for() {
+    let conn = memory();
+    for name in ["b", "c/1", "c/2", "d"] {
+        conn.query_row("SELECT litelease_claim(?1, 'a', 30000)", [name], |_| Ok(())).unwrap();
+    }
+    // Two rows that nobody can read, one at each end.
+    conn.execute_batch(
+        "PRAGMA ignore_check_constraints = ON;
+         INSERT INTO litelease_resources VALUES ('a', 'x', 1, 'soon', 0, 0), ('e', 'x', 1, 'soon', 0, 0)",
+    )
+    .unwrap();
+    let names = |condition: &str| {
+        let sql = format!("SELECT name FROM litelease_leases WHERE {condition}");
+        let mut statement = conn.prepare(&sql).unwrap();
+        let names = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+        names.collect::<Result<Vec<_>, _>>()
+    };
+    assert_eq!(names("name >= 'c/' AND name < 'c0'").unwrap(), ["c/1", "c/2"]);
+    assert_eq!(names("name = 'd'").unwrap(), ["d"]);
+    assert_eq!(names("name >= 'b' AND name <= 'd' ORDER BY name LIMIT 4").unwrap().len(), 4);
+    assert_eq!(
+        names("name BETWEEN 'b' AND 'd' ORDER BY name DESC").unwrap(),
+        ["d", "c/2", "c/1", "b"]
+    );
+    assert_eq!(names("name IN ('d', 'b')").unwrap(), ["b", "d"]);
+    for condition in ["TRUE", "name <= 'b'", "name = 'A' COLLATE NOCASE", "name > 5"] {
+        assert!(names(condition).is_err(), "{condition}");
+    }
+    // Without those two, any comparison finds what it finds in a table.
+    conn.execute_batch("DELETE FROM litelease_resources WHERE name IN ('a', 'e')").unwrap();
+    assert_eq!(names("name = 'B' COLLATE NOCASE").unwrap(), ["b"]);
+    assert_eq!(names("name > 5 AND name >= 'c' AND name >= 'c/2'").unwrap(), ["c/2", "d"]);
+    assert_eq!(names("name LIKE 'C/%'").unwrap(), ["c/1", "c/2"]);
+    assert_eq!(names("name = NULL").unwrap(), [""; 0]);
 }
 
 #[test]

@@ -387,6 +387,7 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("claim", |db| db.claim("x", "a", LONG).map(drop)),
         ("claim_at", |db| db.at(100).claim("x", "a", LONG).map(drop)),
         ("claim_above", |db| db.claim_above("x", "a", LONG, 7).map(drop)),
+        ("ensure", |db| db.ensure("x", "a", LONG).map(drop)),
         ("renew_by_owner", |db| db.renew_by_owner("x", "a", LONG).map(drop)),
         ("renew", |db| db.renew(&lease(), LONG).map(drop)),
         ("release_by_owner", |db| db.release_by_owner("x", "a").map(drop)),
@@ -412,6 +413,11 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("withdraw", |db| db.withdraw("x")),
         ("checkpoint", |db| db.checkpoint("x", 1, "done").map(drop)),
         ("last_checkpoint", |db| db.last_checkpoint("x").map(|_: Option<Checkpoint>| ())),
+        ("attach", |db| db.attach("x", 1, "here").map(drop)),
+        ("value", |db| db.value("x").map(drop)),
+        ("leases_under", |db| {
+            db.leases_under("x").collect::<litelease::Result<Vec<_>>>().map(drop)
+        }),
         ("admit", |db| db.admit("x", 1).map(drop)),
         ("register", |db| db.pools().register("p", 2).map(drop)),
         ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),

@@ -62,8 +62,14 @@ impl Batch {
                 });
                 (id, reply, done)
             }
+            Job::Keep { id, lease, reply } => {
+                let kept = pools.at(now_ms).keep(&id, &lease);
+                let done = kept.map(|kept| if kept { Answer::Kept } else { Answer::Over });
+                (id, reply, done)
+            }
             // The committer does these without a transaction.
             Job::Look { .. }
+            | Job::Admit { .. }
             | Job::Ready { .. }
             | Job::Leave { .. }
             | Job::GiveBack { .. }

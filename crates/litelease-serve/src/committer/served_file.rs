@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use litelease::{Error, Litelease, PoolInfo, Pools, SlotRow};
 
+use crate::access::{Caller, Keys, Need};
 use crate::file;
 use crate::high_water::HighWater;
+use crate::job::JobError;
 use crate::server_lock::ServerLock;
 
 /// How often to check whether another process has changed the file, while a client waits or
@@ -29,6 +31,8 @@ pub(super) struct ServedFile {
     version: i64,
     polled_at: Instant,
     poll_interval: Duration,
+    /// The access keys as they were at a `data_version`.
+    keys: Option<(i64, Keys)>,
 }
 
 impl ServedFile {
@@ -42,6 +46,7 @@ impl ServedFile {
             version: 0,
             polled_at: Instant::now(),
             poll_interval: CHANGE_POLL_INTERVAL,
+            keys: None,
         }
     }
 
@@ -119,6 +124,37 @@ impl ServedFile {
         }
     }
 
+    /// Checks whether a client may do what it asks for. A key that another process has removed
+    /// counts no more from the next check on.
+    pub(super) fn check_access(
+        &mut self,
+        caller: Caller,
+        need: Need<'_>,
+        now_ms: i64,
+    ) -> Result<(), JobError> {
+        let keys = self.keys().map_err(|error| {
+            tracing::error!(error = %error, "the access keys cannot be read");
+            JobError::Database
+        })?;
+        keys.check(caller, need, now_ms)
+    }
+
+    /// Returns the access keys. Only other processes change them while the file is served, and that
+    /// changes its `data_version`.
+    fn keys(&mut self) -> Result<&Keys, Error> {
+        let version = self.data_version()?;
+        let known = self.keys.take().filter(|(of, _)| *of == version);
+        let keys = match known {
+            Some((_, keys)) => keys,
+            None => Keys::of(&self.db.access()?.unwrap_or_default()),
+        };
+        Ok(&self.keys.insert((version, keys)).1)
+    }
+
+    fn data_version(&self) -> Result<i64, Error> {
+        Ok(self.db.conn().query_row("PRAGMA data_version", [], |row| row.get(0))?)
+    }
+
     /// Checks whether another process has changed the file since the last time. Does nothing and
     /// returns false until the poll interval is over.
     pub(super) fn poll_for_changes(&mut self) -> bool {
@@ -129,8 +165,7 @@ impl ServedFile {
         // A lost lock is reported by the next write.
         let _ = self.lock.as_mut().map(ServerLock::ensure);
         let before = self.version;
-        let sql = "PRAGMA data_version";
-        self.version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(before);
+        self.version = self.data_version().unwrap_or(before);
         self.version != before
     }
 

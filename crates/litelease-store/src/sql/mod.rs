@@ -7,8 +7,11 @@
 mod arguments;
 mod call;
 mod functions;
+mod keep;
+mod queue;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;

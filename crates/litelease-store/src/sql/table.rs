@@ -5,9 +5,9 @@
 use std::ffi::{CStr, c_char, c_double, c_int, c_uchar, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::rc::Rc;
 use std::slice;
+use std::{iter, ptr};
 
 use crate::{
     Api, Connection, Error, Failure, Library, Store, Value, c_string, code, destroy, sqlite3,
@@ -24,20 +24,32 @@ pub(crate) struct TableFunction {
     pub(crate) definition: &'static CStr,
     /// The places of the hidden columns by which its arguments are given: at most `MOST`.
     pub(crate) arguments: &'static [c_int],
-    /// Its rows, given the arguments.
-    pub(crate) rows: fn(&Store, &[Given<'_>]) -> Result<Rows, Error>,
+    /// The column by which the rows are ordered, and a range of which can be asked for.
+    pub(crate) order: Option<c_int>,
+    /// Its rows, given the arguments and the range.
+    pub(crate) rows: fn(&Store, &[Given<'_>], Range<'_>) -> Result<Rows, Error>,
 }
 
-/// Rows of a table, each with all its columns.
-pub(crate) type Rows = Vec<Vec<Answer>>;
+/// Rows of a table, each with all its columns, read as SQLite asks for them.
+pub(crate) type Rows = Box<dyn Iterator<Item = Result<Vec<Answer>, Error>>>;
+
+/// The texts between which the statement looks, both included, where it says so. SQLite compares again.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Range<'a> {
+    pub(crate) from: Option<&'a str>,
+    pub(crate) to: Option<&'a str>,
+}
 
 /// The most arguments that any of them takes.
 const MOST: usize = 2;
 
 /// The number by which a plan is told to the cursor: a bit for each argument that is given, and above them which of
-/// the values it is.
+/// the values it is. The two ends of the range come after the arguments.
 const FIRST_PLACE: usize = MOST;
 const PLACE_BITS: usize = 4;
+const PLACE: c_int = (1 << PLACE_BITS) - 1;
+const FROM: usize = MOST;
+const TO: usize = MOST + 1;
 
 /// The value of an argument.
 pub(crate) enum Given<'a> {
@@ -54,6 +66,10 @@ struct Registered {
 }
 
 const SQLITE_INDEX_CONSTRAINT_EQ: c_uchar = 2;
+const SQLITE_INDEX_CONSTRAINT_GT: c_uchar = 4;
+const SQLITE_INDEX_CONSTRAINT_LE: c_uchar = 8;
+const SQLITE_INDEX_CONSTRAINT_LT: c_uchar = 16;
+const SQLITE_INDEX_CONSTRAINT_GE: c_uchar = 32;
 const SQLITE_VTAB_INNOCUOUS: c_int = 2;
 
 /// SQLite's `sqlite3_module`, version 1.
@@ -106,7 +122,9 @@ struct Table {
 struct Cursor {
     table: *mut Table,
     rows: Rows,
-    position: usize,
+    /// The present row; `None` after the last one.
+    row: Option<Vec<Answer>>,
+    position: i64,
 }
 
 /// The part of SQLite's `sqlite3_index_info` that is looked at.
@@ -115,7 +133,7 @@ struct IndexInfo {
     constraint_count: c_int,
     constraints: *const Constraint,
     order_count: c_int,
-    order: *const c_void,
+    order: *const OrderBy,
     usage: *mut Usage,
     number: c_int,
     text: *mut c_char,
@@ -134,6 +152,12 @@ struct Constraint {
 }
 
 #[repr(C)]
+struct OrderBy {
+    column: c_int,
+    is_descending: c_uchar,
+}
+
+#[repr(C)]
 struct Usage {
     argument: c_int,
     omit: c_uchar,
@@ -149,13 +173,13 @@ impl<L: Library> Modules<L> {
         // A table that exists by its name alone is connected and never created.
         create: None,
         connect: Some(connect::<L>),
-        best_index,
+        best_index: best_index::<L>,
         disconnect,
         destroy: disconnect,
         open,
         close,
         filter: filter::<L>,
-        next,
+        next: next::<L>,
         eof,
         column: column::<L>,
         rowid,
@@ -224,42 +248,88 @@ unsafe extern "C" fn disconnect(table: *mut Table) -> c_int {
     code::OK
 }
 
-unsafe extern "C" fn best_index(table: *mut Table, info: *mut IndexInfo) -> c_int {
-    // SAFETY: SQLite hands over a valid description with that many constraints and usages.
+unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexInfo) -> c_int {
+    // SAFETY: SQLite hands over a valid description with that many constraints, usages and terms of an order.
     unsafe {
+        let function = (*table).function;
         let info = &mut *info;
         let mut given: c_int = 0;
-        let arguments = (*table).function.arguments;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         for at in 0..count {
             let constraint = &*info.constraints.add(at);
-            let argument = arguments.iter().position(|column| *column == constraint.column);
-            let Some(argument) = argument.filter(|_| constraint.op == SQLITE_INDEX_CONSTRAINT_EQ)
-            else {
-                continue;
-            };
-            if info.number & (1 << argument) != 0 {
-                continue; // SQLite itself compares any further ones
-            }
-            if constraint.usable == 0 {
-                // The argument depends on a table that comes later: this plan cannot work.
-                return code::CONSTRAINT;
-            }
-            // The values come in the order of the constraints; the number tells where each belongs.
-            given += 1;
+            let is_equal = constraint.op == SQLITE_INDEX_CONSTRAINT_EQ;
+            let argument =
+                function.arguments.iter().position(|&column| column == constraint.column);
             let usage = &mut *info.usage.add(at);
-            (usage.argument, usage.omit) = (given, 1);
-            info.number |= 1 << argument;
-            info.number |= given << (FIRST_PLACE + PLACE_BITS * argument);
+            if let Some(argument) = argument.filter(|_| is_equal) {
+                if info.number & (1 << argument) != 0 {
+                    continue; // SQLite itself compares any further ones
+                }
+                if constraint.usable == 0 {
+                    // The argument depends on a table that comes later: this plan cannot work.
+                    return code::CONSTRAINT;
+                }
+                // The values come in the order of the constraints; the number tells where each belongs.
+                given += 1;
+                (usage.argument, usage.omit) = (given, 1);
+                info.number |= 1 << argument | given << place(argument);
+            } else if Some(constraint.column) == function.order && constraint.usable != 0 {
+                let ends = constraint.ends();
+                let free = ends.iter().filter(|end| (info.number >> place(**end)) & PLACE == 0);
+                let free: c_int = free.map(|end| 1 << place(*end)).sum();
+                if free == 0 || given == PLACE || !is_binary(L::api(), info, at) {
+                    continue;
+                }
+                given += 1;
+                usage.argument = given;
+                info.number |= given * free;
+                info.cost = 1e3;
+            }
         }
-        info.cost = 1e6;
+        if info.cost != 1e3 {
+            info.cost = 1e6;
+        }
         info.rows = 1_000;
+        let ordered_by = (info.order_count == 1).then(|| &*info.order);
+        let is_ascending = |by: &&OrderBy| by.is_descending == 0;
+        let ordered_by = ordered_by.filter(is_ascending).map(|by| by.column);
+        info.order_consumed = c_int::from(ordered_by.is_some() && ordered_by == function.order);
     }
     code::OK
 }
 
+impl Constraint {
+    /// The ends of the range that the constraint sets.
+    fn ends(&self) -> &'static [usize] {
+        match self.op {
+            SQLITE_INDEX_CONSTRAINT_EQ => &[FROM, TO],
+            SQLITE_INDEX_CONSTRAINT_GT | SQLITE_INDEX_CONSTRAINT_GE => &[FROM],
+            SQLITE_INDEX_CONSTRAINT_LT | SQLITE_INDEX_CONSTRAINT_LE => &[TO],
+            _ => &[],
+        }
+    }
+}
+
+/// Where the number of a plan has the place of a value.
+fn place(value: usize) -> usize {
+    FIRST_PLACE + PLACE_BITS * value
+}
+
+/// Checks whether a constraint compares bytes, as the order of our rows does.
+///
+/// # Safety
+/// SQLite must be asking for this plan, and have a constraint in this place.
+unsafe fn is_binary(api: &Api, info: &mut IndexInfo, at: usize) -> bool {
+    let Ok(at) = c_int::try_from(at) else { return false };
+    // SAFETY: as promised; SQLite answers a C string.
+    unsafe {
+        let collation = (api.vtab_collation)(ptr::from_mut(info).cast(), at);
+        !collation.is_null() && CStr::from_ptr(collation).to_bytes().eq_ignore_ascii_case(b"BINARY")
+    }
+}
+
 unsafe extern "C" fn open(table: *mut Table, cursor: *mut *mut Cursor) -> c_int {
-    let new = Cursor { table, rows: Vec::new(), position: 0 };
+    let new = Cursor { table, rows: Box::new(iter::empty()), row: None, position: 0 };
     // SAFETY: SQLite wants the new cursor in `cursor`.
     unsafe { *cursor = Box::into_raw(Box::new(new)) };
     code::OK
@@ -289,29 +359,31 @@ unsafe extern "C" fn filter<L: Library>(
     };
     // SAFETY: the cursor is ours and its table is alive.
     let function = unsafe { (*cursor.table).function };
+    let value = |at: usize| {
+        let value = usize::try_from(((number >> place(at)) & PLACE) - 1).ok()?;
+        // SAFETY: the value lives for the duration of the call.
+        values.get(value).map(|value| unsafe { api.value(*value) })
+    };
     let mut given = [const { Given::Nothing }; MOST];
-    for (argument, given) in given.iter_mut().enumerate() {
-        let place = number >> (FIRST_PLACE + PLACE_BITS * argument) & ((1 << PLACE_BITS) - 1);
-        let value = usize::try_from(place - 1).ok().and_then(|at| values.get(at));
-        if let Some(value) = value {
-            // SAFETY: the value lives for the duration of the call.
-            *given = unsafe { api.value(*value) }.map_or(Given::BadText, Given::Value);
+    for (at, given) in given.iter_mut().enumerate() {
+        if let Some(value) = value(at) {
+            *given = value.map_or(Given::BadText, Given::Value);
         }
     }
     let given = &given[..function.arguments.len().min(MOST)];
+    let [from, to] = [FROM, TO].map(|end| value(end).flatten().and_then(Value::text));
     // SAFETY: the cursor is ours and its table is alive.
-    unsafe { attempt(api, cursor, |cursor| cursor.start(given)) }
+    unsafe { attempt(api, cursor, |cursor| cursor.start(given, Range { from, to })) }
 }
 
-unsafe extern "C" fn next(cursor: *mut Cursor) -> c_int {
-    // SAFETY: the cursor is ours.
-    unsafe { (*cursor).position += 1 };
-    code::OK
+unsafe extern "C" fn next<L: Library>(cursor: *mut Cursor) -> c_int {
+    // SAFETY: the cursor is ours and its table is alive.
+    unsafe { attempt(L::api(), &mut *cursor, Cursor::advance) }
 }
 
 unsafe extern "C" fn eof(cursor: *mut Cursor) -> c_int {
     // SAFETY: the cursor is ours.
-    unsafe { c_int::from((*cursor).position >= (*cursor).rows.len()) }
+    unsafe { c_int::from((*cursor).row.is_none()) }
 }
 
 unsafe extern "C" fn column<L: Library>(
@@ -323,7 +395,7 @@ unsafe extern "C" fn column<L: Library>(
     // SAFETY: the cursor is ours, and the context is that of this call.
     unsafe {
         let cursor = &*cursor;
-        let row = cursor.rows.get(cursor.position);
+        let row = cursor.row.as_ref();
         let answer = row.zip(usize::try_from(index).ok()).and_then(|(row, index)| row.get(index));
         if let Some(answer) = answer {
             api.result_copied(context, answer.value());
@@ -334,17 +406,22 @@ unsafe extern "C" fn column<L: Library>(
 
 unsafe extern "C" fn rowid(cursor: *mut Cursor, rowid: *mut i64) -> c_int {
     // SAFETY: the cursor is ours, and SQLite wants the number in `rowid`.
-    unsafe { *rowid = i64::try_from((*cursor).position).unwrap_or(i64::MAX) };
+    unsafe { *rowid = (*cursor).position };
     code::OK
 }
 
 impl Cursor {
-    /// Reads all rows: a walk that is under way while rows are added might never end.
-    fn start(&mut self, given: &[Given<'_>]) -> Result<(), Error> {
+    fn start(&mut self, given: &[Given<'_>], range: Range<'_>) -> Result<(), Error> {
         // SAFETY: SQLite keeps a table alive while it has cursors.
         let table = unsafe { &*self.table };
         self.position = 0;
-        self.rows = (table.function.rows)(&table.shared.store(), given)?;
+        self.rows = (table.function.rows)(&table.shared.store(), given, range)?;
+        self.advance()
+    }
+
+    fn advance(&mut self) -> Result<(), Error> {
+        self.position += 1;
+        self.row = self.rows.next().transpose()?;
         Ok(())
     }
 }

@@ -1,19 +1,22 @@
 //! The list of table-valued functions: what each is called, its columns and its rows.
 
+use std::iter;
+
 use crate::{Error, Failure, GuardInfo, SlotRow, Store, Value, When, code};
 use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
-use crate::sql::table::{Given, Rows, TableFunction};
+use crate::sql::table::{Given, Range, Rows, TableFunction};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        arguments: &[6],
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, value, now_ms INTEGER HIDDEN)",
+        arguments: &[7],
+        order: Some(0),
         rows: leases,
     },
     TableFunction {
@@ -21,13 +24,15 @@ pub(crate) const TABLES: &[TableFunction] = &[
         definition: c"CREATE TABLE guards (table_name TEXT, name TEXT, column_name TEXT, \
                       strict INTEGER, state TEXT, refusals INTEGER)",
         arguments: &[],
-        rows: |store, _| Ok(store.guards()?.into_iter().map(guard).collect()),
+        order: None,
+        rows: |store, _, _| Ok(collected(store.guards()?.into_iter().map(guard))),
     },
     TableFunction {
         name: c"litelease_checkpoint_get",
         definition: c"CREATE TABLE checkpoint (value, token INTEGER, updated_at_ms INTEGER, \
                       name TEXT HIDDEN)",
         arguments: &[3],
+        order: None,
         rows: checkpoint,
     },
     TableFunction {
@@ -35,24 +40,38 @@ pub(crate) const TABLES: &[TableFunction] = &[
         definition: c"CREATE TABLE slot (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
                       pool_id TEXT HIDDEN, lease_id TEXT HIDDEN)",
         arguments: &[3, 4],
+        order: None,
         rows: slot,
     },
     TableFunction {
         name: c"litelease_slots",
         definition: c"CREATE TABLE slots (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
-                      remaining_ms INTEGER, note TEXT, pool_id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
-        arguments: &[5, 6],
+                      remaining_ms INTEGER, note TEXT, kept_since_ms INTEGER, pool_id TEXT HIDDEN, \
+                      now_ms INTEGER HIDDEN)",
+        arguments: &[6, 7],
+        order: None,
         rows: slots,
     },
 ];
 
 /// Every lease, with how it stands at the time that is given.
-fn leases(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, Error> {
     let now_ms = time(given.first())?;
-    Ok(store.list()?.iter().map(|listed| lease(listed.row(), now_ms)).collect())
+    let mut walk = store.walk(range.from, range.to)?;
+    let next = move || {
+        let next = walk.next();
+        next.map(|next| next.map(|(row, value)| lease(row, value, now_ms))).transpose()
+    };
+    Ok(Box::new(iter::from_fn(next)))
 }
 
-fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+/// Rows that were read to the end.
+pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
+    let rows: Vec<_> = rows.into_iter().map(Ok).collect();
+    Box::new(rows.into_iter())
+}
+
+fn lease(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<Answer> {
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
@@ -65,6 +84,8 @@ fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
         // A lease that is over has no time left; one without an owner has none to speak of.
         number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
         text(row.status(now_ms).map(|status| status.word())),
+        // A value ends with its grant.
+        if row.live(now_ms).is_some() { value.into() } else { Answer::Null },
         number(Some(now_ms)),
     ]
 }
@@ -86,7 +107,7 @@ fn guard(guard: GuardInfo) -> Vec<Answer> {
 }
 
 /// The latest checkpoint of the name that is given, if there is one.
-fn checkpoint(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn checkpoint(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(name))] = given else {
         return Err(complaint("name must be TEXT: FROM litelease_checkpoint_get(name)"));
     };
@@ -94,44 +115,51 @@ fn checkpoint(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
         let (token, at) = (Answer::Integer(token), Answer::Integer(updated_at_ms));
         vec![value.into(), token, at, Answer::Text((*name).into())]
     })?;
-    Ok(last.into_iter().collect())
+    Ok(collected(last))
 }
 
 /// The slot of a lease, if it has one.
-fn slot(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn slot(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(id)), Given::Value(Value::Text(lease))] = given else {
         return Err(complaint("id and lease must be TEXT: FROM litelease_slot(id, lease)"));
     };
     let columns = |slot: SlotInfo| {
-        let numbers = [slot.position, slot.token, slot.expires_at_ms].map(Answer::Integer);
+        let numbers = [Answer::Integer(slot.position), Answer::Integer(slot.token), expiry(slot)];
         numbers.into_iter().chain([id, lease].map(|text| Answer::Text((*text).into()))).collect()
     };
-    Ok(store.slot(id, lease)?.map(columns).into_iter().collect())
+    Ok(collected(store.slot(id, lease)?.map(columns)))
 }
 
 /// The slots of a pool that are lent out at the time that is given.
-fn slots(store: &Store, given: &[Given<'_>]) -> Result<Rows, Error> {
+fn slots(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error> {
     let [Given::Value(Value::Text(id)), now] = given else {
         return Err(complaint("id must be TEXT: FROM litelease_slots(id[, now_ms])"));
     };
     let now_ms = time(Some(now))?;
     let slots = store.slots(id, When::At(now_ms))?;
-    let columns = |SlotRow { slot, note }: SlotRow| {
+    let columns = |SlotRow { slot, note, kept_since_ms }: SlotRow| {
+        let remaining_ms = slot.expires_at_ms.saturating_sub(now_ms);
         vec![
             Answer::Integer(slot.position),
             Answer::Integer(slot.token),
-            Answer::Integer(slot.expires_at_ms),
-            Answer::Integer(slot.expires_at_ms.saturating_sub(now_ms)),
+            expiry(slot),
+            if slot.is_kept() { Answer::Null } else { Answer::Integer(remaining_ms) },
             note.map_or(Answer::Null, Answer::Text),
+            kept_since_ms.map_or(Answer::Null, Answer::Integer),
             Answer::Text((*id).into()),
             Answer::Integer(now_ms),
         ]
     };
-    Ok(slots.into_iter().map(columns).collect())
+    Ok(collected(slots.into_iter().map(columns)))
+}
+
+/// The expiry of a slot: NULL if it is kept.
+fn expiry(slot: SlotInfo) -> Answer {
+    if slot.is_kept() { Answer::Null } else { Answer::Integer(slot.expires_at_ms) }
 }
 
 /// A time that may have been left out or be NULL: then it is the system clock's.
-fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(crate) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -140,6 +168,6 @@ fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-fn complaint(message: &str) -> Error {
+pub(crate) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }

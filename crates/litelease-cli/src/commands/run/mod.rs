@@ -7,7 +7,7 @@ mod terminal;
 
 use std::time::Duration;
 
-use litelease::HoldError;
+use litelease::{HoldError, HoldOptions};
 
 use super::command_line::CommandLine;
 use crate::Common;
@@ -61,6 +61,10 @@ pub(crate) struct Args {
     /// A shell command to run when the lease is lost, with LITELEASE_LOST in its environment, too
     #[arg(long, value_name = "COMMAND")]
     on_lost: Option<String>,
+    /// A value for everybody to read while the lease is held, such as an address: `litelease watch`
+    /// shows it
+    #[arg(long)]
+    value: Option<String>,
     #[command(flatten)]
     command: CommandLine,
 }
@@ -68,6 +72,15 @@ pub(crate) struct Args {
 impl Args {
     fn kill_grace(&self) -> Duration {
         self.kill_grace.unwrap_or_else(|| (self.ttl / 4).min(Duration::from_secs(5)))
+    }
+
+    /// What is asked of the hold, besides waiting.
+    fn options(&self) -> HoldOptions {
+        let options = HoldOptions::new(self.ttl);
+        match &self.value {
+            Some(value) => options.value(value.clone()),
+            None => options,
+        }
     }
 
     fn wait(&self) -> Duration {

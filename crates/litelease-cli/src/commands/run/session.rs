@@ -87,7 +87,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
 /// Waits for the name on a thread, so that signals are heard meanwhile.
 fn take(args: &Args, common: &Common, group: pid_t, events: Sender<Event>) -> Result<()> {
     let (name, wait) = (args.name.clone(), args.wait());
-    let options = HoldOptions::new(args.ttl).wait(wait).group(group.unsigned_abs());
+    let options = args.options().wait(wait).group(group.unsigned_abs());
     let common = common.clone();
     let body = move || {
         let held = hold(&common, &name, options, wait);
