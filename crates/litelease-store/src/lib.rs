@@ -21,7 +21,6 @@ mod file;
 mod gate;
 mod grant;
 mod guard;
-pub mod host_api;
 mod hosted;
 mod keep;
 mod list;
@@ -56,6 +55,8 @@ pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
 pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::{LeaseRow, LeaseWalk};
+#[doc(hidden)]
+pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use sqlite::{

@@ -11,6 +11,7 @@ import sqlite3
 from typing import Union
 
 from ._session import Handle
+from ._time import Seconds, in_seconds
 from ._types import Admitted, Checkpoint, GuardInfo, Stale, Stored
 from ._wal import switch_to_wal
 
@@ -86,10 +87,10 @@ class Gate:
     share a gate; a forked process opens its own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 5.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, timeout: Seconds = 5.0) -> None:
         from ._leases import Litelease
 
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=in_seconds(timeout), isolation_level=None, check_same_thread=False)
         try:
             switch_to_wal(connection, path)
         except BaseException:

@@ -13,7 +13,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Iterator
+from typing import Generator
 
 from . import _library, _session
 from ._atomic import Mutex, Reentered
@@ -35,7 +35,7 @@ _kept: list[Session | None] = []
 
 
 @contextlib.contextmanager
-def held_off(worker: object) -> Iterator[None]:
+def held_off(worker: object) -> Generator[None, None, None]:
     """Lets forks wait until the block is over."""
     working = _working
     working.take(worker)

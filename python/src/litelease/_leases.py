@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import datetime
-import sqlite3
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING
 
+from . import _library
 from ._fences import Fences
+from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired,
     Broken,
     Busy,
-    InvalidTtl,
     LeaseInfo,
     LiteleaseError,
     Rejected,
     Released,
     Renewed,
-    TimeOverflow,
     Transferred,
     answer,
 )
 
 if TYPE_CHECKING:
     from ._hold import Held
-
-Seconds = Union[float, datetime.timedelta]
-_MAX = 2**63 - 1
 
 
 class Litelease(Fences):
@@ -287,8 +282,7 @@ or SQLite has ended it after an error; begin it again
 
     def _file(self) -> str:
         """Returns the path of the main database; empty for one in memory."""
-        path: Any = self._rows("file")
-        return str(path)
+        return str(_library.call(self._session, self._is_joined, "file"))
 
 
 def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:
@@ -297,23 +291,3 @@ def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:
             f"{verb}() takes the lease that a claim granted, got {lease!r}: for a name and an owner there is {verb}_by_owner()"
         )
     return lease.name, lease.owner, lease.token
-
-
-def in_seconds(time: Seconds) -> float:
-    """Converts a number of seconds or a ``timedelta``."""
-    return time.total_seconds() if isinstance(time, datetime.timedelta) else time
-
-
-def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None) -> int:
-    """Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early."""
-    if (ttl is None) == (ttl_ms is None):
-        raise TypeError("give either ttl (seconds) or ttl_ms (milliseconds)")
-    if ttl_ms is None:
-        assert ttl is not None
-        ttl = in_seconds(ttl)
-        if ttl != ttl or ttl in (float("inf"), float("-inf")):
-            raise InvalidTtl(f"{name!r}: the ttl must be a number of seconds, got {ttl}")
-        ttl_ms = -int(-ttl * 1000 // 1)
-    if ttl_ms > _MAX:
-        raise TimeOverflow(f"{name!r}: a ttl of {ttl_ms} ms ends after the last representable time")
-    return max(ttl_ms, -1)

@@ -59,7 +59,7 @@ _library = ctypes.PyDLL(loadable_path())
 _made = _functions()
 
 new_handle: Callable[[], object] = _made["session"]
-call: Callable[..., list[tuple[Any, ...]]] = _made["call"]
+call: Callable[..., Any] = _made["call"]
 identity: Callable[[int], str] = _made["identity"]
 is_dead: Callable[[str], bool] = _made["is_dead"]
 window: Callable[[float], "tuple[float, float, float] | None"] = _made["window"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ._leases import Seconds, in_ms
 from ._session import Handle
+from ._time import Seconds, in_ms
 from ._types import Borrowed, Slot
 
 

@@ -54,7 +54,8 @@ class Handle:
 
     def _rows(self, verb: str, *values: object) -> list[tuple[Any, ...]]:
         """Calls a verb, and returns the rows of its answer."""
-        return _library.call(self._session, self._is_joined, verb, *values)
+        rows: list[tuple[Any, ...]] = _library.call(self._session, self._is_joined, verb, *values)
+        return rows
 
     def _row(self, verb: str, *values: object) -> Any:
         """Calls a verb that answers one row, or none."""

@@ -167,10 +167,11 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         "crates/litelease-store/src/sql",
         &["call.rs", "table.rs"],
     ),
+    ("is loaded by SQLite", "crates/litelease-extension/src", &["lib.rs", "routines.rs"]),
     (
-        "is loaded by SQLite, and called by Python through ctypes",
-        "crates/litelease-extension/src",
-        &["host_api.rs", "lib.rs", "routines.rs"],
+        "calls CPython by the addresses of its functions, and is called by it",
+        "crates/litelease-extension/src/python",
+        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs"],
     ),
     (
         "hands the connections of rusqlite to the store",
