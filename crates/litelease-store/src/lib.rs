@@ -22,6 +22,7 @@ mod gate;
 mod grant;
 mod guard;
 pub mod host_api;
+mod hosted;
 mod keep;
 mod list;
 mod pool;
@@ -42,6 +43,7 @@ mod table_info;
 mod transaction;
 mod trigger;
 mod value;
+mod verbs;
 
 #[doc(hidden)]
 pub use access::AccessRow;
@@ -52,6 +54,7 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
+pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
@@ -60,3 +63,4 @@ pub use sqlite::{
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};

@@ -1,6 +1,7 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
+use litelease_proof::hosted_player::HostedPlayer;
 use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
@@ -58,6 +59,12 @@ fn the_sql_functions_play_all_scenarios() {
 fn the_loadable_extension_plays_all_scenarios() {
     let extension = extension();
     check("SQL functions, loaded", || SqlPlayer::new(Some(extension.clone())));
+}
+
+#[test]
+fn a_store_whose_statements_a_host_runs_plays_all_scenarios() {
+    let tally = check("hosted", HostedPlayer::new);
+    assert!(tally.skipped.values().sum::<usize>() <= 1, "{tally}");
 }
 
 #[test]
