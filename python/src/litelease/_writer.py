@@ -47,6 +47,7 @@ class SingleWriter:
         self._busy_timeout = busy_timeout
         self._conn = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
         self._session = session_of(self._conn)
+        self._leases = Litelease(self._conn)
         if not self._conn.execute("PRAGMA database_list").fetchone()[2]:
             raise LiteleaseError("a database in memory has no other writers: a single writer needs a file")
         # One file has one lock, whichever way it is called.
@@ -54,8 +55,8 @@ class SingleWriter:
         self.lock_path = os.fspath(lock_path) if lock_path is not None else f"{self.path}.lock"
         self._turn = Mutex()
         self._lock = WriteLock(self.lock_path, self.path)
-        # The boot in the file's row when it was last seen to be durably recorded.
-        self._recorded: int | None = None
+        # Whether the present boot was seen to be durably recorded.
+        self._has_recorded = False
         self._set_up(synchronous)
 
     @contextlib.contextmanager
@@ -119,45 +120,36 @@ class SingleWriter:
         for _ in range(3):
             self._record_boot()
             self._conn.execute("BEGIN IMMEDIATE")
-            if self._recorded is None or self._stored_boot() == self._recorded:
+            if not self._has_recorded or self._is_recorded():
                 return
             self._conn.execute("ROLLBACK")
-            self._recorded = None
+            self._has_recorded = False
         raise LiteleaseError("other programs put the record of this boot at risk again and again; try again")
-
-    def _is_unrecorded(self) -> bool:
-        """Whether the file has leases and no record of the present boot yet, as far as this writer knows."""
-        if self._recorded is not None:
-            return False
-        sql = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'litelease_resources'"
-        if not self._conn.execute(sql).fetchone()[0]:
-            return False
-        try:
-            has_recorded = Litelease(self._conn)._has_recorded_boot()
-        except LiteleaseError:
-            # Leases that cannot be used are no concern of other writes: the verbs tell.
-            return False
-        if has_recorded:
-            self._recorded = self._stored_boot()
-        return not has_recorded
 
     def _record_boot(self) -> None:
         """Records the present boot of the machine once the file has leases: what is claimed inside the transactions of this
         writer can get lost in a power cut, and within them nothing can be made durable first."""
         if self._is_unrecorded():
-            Litelease(self._conn).bootstrap()
-            self._recorded = self._stored_boot()
+            self._leases.bootstrap()
+            self._has_recorded = True
 
-    def _stored_boot(self) -> int | None:
-        cursor = self._conn.cursor()
-        # The caller may have set one on the connection.
-        cursor.row_factory = None
+    def _is_unrecorded(self) -> bool:
+        """Whether the file has leases and no record of the present boot yet, as far as this writer knows."""
+        if self._has_recorded:
+            return False
+        sql = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'litelease_resources'"
+        if not self._conn.execute(sql).fetchone()[0]:
+            return False
+        is_recorded = self._is_recorded()
+        self._has_recorded = bool(is_recorded)
+        return is_recorded is False
+
+    def _is_recorded(self) -> bool | None:
+        """Whether the present boot is durably recorded. Leases that cannot be used are no concern of other writes: ``None``."""
         try:
-            row = cursor.execute("SELECT boot FROM main.litelease_meta WHERE id = 1 AND format = 1").fetchone()
-        except sqlite3.OperationalError:
-            # The table is gone.
+            return self._leases._has_recorded_boot()
+        except LiteleaseError:
             return None
-        return row[0] if row else None
 
 
 class _Block:
