@@ -32,6 +32,7 @@
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
 mod access;
+mod delivered_rows;
 mod error;
 mod fences;
 mod file;
@@ -55,6 +56,7 @@ mod transaction;
 mod value;
 mod wait;
 mod watch;
+mod worker;
 
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
@@ -91,6 +93,7 @@ pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///
