@@ -5,6 +5,8 @@
 
 mod python;
 mod routines;
+#[cfg(unix)]
+mod write_lock;
 
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;

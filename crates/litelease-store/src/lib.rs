@@ -31,8 +31,10 @@ mod purge;
 mod queue;
 mod queue_rows;
 mod raise;
+mod read;
 mod rule_fn;
 mod schema;
+mod served;
 mod side_tables;
 pub mod sql;
 mod sqlite;
@@ -59,6 +61,9 @@ pub use list::{LeaseRow, LeaseWalk};
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
+pub use read::Reader;
+#[doc(hidden)]
+pub use served::{Secret, ServedRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

@@ -11,6 +11,7 @@ use litelease_core::{Row, State};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
+use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -116,6 +117,7 @@ pub(crate) struct Statements {
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
+    pub(crate) served: ServedStatements,
     pub(crate) queues: QueueStatements,
 }
 
@@ -163,6 +165,7 @@ impl Statements {
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
+            served: ServedStatements::new(),
             queues: QueueStatements::new(),
         }
     }

@@ -1,6 +1,6 @@
-"""Path in, lock out: a lock per dataset in a file that is made when it is first needed.
+"""A lock is never renewed: after ``expire`` seconds another owner can take it while the first one is still working.
 
-A lock is never renewed: it ends after its time, whether or not the work is done.
+Path in, lock out: a lock per dataset in a file that is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _BUSY_TIMEOUT = 10.0
 
 
 class Tracker:
-    """Locks by name in a file of their own. They are never renewed: each ends ``expire`` seconds after it was taken, and then
-    another owner can take it while the first one is still working. Give it far more time than the work can take, or use
+    """Locks by name that are never renewed: after ``expire`` seconds another owner can take the lock while the first one is
+    still working, and the first one is not told. Give it far more time than the work can take. For work of unknown length use
     ``Litelease.hold``, which renews and tells when it is lost.
 
     Making a Tracker creates the parent folders; the first lock creates the file and the table.
@@ -41,7 +41,8 @@ class Tracker:
     def lock_it(self, name: str, expire: Seconds = 60) -> str:
         """Locks ``name`` and returns a token (32 hex digits) to unlock it with.
 
-        Raises ``TrackerIsLockedError`` if another owner has it. It ends after ``expire`` seconds and is not renewed.
+        The lock is not renewed: after ``expire`` seconds another owner can take it. Raises ``TrackerIsLockedError`` if another
+        owner has it now.
         """
         taken = [identity(LOCK)]
         try:

@@ -1,5 +1,6 @@
 //! Holding: renewal, waiting, and takeover from dead holders.
 
+mod cached;
 mod dead;
 mod keeper;
 mod waiting;

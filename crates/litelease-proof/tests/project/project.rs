@@ -168,6 +168,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         &["call.rs", "table.rs"],
     ),
     ("is loaded by SQLite", "crates/litelease-extension/src", &["lib.rs", "routines.rs"]),
+    ("is called by Python through ctypes", "crates/litelease-extension/src", &["write_lock.rs"]),
     (
         "calls CPython by the addresses of its functions, and is called by it",
         "crates/litelease-extension/src/python",
@@ -318,8 +319,9 @@ fn dependencies_point_inward() {
         ("litelease-store", &["libc", "litelease-core"]),
         (
             "litelease-extension",
-            // The keeper judges owner texts for hosts that hold leases by themselves.
-            &["litelease-core", "litelease-keeper", "litelease-store"],
+            // The keeper judges owner texts for hosts that hold leases by themselves, and the file lock is the write lock of
+            // hosts that write on connections of their own.
+            &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
         ("litelease-keeper", &["libc", "litelease-files"]),
