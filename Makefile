@@ -78,10 +78,10 @@ dist: dist-ext ## a .deb, a tarball with a static program and the extension in d
 dist-ext: build-ext ## put it into dist/, named after the platform, with its checksum
 	@scripts/dist-ext
 
-python-wheel: ## build the wheel of the Python package into dist/
+python-wheel: ## build the wheel of the Python package into dist/, and try it where there is no Rust
 	@scripts/setup cc
 	@scripts/setup-python
-	target/python/system/bin/python -m pip wheel -q --no-build-isolation --no-deps -w dist ./python
+	@scripts/python-wheel
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace

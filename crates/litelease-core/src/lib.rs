@@ -28,8 +28,10 @@ mod backoff;
 mod epoch;
 mod pool;
 mod queue;
+mod read;
 mod row;
 mod rule;
+mod shard;
 mod value;
 
 pub use access::{InvalidPermission, Permission, Scope};
@@ -48,9 +50,11 @@ pub use queue::{
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
     give_back, next_number, redrive,
 };
+pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use shard::{ShardPlan, ShardState, plan};
 pub use value::{attach, is_shown};

@@ -139,6 +139,13 @@ pub enum Refusal {
     },
     /// The next token would be more than 64 bits can hold.
     TokenExhausted,
+    /// The ttl is longer than this kind of grant may be.
+    TtlTooLong {
+        /// What was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
+    },
 }
 
 impl<'a> Row<'a> {
@@ -326,6 +333,9 @@ impl fmt::Display for Refusal {
             Refusal::TokenExhausted => f.write_str(
                 "no larger token exists: the newest one or the minimum is at its maximum",
             ),
+            Refusal::TtlTooLong { ttl_ms, most_ms } => {
+                write!(f, "the ttl of a read is at most {most_ms} ms, got {ttl_ms} ms")
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
+use crate::queue;
 use crate::scenario::Action;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
@@ -195,6 +196,12 @@ pub fn perform(
                 value => format!("{value:?}"),
             }))
         }
+        Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

@@ -6,15 +6,19 @@
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod hosted_player;
 pub mod http_player;
 pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod power_cut;
+pub mod queue;
+pub mod queue_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
@@ -50,4 +54,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
 }

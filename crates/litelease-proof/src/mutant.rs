@@ -2,8 +2,9 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, GrantResult, PoolSnapshot, Refusal,
-    ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
+    Item, ItemState, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult, RenewResult, Row,
+    SlotInfo, State, Step, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -115,9 +116,66 @@ pub trait Rules {
         rule::keep_slot(slot, now_ms)
     }
 
+    /// As [`rule::read`].
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, before, term, floor)
+    }
+
+    /// As [`rule::drained`].
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, last)
+    }
+
     /// As [`SlotInfo::is_live`].
     fn is_slot_live(&self, slot: SlotInfo, now_ms: i64) -> bool {
         slot.is_live(now_ms)
+    }
+
+    /// As [`rule::deliver`].
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+
+    /// As [`rule::ack`].
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        rule::ack(item, receipt, newest)
+    }
+
+    /// As [`rule::extend`].
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        rule::extend(item, receipt, term)
+    }
+
+    /// As [`rule::give_back`].
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        rule::give_back(item, receipt, delay)
+    }
+
+    /// As [`rule::bury`].
+    fn bury(&self, item: Item, receipt: Receipt, now_ms: i64) -> Option<Item> {
+        rule::bury(item, receipt, now_ms)
+    }
+
+    /// As [`rule::redrive`].
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        rule::redrive(item, now_ms)
+    }
+
+    /// As [`rule::cancel`].
+    fn cancel(&self, item: Option<Item>, now_ms: i64) -> CancelResult {
+        rule::cancel(item, now_ms)
+    }
+
+    /// Checks whether an item keeps others from using its key.
+    fn uses_its_key(&self, item: Item, now_ms: i64) -> bool {
+        item.state(now_ms) != ItemState::Dead
     }
 
     /// The floor that a file needs when a pool is deleted of which this is the newest token.
@@ -571,5 +629,202 @@ impl Rules for AttachAfterTheEnd {
             true => GrantResult::Done,
             false => rule::attach(row, token, now_ms),
         }
+    }
+}
+
+/// An acknowledgement looks at the item and not at the receipt.
+pub struct AckIgnoresReceipt;
+
+impl Rules for AckIgnoresReceipt {
+    fn ack(&self, item: Option<Item>, receipt: Receipt, newest: i64) -> AckResult {
+        match item.and_then(|item| item.delivery()) {
+            Some(_) => AckResult::Acknowledged,
+            None => rule::ack(item, receipt, newest),
+        }
+    }
+}
+
+/// Every delivery of an item has the same receipt.
+pub struct ReceiptReturns;
+
+impl Rules for ReceiptReturns {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let uuid = item.delivery().map_or(uuid, |earlier| earlier.uuid);
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The last allowed delivery is dead at once, so its receipt never passes.
+pub struct LastReceiptNeverPasses;
+
+impl Rules for LastReceiptNeverPasses {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let delivered = rule::deliver(item, uuid, token, term, max_attempts)?;
+        match delivered.visible_at_ms() {
+            Some(_) => Some(delivered),
+            None => rule::bury(delivered, Receipt { id: 0, uuid }, term.now_ms()),
+        }
+    }
+}
+
+/// A dead item is delivered again.
+pub struct DeadDelivered;
+
+impl Rules for DeadDelivered {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        let item = match item.state(term.now_ms()) {
+            ItemState::Dead => Item::stored(Some(term.now_ms()), item.attempts(), item.delivery())?,
+            _ => item,
+        };
+        rule::deliver(item, uuid, token, term, max_attempts)
+    }
+}
+
+/// The limit of attempts is one too large.
+pub struct OneAttemptTooMany;
+
+impl Rules for OneAttemptTooMany {
+    fn deliver(
+        &self,
+        item: Item,
+        uuid: u128,
+        token: i64,
+        term: Term,
+        max_attempts: i64,
+    ) -> Option<Item> {
+        rule::deliver(item, uuid, token, term, max_attempts + 1)
+    }
+}
+
+/// The key of a dead item still keeps others from using it.
+pub struct KeyOutlivesItem;
+
+impl Rules for KeyOutlivesItem {
+    fn uses_its_key(&self, _item: Item, _now_ms: i64) -> bool {
+        true
+    }
+}
+
+/// An extension that comes too late revives the delivery.
+pub struct ExtendRevives;
+
+impl Rules for ExtendRevives {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let before = item.delivery().map_or(0, |delivery| delivery.deadline_ms) - 1;
+        let now_ms = term.now_ms().min(before);
+        rule::extend(item, receipt, Term::new(term.until_ms() - now_ms, now_ms).ok()?)
+    }
+}
+
+/// An extension can shorten a delivery.
+pub struct ExtendShortens;
+
+impl Rules for ExtendShortens {
+    fn extend(&self, item: Item, receipt: Receipt, term: Term) -> Option<Item> {
+        let extended = rule::extend(item, receipt, term)?;
+        let mut delivery = extended.delivery()?;
+        delivery.deadline_ms = term.until_ms();
+        let visible_at_ms = extended.visible_at_ms().map(|_| term.until_ms());
+        Item::stored(visible_at_ms, extended.attempts(), Some(delivery))
+    }
+}
+
+/// Giving an item back at its last attempt makes it visible again.
+pub struct GiveBackRevives;
+
+impl Rules for GiveBackRevives {
+    fn give_back(&self, item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
+        let given_back = rule::give_back(item, receipt, delay)?;
+        Item::stored(Some(delay.until_ms()), given_back.attempts(), given_back.delivery())
+    }
+}
+
+/// A redriven item keeps its attempts.
+pub struct RedriveCounts;
+
+impl Rules for RedriveCounts {
+    fn redrive(&self, item: Item, now_ms: i64) -> Option<Item> {
+        let redriven = rule::redrive(item, now_ms)?;
+        Item::stored(redriven.visible_at_ms(), item.attempts(), redriven.delivery())
+    }
+}
+
+/// An item that a worker has can be cancelled.
+pub struct CancelTakes;
+
+impl Rules for CancelTakes {
+    fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
+        rule::cancel(item, i64::MAX)
+    }
+}
+
+/// A read is granted although a writer has the name.
+pub struct ReadUnderWriter;
+
+impl Rules for ReadUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        let free =
+            State::stored(row.token().unwrap_or(1), None, None).filter(|_| row.token().is_some());
+        rule::read(Row::new(row.name(), free), before, term, floor)
+    }
+}
+
+/// A read that a reader has already is prolonged although a writer has the name.
+pub struct ReadProlongedUnderWriter;
+
+impl Rules for ReadProlongedUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        match before {
+            Some(_) => ReadUnderWriter.read(row, before, term, floor),
+            None => rule::read(row, before, term, floor),
+        }
+    }
+}
+
+/// Reading again can shorten a read.
+pub struct ReadShortens;
+
+impl Rules for ReadShortens {
+    fn read(&self, row: Row<'_>, _before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, None, term, floor)
+    }
+}
+
+/// A writer writes although readers answer from memory.
+pub struct DrainedWithReaders;
+
+impl Rules for DrainedWithReaders {
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, _last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, None)
+    }
+}
+
+/// A writer that was succeeded or whose lease has ended writes.
+pub struct DrainedForAnyWriter;
+
+impl Rules for DrainedForAnyWriter {
+    fn drained(&self, row: Row<'_>, _token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        row.token().is_some() && last.is_none_or(|expires_at_ms| expires_at_ms <= now_ms)
     }
 }

@@ -180,6 +180,19 @@ pub(crate) fn pool(info: PoolInfo) -> String {
     format!("pool of {} with {} in use", info.count, info.in_use)
 }
 
+/// The answers about shared reads in the words of scenario files.
+pub(crate) fn version(version: Option<i64>) -> String {
+    version.map_or("none".into(), |version| format!("version {version}"))
+}
+
+pub(crate) fn unread(given_up: bool) -> String {
+    if given_up { "unread".into() } else { "none".into() }
+}
+
+pub(crate) fn drained(drained: bool) -> String {
+    if drained { "drained".into() } else { "not drained".into() }
+}
+
 pub(crate) fn number(number: Option<i64>) -> String {
     number.map_or("none".into(), |number| number.to_string())
 }

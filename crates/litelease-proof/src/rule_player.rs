@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
+    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
 use crate::play::{self, Played, Player, ToText, held, number, owner};
+use crate::queue::{QueueAction, Queues, Receipts};
 use crate::scenario::Action;
 
 /// The pure rule, on rows in memory. Transactions are copies.
@@ -18,6 +19,7 @@ pub struct RulePlayer<R> {
     /// What to go back to: the file as it was at each open savepoint, the transaction's own first.
     savepoints: Vec<(Option<String>, File)>,
     abandoned: bool,
+    receipts: Receipts,
 }
 
 #[derive(Clone, Default)]
@@ -27,6 +29,9 @@ struct File {
     pools: BTreeMap<String, Pool>,
     /// The values of names, each with the token it was attached under.
     values: BTreeMap<String, (i64, String)>,
+    queues: Queues,
+    /// When the readers of each name expire.
+    readers: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -57,7 +62,8 @@ struct Stored {
 impl<R: Rules> RulePlayer<R> {
     /// A player with an empty file.
     pub fn new(rules: R) -> Self {
-        RulePlayer { rules, file: File::default(), savepoints: Vec::new(), abandoned: false }
+        let (file, receipts) = (File::default(), Receipts::default());
+        RulePlayer { rules, file, savepoints: Vec::new(), abandoned: false, receipts }
     }
 
     fn write(&mut self, name: &str, state: Option<State<'_>>, now_ms: i64) {
@@ -127,6 +133,22 @@ impl<R: Rules> RulePlayer<R> {
                 let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
                 (None, play::value(value.map(|(_, value)| value)))
             }
+            Action::Read { name, reader, ttl_ms } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                let term = read_term(*ttl_ms, now_ms)?;
+                let granted = self.rules.read(row, readers.get(reader).copied(), term, floor);
+                readers.extend(granted.map(|read| (reader.clone(), read.expires_at_ms)));
+                (None, play::version(granted.map(|read| read.version)))
+            }
+            Action::Unread { name, reader } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                (None, play::unread(readers.remove(reader).is_some()))
+            }
+            Action::Drained { name, token } => {
+                let readers = self.file.readers.get(name);
+                let last = readers.and_then(|readers| readers.values().max().copied());
+                (None, play::drained(self.rules.drained(row, *token, now_ms, last)))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
@@ -135,6 +157,16 @@ impl<R: Rules> RulePlayer<R> {
             | Action::DeletePool { .. }
             | Action::Keep { .. }
             | Action::Slots { .. } => return self.pool_step(now_ms, action),
+            Action::Queue(QueueAction::Fence) => return self.fence(now_ms),
+            Action::Queue(action) => {
+                let File { queues, epoch, .. } = &mut self.file;
+                let answer =
+                    queues.step(&self.rules, &mut self.receipts, *epoch, now_ms, action)?;
+                if let Some(needed) = epoch.needed(queues.newest(), CONTEXT)? {
+                    *epoch = needed;
+                }
+                return Ok(answer);
+            }
             _ => return Ok(self.transaction_step(action)),
         };
         self.write(row.name(), write, now_ms);
@@ -237,6 +269,9 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
+        for readers in self.file.readers.values_mut() {
+            readers.retain(|_, expires_at_ms| *expires_at_ms > limit);
+        }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
@@ -246,7 +281,26 @@ impl<R: Rules> RulePlayer<R> {
             }
             !ended
         });
-        (before - rows.len()).to_string()
+        let items = self.file.queues.purge(limit, now_ms);
+        (before - self.file.rows.len() + items).to_string()
+    }
+
+    /// Ends every lease and delivery, and raises every token.
+    fn fence(&mut self, now_ms: i64) -> Result<String, Refusal> {
+        let File { rows, epoch, pools, queues, .. } = &mut self.file;
+        let names = rows.values().map(|row| row.token);
+        let slots = pools.values().flat_map(|pool| pool.slots.values().map(|slot| slot.0));
+        let newest = names.chain(slots).max().unwrap_or(0).max(queues.newest());
+        let floor = epoch.floor_after_restore(newest)?;
+        *epoch = epoch.raised(floor, CONTEXT)?;
+        for row in rows.values_mut() {
+            *row = Stored { token: floor, tenure: None, updated_at_ms: now_ms };
+        }
+        for slot in pools.values_mut().flat_map(|pool| pool.slots.values_mut()) {
+            slot.1 = None;
+        }
+        queues.fence(now_ms);
+        Ok("ok".into())
     }
 
     fn transaction_step(&mut self, action: &Action) -> String {
@@ -293,6 +347,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
             Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
+            Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
         }))
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, io};
 
+use crate::queue::{self, QueueAction};
+
 /// One file: a history on one database.
 #[derive(Debug)]
 pub struct Scenario {
@@ -58,6 +60,10 @@ pub enum Action {
     Keep { pool: String, lease: String },
     Attach { name: String, token: i64, value: String },
     Value { name: String },
+    Queue(QueueAction),
+    Read { name: String, reader: String, ttl_ms: i64 },
+    Unread { name: String, reader: String },
+    Drained { name: String, token: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -173,6 +179,9 @@ fn step(words: &[Word], before_ms: Option<i64>) -> Result<(i64, Action, String),
 
 fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
     let verb = reader.keyword()?;
+    if let Some(action) = queue::parse(&verb, reader)? {
+        return Ok(Action::Queue(action));
+    }
     Ok(match verb.as_str() {
         "claim" => {
             let (name, owner) = (reader.text()?, reader.text()?);
@@ -207,6 +216,13 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             ttl_ms: reader.labelled("ttl")?,
         },
         "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
+        "read" => Action::Read {
+            name: reader.text()?,
+            reader: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "unread" => Action::Unread { name: reader.text()?, reader: reader.text()? },
+        "drained" => Action::Drained { name: reader.text()?, token: reader.labelled("token")? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -275,6 +291,7 @@ impl Action {
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
+            Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -284,8 +301,9 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
-            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } | Read { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
+            Queue(action) => action.time_ms(),
             Ensure { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
@@ -309,7 +327,7 @@ impl Action {
 }
 
 /// Takes words from the front.
-struct Reader<'w> {
+pub(crate) struct Reader<'w> {
     words: &'w [Word],
 }
 
@@ -320,7 +338,7 @@ impl Reader<'_> {
         Ok(first.clone())
     }
 
-    fn takes(&mut self, keyword: &str) -> bool {
+    pub(crate) fn takes(&mut self, keyword: &str) -> bool {
         let there = self.words.first().is_some_and(|word| is(word, keyword));
         self.words = &self.words[usize::from(there)..];
         there
@@ -333,7 +351,7 @@ impl Reader<'_> {
         }
     }
 
-    fn text(&mut self) -> Result<String, String> {
+    pub(crate) fn text(&mut self) -> Result<String, String> {
         Ok(text(&self.next("a name")?).to_owned())
     }
 
@@ -342,11 +360,11 @@ impl Reader<'_> {
         text(&word).parse().map_err(|_| format!("not a number: {}", shown(text(&word))))
     }
 
-    fn labelled(&mut self, label: &str) -> Result<i64, String> {
+    pub(crate) fn labelled(&mut self, label: &str) -> Result<i64, String> {
         if self.takes(label) { self.number() } else { Err(format!("`{label} N` is missing")) }
     }
 
-    fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
+    pub(crate) fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
         if self.takes(label) { self.number().map(Some) } else { Ok(None) }
     }
 }

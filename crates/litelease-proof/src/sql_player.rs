@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
 use crate::play::{self, Played, Player, error};
+use crate::queue;
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
 
@@ -164,6 +165,18 @@ impl SqlPlayer {
                 assert_eq!(value, listed, "the value of {name:?} and its column");
                 play::value(value)
             }
+            Action::Queue(action) => {
+                queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                play::version(call("read", &[name, reader, ttl_ms], with(&[now]))?)
+            }
+            Action::Unread { name, reader } => {
+                play::unread(self.call("unread", &[name, reader])? == Some(1))
+            }
+            Action::Drained { name, token } => {
+                play::drained(call("drained", &[name, token], with(&[now]))? == Some(1))
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -270,9 +283,13 @@ fn by_its_words(failed: rusqlite::Error) -> String {
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
         ("no larger token exists", "TokenExhausted"),
+        ("the ttl of a read is at most", "TtlTooLong"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),
+        ("of an item has", "InvalidText"),
+        ("the delay must not be negative", "InvalidDelay"),
+        ("a queue allows 0", "InvalidAttempts"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");

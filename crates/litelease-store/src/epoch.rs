@@ -210,7 +210,7 @@ impl Store {
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;
             let floor = self.epoch_record()?.floor;
-            let queues = self.newest_in_queues()?;
+            let queues = if self.verify_queues()? { self.newest_in_queues()? } else { 0 };
             Ok(EpochInfo { newest: floor.max(names).max(slots).max(queues), boot })
         })
     }

@@ -41,6 +41,15 @@ pub enum Error<E = Failure> {
         /// The name that was asked for.
         name: String,
     },
+    /// The ttl of a read is longer than an hour. Nothing was written.
+    TtlTooLong {
+        /// The name that was asked for.
+        name: String,
+        /// The ttl that was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
+    },
     /// A floor was to be raised to less than it is. Nothing was written.
     FloorTooLow {
         /// The name whose token it is; `None` for the floor of the file.
@@ -173,6 +182,7 @@ impl<E> Error<E> {
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
             Error::TokenExhausted { .. } => "TokenExhausted",
+            Error::TtlTooLong { .. } => "TtlTooLong",
             Error::FloorTooLow { .. } => "FloorTooLow",
             Error::LargestTokenNeeded => "LargestTokenNeeded",
             Error::NotBootstrapped => "NotBootstrapped",
@@ -204,6 +214,9 @@ impl<E> Error<E> {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
             Error::TokenExhausted { name } => Error::TokenExhausted { name },
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                Error::TtlTooLong { name, ttl_ms, most_ms }
+            }
             Error::FloorTooLow { name, floor, present } => {
                 Error::FloorTooLow { name, floor, present }
             }
@@ -244,6 +257,7 @@ impl Error {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
             Refusal::TokenExhausted => Error::TokenExhausted { name },
+            Refusal::TtlTooLong { ttl_ms, most_ms } => Error::TtlTooLong { name, ttl_ms, most_ms },
         }
     }
 
@@ -334,6 +348,10 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             }
             Error::TokenExhausted { name } => {
                 write!(f, "{}: {}", Short(name), Refusal::TokenExhausted)
+            }
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                let refusal = Refusal::TtlTooLong { ttl_ms: *ttl_ms, most_ms: *most_ms };
+                write!(f, "{}: {refusal}", Short(name))
             }
             Error::FloorTooLow { name: Some(name), floor, present } => write!(
                 f,

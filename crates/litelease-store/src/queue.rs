@@ -432,12 +432,17 @@ impl Store {
                 let Some(found) = self.find_queue(queue)? else {
                     return Ok(CancelResult::NotFound);
                 };
+                let now_ms = when.now_ms();
+                let is_dead = |row: &ItemRow| row.item.state(now_ms) == ItemState::Dead;
                 let row = match name {
                     ItemName::Id(id) => self.item_by_id(id)?,
-                    ItemName::Key(key) => self.item_by_key(found.number, key)?,
+                    // The key of a dead item is free.
+                    ItemName::Key(key) => {
+                        self.item_by_key(found.number, key)?.filter(|row| !is_dead(row))
+                    }
                 };
                 let row = row.filter(|row| row.queue == found.number);
-                let answer = rule::cancel(row.as_ref().map(|row| row.item), when.now_ms());
+                let answer = rule::cancel(row.as_ref().map(|row| row.item), now_ms);
                 if let (CancelResult::Cancelled, Some(row)) = (answer, row) {
                     self.delete_item(&row)?;
                 }

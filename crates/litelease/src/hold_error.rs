@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Error, LeaseInfo, Loss};
+use crate::{Error, LeaseInfo, Loss, Reader};
 
 /// A held lease that can no longer be trusted.
 ///
@@ -68,6 +68,14 @@ pub enum HoldError {
     /// This process was forked from one that holds leases, and has no keeper. Start a new program
     /// instead.
     Forked,
+    /// Readers have not given up in time: see [`Cached::write`](crate::Cached::write). Nothing was
+    /// written.
+    ReadersLeft {
+        /// What was to be written.
+        name: String,
+        /// The readers that may still answer from memory.
+        readers: Vec<Reader>,
+    },
     /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
         /// What was to be locked.
@@ -107,6 +115,7 @@ impl HoldError {
             HoldError::OtherFile => "OtherFile",
             HoldError::FileMoved(_) => "FileMoved",
             HoldError::Forked => "Forked",
+            HoldError::ReadersLeft { .. } => "ReadersLeft",
             HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
             HoldError::Folder { .. } => "Folder",
             HoldError::NoThread(_) => "NoThread",
@@ -148,6 +157,15 @@ impl fmt::Display for HoldError {
                 "this process was forked from one that holds leases and has no keeper: start a new program \
                  instead",
             ),
+            HoldError::ReadersLeft { name, readers } => {
+                let first = readers.first().map_or("?", |reader| &reader.reader);
+                let count = readers.len();
+                write!(
+                    f,
+                    "{count} readers of {name:?} have not given up in time, {first} among them: wait longer \
+                     than their ttl"
+                )
+            }
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
             }

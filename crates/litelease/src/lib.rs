@@ -32,6 +32,7 @@
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
 mod access;
+mod cached;
 mod delivered_rows;
 mod error;
 mod fences;
@@ -50,6 +51,8 @@ mod notify;
 mod pools;
 mod queue;
 mod raw;
+mod read;
+mod served;
 mod single_writer;
 mod tracker;
 mod transaction;
@@ -58,6 +61,7 @@ mod wait;
 mod watch;
 mod worker;
 
+pub use cached::Cached;
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
@@ -77,10 +81,10 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::AccessRow;
+pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
-    QueueInfo, SlotRow,
+    QueueInfo, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;

@@ -545,6 +545,22 @@ fn the_doctor_names_a_writer_that_stays_and_a_file_that_is_not_there() {
 }
 
 #[test]
+fn the_doctor_names_dead_items_and_those_of_a_clock_that_went_back() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let queue = db.queue("mail");
+    queue.send("x").unwrap();
+    queue.receive(LONG).unwrap().unwrap().bury(None).unwrap();
+    queue.at(litelease::now_ms() + 3_600_000).send("later").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 0 && said.contains("mail: 1 dead items"), "{said}");
+    assert!(said.contains("mail: 1 items were sent in the future"), "{said}");
+    db.conn().execute_batch("CREATE TABLE litelease_items (theirs)").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 1 && said.contains("the table litelease_items is not"), "{said}");
+}
+
+#[test]
 fn names_that_play_tricks_are_shown_harmlessly_and_found_again() {
     let desk = Desk::new();
     let db = desk.db();

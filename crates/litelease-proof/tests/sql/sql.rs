@@ -65,6 +65,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_discard/1 direct only",
             "litelease_discard/2 direct only",
             "litelease_discard/3 direct only",
+            "litelease_drained/2 innocuous",
+            "litelease_drained/3 innocuous",
             "litelease_ensure/3 direct only",
             "litelease_ensure/4 direct only",
             "litelease_extend/2 direct only",
@@ -95,6 +97,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_queue_delete/1 direct only",
             "litelease_raise/1 direct only",
             "litelease_raise/2 direct only",
+            "litelease_read/3 direct only",
+            "litelease_read/4 direct only",
             "litelease_receive/2 direct only",
             "litelease_receive/3 direct only",
             "litelease_redrive/1 direct only",
@@ -121,6 +125,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_unread/2 direct only",
             "litelease_value/1 innocuous",
             "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
@@ -130,12 +135,13 @@ fn the_list_of_functions_is_pinned() {
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues')",
+              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
+              'litelease_readers')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 8);
+    assert_eq!(modules, 9);
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:

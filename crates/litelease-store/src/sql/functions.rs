@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::{keep, value};
+use crate::sql::{keep, read, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -84,6 +84,7 @@ const COUNT: Argument = Argument { name: "count", kind: Kind::Integer, null: Non
 pub(super) const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
 const NOTE: Argument = Argument { name: "note", kind: Kind::Text, null: Some("for none") };
 const KEY: Argument = Argument { name: "key", kind: Kind::Text, null: Some("for none") };
+pub(super) const READER: Argument = Argument { name: "reader", kind: Kind::Text, null: None };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -314,6 +315,9 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
     },
     keep::KEEP,
+    read::READ,
+    read::UNREAD,
+    read::DRAINED,
     Function {
         name: "litelease_ensure",
         arguments: &[NAME, OWNER, TTL, NOW],

@@ -9,6 +9,7 @@ mod call;
 mod functions;
 mod keep;
 mod queue;
+mod read;
 mod shared;
 mod table;
 mod tables;
