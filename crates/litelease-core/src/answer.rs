@@ -251,6 +251,10 @@ pub enum Reason {
     Released,
     /// The grant ran out.
     Expired,
+    /// The grant is limited, and its holder has made no progress within that time.
+    NoProgress,
+    /// The grant is limited, and its end has come.
+    TimeIsUp,
 }
 
 impl fmt::Display for Reason {
@@ -262,6 +266,8 @@ impl fmt::Display for Reason {
             Reason::UnknownToken => f.write_str("unknown token"),
             Reason::Released => f.write_str("released"),
             Reason::Expired => f.write_str("expired"),
+            Reason::NoProgress => f.write_str("no progress"),
+            Reason::TimeIsUp => f.write_str("time is up"),
         }
     }
 }

@@ -24,6 +24,7 @@ extern crate alloc;
 
 mod answer;
 mod epoch;
+mod limit;
 mod pool;
 mod row;
 mod rule;
@@ -34,6 +35,7 @@ pub use answer::{
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use epoch::{CommitContext, Epoch, epochs_left};
+pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{

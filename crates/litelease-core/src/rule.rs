@@ -4,7 +4,7 @@
 //! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
-    AdmitResult, BreakResult, ClaimResult, Claimant, LeaseInfo, RaiseResult, Refusal,
+    AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, RaiseResult, Refusal,
     ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult,
 };
 
@@ -108,12 +108,14 @@ pub fn claim_from_dead<'a, 'q: 'a>(
     }
 }
 
-/// Prolongs a live lease under the same token. It never shortens one and never revives one.
+/// Prolongs a live lease under the same token, as far as its conditions admit. It never shortens one and never
+/// revives one.
 ///
 /// ```
-/// # use litelease_core::{Claimant, RenewResult, Row, State, Term, renew};
+/// # use litelease_core::{Claimant, Conditions, RenewResult, Row, State, Term, renew};
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
-/// let step = renew(row, Claimant { owner: "a", token: None }, Term::new(50, 120)?);
+/// let who = Claimant { owner: "a", token: None };
+/// let step = renew(row, who, Term::new(50, 120)?, Conditions::default());
 /// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.lease_expires_at_ms == 170));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
@@ -122,14 +124,23 @@ pub fn renew<'a, 'q: 'a>(
     row: Row<'a>,
     who: Claimant<'q>,
     term: Term,
+    conditions: Conditions,
 ) -> Step<'q, RenewResult<&'a str>> {
     match row.live(term.now_ms()) {
         Some(lease) if who.is(&lease) => {
-            let expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
-            Step::write(
-                State::owned(lease.token, who.owner, expires_at_ms),
-                RenewResult::Renewed(LeaseInfo { lease_expires_at_ms: expires_at_ms, ..lease }),
-            )
+            match conditions.admit(&lease, term.now_ms(), term.until_ms()) {
+                Ok(until_ms) => {
+                    let expires_at_ms = lease.lease_expires_at_ms.max(until_ms);
+                    Step::write(
+                        State::owned(lease.token, who.owner, expires_at_ms),
+                        RenewResult::Renewed(LeaseInfo {
+                            lease_expires_at_ms: expires_at_ms,
+                            ..lease
+                        }),
+                    )
+                }
+                Err(reason) => Step::keep(RenewResult::Rejected { reason, current: Some(lease) }),
+            }
         }
         current => {
             let reason = row.why_not(Some(who), term.now_ms());

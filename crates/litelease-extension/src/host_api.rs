@@ -355,6 +355,7 @@ fn code_of(refusal: Refusal) -> c_int {
         Refusal::InvalidTtl { .. } => 1,
         Refusal::TimeOverflow { .. } => 2,
         Refusal::TokenExhausted => 3,
+        Refusal::InvalidTime { .. } => 4,
     }
 }
 
@@ -366,6 +367,8 @@ fn number(reason: Reason) -> c_int {
         Reason::UnknownToken => 3,
         Reason::Released => 4,
         Reason::Expired => 5,
+        Reason::NoProgress => 6,
+        Reason::TimeIsUp => 7,
     }
 }
 

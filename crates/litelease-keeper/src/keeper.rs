@@ -9,14 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::watch::{Listener, watch};
-use crate::{Clock, Grant, Hold, Loss};
+use crate::{Clock, Grant, Hold, Loss, Renewal};
 
 /// The rows of one file, on the keeper's own connection. A call must return soon, even if the file
 /// is locked, because other files are waiting.
 pub trait Rows: Send {
-    /// Renews these grants in one transaction. Returns for each the new expiry in Unix
-    /// milliseconds, or the reason why not.
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>>;
+    /// Renews these grants in one transaction. Returns for each what was granted, or the reason why
+    /// not.
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>>;
 
     /// Releases this grant. Returns an error, and changes nothing, if it is no longer current.
     fn release(&mut self, grant: &Grant) -> Result<(), Loss>;
@@ -26,6 +26,15 @@ pub trait Rows: Send {
 
     /// Checks whether the file is no longer at the path where it was opened.
     fn is_moved(&self) -> bool;
+}
+
+/// A grant that is due to be renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct Due<'g> {
+    /// The grant.
+    pub grant: &'g Grant,
+    /// How long ago its holder made progress, if that is not stored yet. It is stored first.
+    pub progress: Option<Duration>,
 }
 
 /// Renews the holds of a process.
@@ -220,8 +229,11 @@ impl Group {
         let mut rows = locked(&self.rows);
         let start = clock.now();
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
-        let grants: Vec<&Grant> = batch.iter().map(|hold| hold.grant()).collect();
-        let answers = rows.renew(&grants);
+        let due: Vec<Due<'_>> = batch
+            .iter()
+            .map(|hold| Due { grant: hold.grant(), progress: hold.unsaved_progress(start) })
+            .collect();
+        let answers = rows.renew(&due);
         drop(rows);
         let now = clock.now();
         for (hold, answer) in batch.iter().zip(answers) {
@@ -271,6 +283,14 @@ impl Listener for Group {
 }
 
 impl Kept {
+    /// Notes that the holder has made progress at `now`, for a grant whose renewals depend on it.
+    /// The next renewal stores it.
+    pub fn progress(&self, now: Duration) {
+        if self.hold.progress(now) {
+            self.group.alarm.ring();
+        }
+    }
+
     /// Gives the hold up and releases its row. If the file is still locked after `patience`,
     /// returns the error, and the keeper goes on trying until the lease is over. Does nothing in a
     /// forked process.

@@ -194,6 +194,14 @@ pub fn perform(
                 value => format!("{value:?}"),
             }))
         }
+        Action::Limit { name, token, progress_ms, until_ms } => {
+            let within = progress_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+            leases.at(now_ms).limit(name, *token, within, *until_ms)?.to_text()
+        }
+        Action::Progress { name, token } => leases.at(now_ms).progress(name, *token)?.to_text(),
+        Action::Checkpoint { name, token, value } => {
+            play::checkpoint(leases.at(now_ms).checkpoint(name, *token, value)?, *token)
+        }
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

@@ -47,4 +47,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
+
+    #[doc = include_str!("../../../docs/limits.md")]
+    struct Limits;
 }

@@ -2,8 +2,9 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, GrantResult, PoolSnapshot, Refusal,
-    ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, Conditions, GrantResult, Limits,
+    PoolSnapshot, Refusal, ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term,
+    TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -37,8 +38,9 @@ pub trait Rules {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        rule::renew(row, who, term)
+        rule::renew(row, who, term, conditions)
     }
 
     /// As [`rule::release`].
@@ -71,6 +73,11 @@ pub trait Rules {
         floor: i64,
     ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
         rule::break_lease(row, now_ms, floor)
+    }
+
+    /// As [`rule::progress`].
+    fn progress(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::progress(row, token, now_ms)
     }
 
     /// As [`rule::attach`].
@@ -165,8 +172,9 @@ impl Rules for RenewRevives {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        let right = rule::renew(row, who, term);
+        let right = rule::renew(row, who, term, conditions);
         // The lease as it was, if it was ever this owner's.
         let over = row.live(i64::MIN).filter(|lease| lease.owner == who.owner);
         match (right.answer, over) {
@@ -272,8 +280,9 @@ impl Rules for ExactIgnored {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        rule::renew(row, Claimant { token: None, ..who }, term)
+        rule::renew(row, Claimant { token: None, ..who }, term, conditions)
     }
 }
 
@@ -475,5 +484,104 @@ impl Rules for AttachAfterTheEnd {
             true => GrantResult::Done,
             false => rule::attach(row, token, now_ms),
         }
+    }
+}
+
+/// A renewal as it would be under other limits.
+fn renew_under<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'q>,
+    term: Term,
+    conditions: Conditions,
+    change: impl Fn(Limits) -> Limits,
+) -> Step<'q, RenewResult<&'a str>> {
+    rule::renew(row, who, term, Conditions { limits: conditions.limits.map(change), ..conditions })
+}
+
+/// A renewal prolongs past the end of its grant.
+pub struct RenewPastTheEnd;
+
+impl Rules for RenewPastTheEnd {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        match right.answer {
+            // Refused from the end on, but not cut before.
+            RenewResult::Renewed(_) => {
+                let endless = |limits| Limits { not_after_ms: None, ..limits };
+                renew_under(row, who, term, conditions, endless)
+            }
+            RenewResult::Rejected { .. } => right,
+        }
+    }
+}
+
+/// A renewal does not ask for progress.
+pub struct RenewWithoutProgress;
+
+impl Rules for RenewWithoutProgress {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let lax = |limits| Limits { progress_within_ms: None, ..limits };
+        renew_under(row, who, term, conditions, lax)
+    }
+}
+
+/// Limits outlive their grant, and bind the next one.
+pub struct LimitsOutliveGrant;
+
+impl Rules for LimitsOutliveGrant {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let token = row.token().unwrap_or(1);
+        renew_under(row, who, term, conditions, |limits| Limits { token, ..limits })
+    }
+}
+
+/// An end cuts the lease as it is, which somebody may still trust.
+pub struct EndCutsLease;
+
+impl Rules for EndCutsLease {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        match (right.answer, conditions.limits.and_then(|limits| limits.not_after_ms)) {
+            (RenewResult::Renewed(mut lease), Some(end_ms)) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(end_ms);
+                let expiry = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(who.owner), expiry);
+                Step { write, answer: RenewResult::Renewed(lease) }
+            }
+            _ => right,
+        }
+    }
+}
+
+/// Anybody's token counts as progress.
+pub struct ProgressOfZombie;
+
+impl Rules for ProgressOfZombie {
+    fn progress(&self, _row: Row<'_>, _token: i64, _now_ms: i64) -> GrantResult {
+        GrantResult::Done
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult,
-    SlotInfo, TransferResult,
+    BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason,
+    ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -125,6 +125,17 @@ impl ToText for GrantResult {
             GrantResult::Stale { reason } => rejected::<&str>(reason, &None),
         }
     }
+}
+
+/// The answer to a checkpoint under `token` in the words of scenario files.
+pub(crate) fn checkpoint(answer: CheckpointResult, token: i64) -> String {
+    let reason = match answer {
+        CheckpointResult::Stored => return "stored".into(),
+        CheckpointResult::Stale { newest: None } => Reason::NeverClaimed,
+        CheckpointResult::Stale { newest: Some(by) } if token < by => Reason::Superseded { by },
+        CheckpointResult::Stale { .. } => Reason::UnknownToken,
+    };
+    rejected::<&str>(&reason, &None)
 }
 
 fn grant<S>(lease: &LeaseInfo<S>) -> String {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
+    CheckpointResult, Claimant, CommitContext, Conditions, Epoch, Limits, MAX_COUNT, MAX_TEXT,
+    PoolInfo, PoolSnapshot, Refusal, Row, SlotInfo, State, Tenure, Term, has_ended, inspect,
+    is_newest, limit, purge_limit,
 };
 
 use crate::mutant::Rules;
@@ -27,6 +28,7 @@ struct File {
     pools: BTreeMap<String, Pool>,
     /// The values of names, each with the token it was attached under.
     values: BTreeMap<String, (i64, String)>,
+    limits: BTreeMap<String, Limits>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -91,7 +93,8 @@ impl<R: Rules> RulePlayer<R> {
             }
             Action::Renew { owner, ttl_ms, token, .. } => {
                 let who = Claimant { owner, token: *token };
-                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?);
+                let conditions = Conditions { limits: self.file.limits.get(row.name()).copied() };
+                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?, conditions);
                 (step.write, step.answer.to_text())
             }
             Action::Release { owner, token, .. } => {
@@ -123,6 +126,31 @@ impl<R: Rules> RulePlayer<R> {
                 let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
                 (None, play::value(value.map(|(_, value)| value)))
             }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                let limits = Limits::new(*token, *progress_ms, *until_ms, now_ms)?;
+                let answer = limit(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.limits.insert(name.clone(), limits);
+                }
+                (None, answer.to_text())
+            }
+            Action::Progress { name, token } => {
+                let answer = self.rules.progress(row, *token, now_ms);
+                if answer.is_done() {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, answer.to_text())
+            }
+            Action::Checkpoint { name, token, .. } => {
+                let answer = match is_newest(row, *token) {
+                    true => CheckpointResult::Stored,
+                    false => CheckpointResult::Stale { newest: row.token() },
+                };
+                if answer == CheckpointResult::Stored {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, play::checkpoint(answer, *token))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
@@ -134,6 +162,13 @@ impl<R: Rules> RulePlayer<R> {
         };
         self.write(row.name(), write, now_ms);
         Ok(answer)
+    }
+
+    fn note_progress(&mut self, name: &str, token: i64, now_ms: i64) {
+        let limits = self.file.limits.get_mut(name);
+        if let Some(limits) = limits.filter(|limits| limits.token == token) {
+            limits.progress_at_ms = now_ms;
+        }
     }
 
     fn pool_step(&mut self, now_ms: i64, action: &Action) -> Result<String, Refusal> {
@@ -277,6 +312,7 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidTime { .. } => "error InvalidTime".into(),
         }))
     }
 }

@@ -56,6 +56,9 @@ pub enum Action {
     Slots { pool: String },
     Attach { name: String, token: i64, value: String },
     Value { name: String },
+    Limit { name: String, token: i64, progress_ms: Option<i64>, until_ms: Option<i64> },
+    Progress { name: String, token: i64 },
+    Checkpoint { name: String, token: i64, value: String },
 }
 
 /// A line that is not of the grammar.
@@ -253,6 +256,21 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             },
         },
         "value" => Action::Value { name: reader.text()? },
+        "limit" => Action::Limit {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            progress_ms: reader.option("progress")?,
+            until_ms: reader.option("until")?,
+        },
+        "progress" => Action::Progress { name: reader.text()?, token: reader.labelled("token")? },
+        "checkpoint" => Action::Checkpoint {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -267,6 +285,7 @@ impl Action {
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
+            Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
             _ => None,
         }
     }

@@ -145,6 +145,24 @@ impl SqlPlayer {
                     _ => return Ok(None),
                 }
             }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                match self.call("limit", &[name, token, progress_ms, until_ms, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Progress { name, token } => {
+                match self.call("progress", &[name, token, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Checkpoint { name, token, value } => {
+                match self.call("checkpoint", &[name, token, value, &now_ms])? {
+                    Some(1) => "stored".into(),
+                    _ => return Ok(None),
+                }
+            }
             Action::Value { name } => {
                 let sql = "SELECT litelease_value(?1, ?2),
                            (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
@@ -254,6 +272,7 @@ fn by_its_words(failed: rusqlite::Error) -> String {
     for (words, kind) in [
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
+        ("progress_within must be at least 1 ms", "InvalidTime"),
         ("no larger token exists", "TokenExhausted"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),

@@ -10,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    ClaimResult, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss, Tracker,
+    ClaimResult, Error, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss,
+    Tracker,
 };
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, memory, now_ms, worker};
 
@@ -403,4 +404,108 @@ fn a_callback_that_panics_does_not_keep_the_others_from_being_called() {
     held.on_lost(move |lost| told.send(lost.name.clone()).unwrap());
     let _ = db.break_lease("x").unwrap();
     assert_eq!(hears.recv_timeout(Duration::from_secs(60)).as_deref(), Ok("x"));
+}
+
+#[test]
+fn a_stuck_holder_whose_keeper_lives_on_is_out_and_one_that_goes_on_is_not() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let within = Duration::from_millis(1500);
+    let options = HoldOptions::new(SHORT).progress_within(within);
+    let (stuck, busy) =
+        (db.hold("stuck", options.clone()).unwrap(), db.hold("busy", options).unwrap());
+    let start = Instant::now();
+    while stuck.check().is_ok() {
+        busy.progress().unwrap();
+        assert_eq!(db.owner("stuck").unwrap().as_deref(), Some(stuck.owner()), "trusted, so live");
+        assert!(start.elapsed() < within + SHORT, "it is out within its time and one ttl");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(stuck.check().unwrap_err().reason, Loss::NoProgress);
+    busy.check().unwrap();
+    // Whoever waits gets it when the row is over, and not before.
+    let next = db.claim_wait("stuck", "next", LONG, LONG).unwrap();
+    assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+}
+
+#[test]
+fn a_checkpoint_is_progress_and_late_progress_saves_a_hold() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let options = HoldOptions::new(SHORT).progress_within(Duration::from_millis(800));
+    let held = db.hold("books", options).unwrap();
+    eventually("a renewal is refused", || held.trouble() == Some(Loss::NoProgress));
+    held.check().unwrap();
+    held.progress().unwrap();
+    eventually("it is renewed again", || held.trouble().is_none());
+    eventually("a renewal is refused", || held.trouble() == Some(Loss::NoProgress));
+    let _ = db.checkpoint("books", held.token(), "row 17").unwrap();
+    eventually("it is renewed again", || held.trouble().is_none());
+    held.check().unwrap();
+}
+
+#[test]
+fn a_hold_ends_when_its_time_is_up_and_says_so() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    for max_time in [Duration::from_millis(2000), SHORT + Duration::from_millis(500)] {
+        let before_ms = now_ms();
+        let held = db.hold("books", HoldOptions::new(SHORT).max_time(max_time)).unwrap();
+        let end_ms = before_ms + max_time.as_millis() as i64;
+        while held.check().is_ok() {
+            assert_eq!(
+                db.owner("books").unwrap().as_deref(),
+                Some(held.owner()),
+                "trusted, so live"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(held.check().unwrap_err().reason, Loss::TimeIsUp);
+        let expiry_ms = held.lease().lease_expires_at_ms;
+        assert!((end_ms..end_ms + 1000).contains(&expiry_ms), "{end_ms} {expiry_ms}");
+        assert!(now_ms() < expiry_ms, "told before anybody else can have it");
+    }
+}
+
+#[test]
+fn a_limit_that_somebody_else_sets_binds_the_keeper() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let end_ms = now_ms() + SHORT.as_millis() as i64 + 1000;
+    assert!(db.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    assert_eq!(loss_of(&held), Loss::TimeIsUp);
+    assert!(now_ms() < end_ms && held.lease().lease_expires_at_ms <= end_ms);
+}
+
+#[test]
+fn a_renewal_inside_a_transaction_is_trusted_by_what_was_granted() {
+    let place = TestFolder::new("WAL");
+    let (mut db, other) = (place.open(LONG), place.open(LONG));
+    let held = hold(&other, "books", SHORT);
+    let end_ms = now_ms() + 3500;
+    assert!(other.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    thread::sleep(Duration::from_millis(1200));
+    let tx = db.transaction().unwrap();
+    held.renew_in(&tx).unwrap();
+    tx.commit().unwrap();
+    let trusted_ms = now_ms() + held.trusted_for().as_millis() as i64;
+    assert!(trusted_ms <= end_ms, "{trusted_ms} {end_ms}");
+}
+
+#[test]
+fn a_time_that_is_too_short_to_be_held_is_refused() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let short = HoldOptions::new(LONG).max_time(Duration::from_millis(100));
+    assert!(matches!(db.hold("books", short), Err(HoldError::TtlTooShort(_))));
+    let none = HoldOptions::new(LONG).progress_within(Duration::ZERO);
+    match db.hold("books", none) {
+        Err(HoldError::Lease(error @ Error::InvalidTime { .. })) => {
+            let text = "\"books\": progress_within must be at least 1 ms, got 0 ms";
+            assert_eq!(error.to_string(), text);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.owner("books").unwrap(), None, "nothing was granted");
 }

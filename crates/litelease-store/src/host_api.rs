@@ -5,8 +5,9 @@
 //! load a row, ask the rule, and save what it says, inside a transaction of their own.
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, CommitContext, Epoch, RaiseResult, Reason,
-    Refusal, ReleaseResult, RenewResult, Row, State, Status, Step, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, CommitContext, Conditions, Epoch,
+    RaiseResult, Reason, Refusal, ReleaseResult, RenewResult, Row, State, Status, Step, Term,
+    TransferResult,
 };
 
 use crate::boot::Boot;
@@ -104,7 +105,7 @@ pub fn decide(question: Question<'_>) -> Result<Decision<'_>, Refusal> {
             short(rule::claim_from_dead(row, owner, term, floor, dead)?, claimed)
         }
         Verb::Renew { who, ttl_ms } => {
-            let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?);
+            let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?, Conditions::default());
             short(step, |answer| match answer {
                 RenewResult::Renewed(_) => Outcome::Done,
                 RenewResult::Rejected { reason, .. } => Outcome::Rejected(reason),

@@ -21,6 +21,7 @@ mod gate;
 mod grant;
 mod guard;
 pub mod host_api;
+mod limit;
 mod list;
 mod pool;
 mod pool_rows;

@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::sqlite::{Connection, Statement, Value};
@@ -105,6 +106,8 @@ pub(crate) struct Statements {
     pub(crate) begin: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
+    pub(crate) limits: CachedStatement,
+    pub(crate) progress: CachedStatement,
     pub(crate) pools: PoolStatements,
 }
 
@@ -150,6 +153,8 @@ impl Statements {
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
+            limits: CachedStatement::new(LIMITS_OF),
+            progress: CachedStatement::new(PROGRESS),
             pools: PoolStatements::new(),
         }
     }

@@ -116,7 +116,8 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("renew", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Prolong, |row, _, now_ms| {
-                Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
+                let term = Term::new(ttl_ms, now_ms)?;
+                Ok(rule::renew(row, who, term, self.conditions(name)?).map(&keep))
             })
         })
     }

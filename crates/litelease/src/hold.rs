@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
+    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows, SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::kept_rows::{KeptRows, is_busy, loss};
+use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
@@ -34,6 +34,8 @@ pub struct HoldOptions {
     wait: Duration,
     kind: HolderKind,
     value: Option<Value>,
+    progress_within: Option<Duration>,
+    max_time: Option<Duration>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -97,7 +99,14 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold, value: None }
+        HoldOptions {
+            ttl,
+            wait: Duration::ZERO,
+            kind: HolderKind::Hold,
+            value: None,
+            progress_within: None,
+            max_time: None,
+        }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -141,6 +150,43 @@ impl HoldOptions {
     /// ```
     pub fn value(self, value: impl Into<Value>) -> Self {
         HoldOptions { value: Some(value.into()), ..self }
+    }
+
+    /// Renews the lease only if [`progress`](Held::progress) or a checkpoint came within this time,
+    /// so that a stuck holder is out within it and one ttl. The limit is stored in the commit of
+    /// the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).progress_within(Duration::from_secs(300));
+    /// let held = db.hold("import", options)?;
+    /// for page in 1..=3 {
+    ///     println!("page {page}");
+    ///     held.progress()?; // fails once the lease is lost
+    /// }
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress_within(self, time: Duration) -> Self {
+        HoldOptions { progress_within: Some(time), ..self }
+    }
+
+    /// Ends the lease after this time at the latest, however often it is renewed. The limit is
+    /// stored in the commit of the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).max_time(Duration::from_secs(7200));
+    /// let held = db.hold("import", options)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn max_time(self, time: Duration) -> Self {
+        HoldOptions { max_time: Some(time), ..self }
     }
 }
 
@@ -189,11 +235,15 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value } = options;
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        // What is granted ends with the limit, too.
+        let first = max_time.map_or(ttl, |time| time.min(ttl));
+        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
         let keeper = keeper()?;
         let owner = Identity::new(kind).to_string();
-        let claim = Claim { value: value.as_ref(), ..Claim::new(name, &owner, ttl) };
+        let value = value.as_ref();
+        let claim = Claim { value, progress_within, max_time, ..Claim::new(name, &owner, first) };
         let waited = claim_wait(leases, connection, &claim, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
@@ -208,7 +258,11 @@ impl Held {
         };
         let file = leases.store().file().ok_or(HoldError::InMemory)?;
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
-        let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
+        let granted = Renewal {
+            granted: (first < ttl).then_some(first),
+            ..Renewal::whole(lease.lease_expires_at_ms)
+        };
+        let hold = || Hold::new(grant.clone(), window, start, granted);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
         // The keeper's own connection waits for nobody, since other files wait for the keeper. So a
         // writer that is in the way of its first look is waited for here, as long as the caller's
@@ -329,6 +383,27 @@ impl Held {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
 
+    /// Notes that the work has made progress, for a hold with
+    /// [`progress_within`](HoldOptions::progress_within), and checks whether the lease can still be
+    /// trusted.
+    ///
+    /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
+    /// renewal. A [`checkpoint`](Leases::checkpoint) counts as progress, too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.progress()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress(&self) -> std::result::Result<(), Lost> {
+        self.kept.progress(SystemClock.now());
+        self.check()
+    }
+
     /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
     ///
     /// ```
@@ -347,8 +422,8 @@ impl Held {
         }
     }
 
-    /// Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps
-    /// trying.
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
+    /// is not lost yet: the keeper keeps trying.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -424,11 +499,13 @@ impl Held {
         if tx.store().file().as_ref() != Some(&self.file) {
             return Err(HoldError::OtherFile);
         }
-        let start = SystemClock.now();
+        let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
-                hold.renewing(start);
-                tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });
+                let renewal = renewal(asked_at_ms, hold.grant().ttl, &lease);
+                hold.renewing(start, renewal);
+                let hold = hold.clone();
+                tx.with_renewal(PendingRenewal { hold, lease, renewal, start, done: false });
                 Ok(())
             }
             RenewResult::Rejected { reason, current } => {
@@ -525,6 +602,7 @@ impl LossSignal {
 pub(crate) struct PendingRenewal {
     hold: Arc<Hold>,
     lease: LeaseInfo,
+    renewal: Renewal,
     start: Duration,
     done: bool,
 }
@@ -543,7 +621,7 @@ impl PendingRenewal {
 
     pub(crate) fn committed(mut self) {
         self.done = true;
-        self.hold.committed(self.start, SystemClock.now(), self.lease.lease_expires_at_ms);
+        self.hold.committed(self.start, SystemClock.now(), self.renewal);
     }
 }
 

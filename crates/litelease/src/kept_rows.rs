@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{Grant, Rows};
+use litelease_keeper::{Due, Grant, Renewal, Rows};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::file::{has_moved, write_lock_pid};
-use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result};
+use crate::leases::in_ms;
+use crate::{
+    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, now_ms,
+};
 
 /// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries
 /// again.
@@ -32,12 +35,17 @@ impl KeptRows {
         Ok(KeptRows { db, file: file.into() })
     }
 
-    fn renew_all(&mut self, grants: &[&Grant]) -> Result<Vec<std::result::Result<i64, Loss>>> {
+    fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
         let tx = self.db.transaction()?;
-        let mut answers = Vec::with_capacity(grants.len());
-        for grant in grants {
+        let mut answers = Vec::with_capacity(due.len());
+        for Due { grant, progress } in due {
+            if let Some(ago) = progress {
+                // A grant that is over by now is rejected below.
+                let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
+            }
+            let asked_at_ms = now_ms();
             answers.push(match tx.renew(&lease(grant), grant.ttl) {
-                Ok(RenewResult::Renewed(lease)) => Ok(lease.lease_expires_at_ms),
+                Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
                 Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
                 }
@@ -61,16 +69,16 @@ impl KeptRows {
 }
 
 impl Rows for KeptRows {
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<std::result::Result<i64, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<std::result::Result<Renewal, Loss>> {
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        let answers = self.renew_all(grants);
+        let answers = self.renew_all(due);
         // Asked again: what was just stored may be in a file that nobody else opens any more.
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); grants.len()])
+        answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); due.len()])
     }
 
     fn release(&mut self, grant: &Grant) -> std::result::Result<(), Loss> {
@@ -123,9 +131,21 @@ pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Lo
         (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
         (Reason::Released, _) => Loss::ReleasedElsewhere,
         (Reason::Expired, _) => Loss::Expired,
+        (Reason::NoProgress, _) => Loss::NoProgress,
+        (Reason::TimeIsUp, _) => Loss::TimeIsUp,
         // The row knows less than the holder: it is another file, or an older one.
         (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::FileReplaced,
     }
+}
+
+/// Returns what was granted to a claim or renewal by `ttl` that began at `asked_at_ms`.
+pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &LeaseInfo) -> Renewal {
+    let expires_at_ms = lease.lease_expires_at_ms;
+    let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
+    // Measured now, which is later than the row was written: so it is never too long.
+    let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms())).unwrap_or(0);
+    let granted = (!is_whole).then(|| Duration::from_millis(left_ms));
+    Renewal { expires_at_ms, granted }
 }
 
 /// A grant as the verbs name it. They do not look at the expiry.

@@ -42,6 +42,7 @@ mod hold_error;
 mod kept;
 mod kept_rows;
 mod leases;
+mod limit;
 mod linked;
 mod notify;
 mod pools;

@@ -10,6 +10,7 @@ use rusqlite::types::Value;
 
 use crate::file::has_moved;
 use crate::kept_rows::is_busy;
+use crate::leases::in_ms;
 use crate::{ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Transaction};
 
 /// A claim that was waited for, and when the attempt that succeeded began.
@@ -24,12 +25,14 @@ pub(crate) struct Claim<'a> {
     pub(crate) owner: &'a str,
     pub(crate) ttl: Duration,
     pub(crate) value: Option<&'a Value>,
+    pub(crate) progress_within: Option<Duration>,
+    pub(crate) max_time: Option<Duration>,
 }
 
 impl<'a> Claim<'a> {
     /// A claim and nothing else.
     pub(crate) fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        Claim { name, owner, ttl, value: None }
+        Claim { name, owner, ttl, value: None, progress_within: None, max_time: None }
     }
 
     /// Makes the claim. If the holder of `dead` is known to have ended, takes that grant over.
@@ -39,7 +42,8 @@ impl<'a> Claim<'a> {
         connection: &Connection,
         dead: Option<&LeaseInfo>,
     ) -> crate::Result<ClaimResult> {
-        if self.value.is_none() {
+        let is_limited = self.progress_within.is_some() || self.max_time.is_some();
+        if self.value.is_none() && !is_limited {
             return self.ask(leases, dead);
         }
         // A busy name is answered without the write lock, as by a plain claim.
@@ -53,6 +57,13 @@ impl<'a> Claim<'a> {
         if let ClaimResult::Acquired(lease) = &answer {
             if let Some(value) = self.value {
                 let _ = tx.attach(self.name, lease.token, value)?;
+            }
+            if is_limited {
+                let claimed_at_ms = lease.lease_expires_at_ms - in_ms(self.ttl);
+                let end_ms = |time| claimed_at_ms.saturating_add(in_ms(time));
+                let not_after_ms = self.max_time.map(end_ms);
+                let within = self.progress_within;
+                let _ = tx.limit(self.name, lease.token, within, not_after_ms)?;
             }
             tx.commit()?;
         }

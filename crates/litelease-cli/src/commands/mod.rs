@@ -11,6 +11,7 @@ mod guard;
 mod guards;
 mod man;
 mod nesting;
+mod progress;
 mod purge;
 mod release;
 mod renew;
@@ -65,6 +66,7 @@ commands! {
     Renew in renew,
     Release in release,
     Transfer in transfer,
+    Progress in progress,
     Break in break_lease,
     Purge in purge,
     Guard in guard,

@@ -88,6 +88,8 @@ const COMMANDS: &[(&str, End)] = &[
     ("release held --token 1", NotTold),
     ("release held --token 7", NotTold),
     ("transfer held --token 1 --to b", NotTold),
+    ("progress held --token 1", NotTold),
+    ("progress held --token 7", NotTold),
     ("break held --yes", NotTold),
     ("break held", Code(64)),
     ("purge --older-than 30d", NotTold),

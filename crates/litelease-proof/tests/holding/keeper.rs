@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Grant, Hold, Keeper, Kept, Loss, Rows, Window};
+use litelease_keeper::{Clock, Due, Grant, Hold, Keeper, Kept, Loss, Renewal, Rows, Window};
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
 const TTL: Duration = Duration::from_secs(9);
@@ -33,6 +33,8 @@ struct Told {
     calls: Arc<Mutex<Vec<String>>>,
     moved: Arc<Mutex<bool>>,
     superseded: Arc<Mutex<bool>>,
+    /// How long a renewal lasts, if less than the ttl is granted.
+    granted: Arc<Mutex<Option<Duration>>>,
 }
 
 impl Told {
@@ -46,12 +48,17 @@ impl Told {
 }
 
 impl Rows for Told {
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
         self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst), Ordering::SeqCst);
-        let names: Vec<&str> = grants.iter().map(|grant| grant.name.as_str()).collect();
+        let told = |due: &Due<'_>| match due.progress {
+            None => due.grant.name.clone(),
+            Some(ago) => format!("{} after progress {} ms ago", due.grant.name, ago.as_millis()),
+        };
+        let names: Vec<String> = due.iter().map(told).collect();
         self.calls.lock().unwrap().push(format!("renew {}", names.join(" ")));
         let answer = self.answer.lock().unwrap().clone();
-        grants.iter().map(|_| answer.clone().map_or(Ok(777), Err)).collect()
+        let renewal = Renewal { expires_at_ms: 777, granted: *self.granted.lock().unwrap() };
+        due.iter().map(|_| answer.clone().map_or(Ok(renewal), Err)).collect()
     }
 
     fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
@@ -89,7 +96,7 @@ impl Rig {
 
     fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
         let grant = Grant { name: name.into(), owner: "a".into(), token: 1, ttl };
-        let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), 0);
+        let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), Renewal::whole(0));
         let open = || Ok::<_, ()>(Box::new(rows.clone()) as Box<dyn Rows>);
         self.keeper.keep(file, hold, open).unwrap()
     }
@@ -352,18 +359,18 @@ fn a_renewal_inside_a_transaction_counts_only_from_its_commit() {
     let kept = rig.keep("x", TTL);
     rig.rows.answers(Some(locked()));
     rig.at(3000);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     assert_eq!(kept.hold.trusted_until(), ms(8100), "not prolonged yet");
     assert_eq!(kept.hold.check(ms(8100)), Err(locked()), "not trusted while it is open");
     rig.at(8200);
     assert_eq!(kept.hold.loss(), None, "and not lost either: the COMMIT decides");
-    kept.hold.committed(ms(6000), ms(9000), 888);
+    kept.hold.committed(ms(6000), ms(9000), Renewal::whole(888));
     assert_eq!(kept.hold.check(ms(14_099)), Ok(()));
     assert_eq!(kept.hold.expires_at_ms(), 888);
 
     // A COMMIT that comes after the window of its own renewal is too late.
-    kept.hold.renewing(ms(10_000));
-    kept.hold.committed(ms(10_000), ms(18_100), 999);
+    kept.hold.renewing(ms(10_000), Renewal::whole(0));
+    kept.hold.committed(ms(10_000), ms(18_100), Renewal::whole(999));
     assert!(kept.hold.check(ms(18_100)).is_err());
 }
 
@@ -372,7 +379,7 @@ fn a_renewal_that_is_rolled_back_was_none() {
     let ms = Duration::from_millis;
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     kept.hold.rolled_back();
     assert_eq!(kept.hold.check(ms(8099)), Ok(()));
     assert_eq!(kept.hold.check(ms(8100)), Err(Loss::Expired));
@@ -380,7 +387,7 @@ fn a_renewal_that_is_rolled_back_was_none() {
 
     // One whose transaction stays open for longer than its own window is lost, too.
     let kept = rig.keep("y", TTL);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     assert_eq!(kept.hold.check(ms(14_099)), Err(Loss::Expired));
     assert_eq!(kept.hold.loss(), None);
     assert_eq!(kept.hold.check(ms(14_100)), Err(Loss::Expired));
@@ -395,4 +402,78 @@ fn the_margin_is_a_tenth_and_at_least_50_ms() {
     }
     assert_eq!(Window::new(ms(100)), None);
     assert!(Window::new(Duration::MAX).is_some_and(|window| window.end(ms(1)) > ms(1)));
+}
+
+#[test]
+fn trust_grows_by_what_was_granted_and_not_by_the_ttl_that_was_asked_for() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(6000));
+    rig.at(3000);
+    // Less the margin of the ttl, 900 ms; and no trust that was there before is taken away.
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(8100));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(5000));
+    rig.at(6000);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(2000));
+    rig.at(9000);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_099)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_100)), Err(Loss::TimeIsUp));
+}
+
+#[test]
+fn a_whole_renewal_after_a_short_one_ends_the_limit() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(1000));
+    rig.at(3000);
+    *rig.rows.granted.lock().unwrap() = None;
+    rig.at(6000);
+    assert_eq!(kept.hold.check(Duration::from_millis(14_100)), Err(Loss::Expired));
+}
+
+#[test]
+fn a_hold_that_makes_no_progress_is_lost_when_its_trust_is_over_and_not_before() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(Loss::NoProgress));
+    rig.at(3000);
+    assert_eq!(kept.hold.check(Duration::from_millis(8099)), Ok(()), "nothing is cut");
+    assert_eq!(kept.hold.trouble(), Some(Loss::NoProgress));
+    rig.at(8100);
+    assert_eq!(kept.hold.loss(), Some(Loss::NoProgress));
+}
+
+#[test]
+fn progress_goes_with_the_next_renewal_and_at_once_if_that_waits_for_it() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    kept.progress(Duration::from_millis(1000));
+    kept.progress(Duration::from_millis(1500));
+    assert_eq!(rig.at(2000), Some(3000), "nothing is written for it");
+    rig.at(3000);
+    assert_eq!(rig.rows.calls(), ["renew x after progress 1500 ms ago"]);
+    rig.rows.answers(Some(Loss::NoProgress));
+    rig.at(6000);
+    assert_eq!(rig.rows.calls(), ["renew x"], "it was stored once");
+    rig.rows.answers(None);
+    rig.clock.set(6100);
+    kept.progress(Duration::from_millis(6100));
+    rig.at(6100);
+    assert_eq!(rig.rows.calls(), ["renew x after progress 0 ms ago"], "and not a pause later");
+    assert_eq!(kept.hold.trouble(), None);
+}
+
+#[test]
+fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    kept.progress(Duration::from_millis(1000));
+    rig.rows.answers(Some(locked()));
+    rig.at(3000);
+    rig.rows.answers(None);
+    rig.at(4000);
+    let calls = ["renew x after progress 2000 ms ago", "renew x after progress 3000 ms ago"];
+    assert_eq!(rig.rows.calls(), calls);
 }

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use litelease_core::{
-    BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row, State, Tenure,
-    Term, TransferResult, has_ended, purge_limit,
+    BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, ReleaseResult, RenewResult, Row,
+    State, Tenure, Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
@@ -148,7 +148,7 @@ impl World {
                     _ => None,
                 };
                 let who = Claimant { owner, token };
-                let step = rules.renew(row, who, term);
+                let step = rules.renew(row, who, term, Conditions::default());
                 self.write(step.write);
                 self.after_renew(&before, who, step.answer)
             }

@@ -101,6 +101,11 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
         ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
         ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
+        ("a renewal past the end", noticed_by(|| RenewPastTheEnd)),
+        ("a renewal without progress", noticed_by(|| RenewWithoutProgress)),
+        ("limits outlive their grant", noticed_by(|| LimitsOutliveGrant)),
+        ("an end cuts a lease", noticed_by(|| EndCutsLease)),
+        ("progress of anybody", noticed_by(|| ProgressOfZombie)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::value;
+use crate::sql::{limit, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -213,12 +213,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     Function {
         name: "litelease_checkpoint",
-        arguments: &[NAME, TOKEN, VALUE],
+        arguments: &[NAME, TOKEN, VALUE, NOW],
         required: 3,
         kind: Writes::Yes,
         run: |store, given| {
             let value = given.value(2).unwrap_or(Value::Null);
-            match store.checkpoint(given.text(0), given.integer(1), value, When::Now)? {
+            match store.checkpoint(given.text(0), given.integer(1), value, given.when(3))? {
                 CheckpointResult::Stored => Ok(Answer::Integer(1)),
                 CheckpointResult::Stale { .. } => Ok(Answer::Integer(0)),
             }
@@ -336,6 +336,8 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     value::ATTACH,
     value::VALUE,
+    limit::LIMIT,
+    limit::PROGRESS,
     Function {
         name: "litelease_now",
         arguments: &[],

@@ -7,6 +7,7 @@
 mod arguments;
 mod call;
 mod functions;
+mod limit;
 mod shared;
 mod table;
 mod tables;
