@@ -10,7 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "delete", "slots"}
-LATER_VERBS = {"attach", "value", "limit", "progress", "checkpoint"}  # the package has no such verbs yet, so it leaves files with them out
+# The package has no such verbs yet, so it leaves files with them out.
+LATER_VERBS = {"attach", "value", "limit", "progress", "checkpoint", "request", "withdraw", "requested", "hand", "take"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 

@@ -255,6 +255,10 @@ pub enum Reason {
     NoProgress,
     /// The grant is limited, and its end has come.
     TimeIsUp,
+    /// Somebody has asked for the lease, and the time to give it up is over.
+    Requested,
+    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    NotRequested,
 }
 
 impl fmt::Display for Reason {
@@ -268,6 +272,8 @@ impl fmt::Display for Reason {
             Reason::Expired => f.write_str("expired"),
             Reason::NoProgress => f.write_str("no progress"),
             Reason::TimeIsUp => f.write_str("time is up"),
+            Reason::Requested => f.write_str("requested"),
+            Reason::NotRequested => f.write_str("not requested"),
         }
     }
 }

@@ -26,6 +26,7 @@ mod answer;
 mod epoch;
 mod limit;
 mod pool;
+mod request;
 mod row;
 mod rule;
 mod value;
@@ -37,6 +38,10 @@ pub use answer::{
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, renew_slot};
+pub use request::{
+    REQUEST_LAPSES_MS, Request, RequestResult, RequestStep, TakenOver, hand_over,
+    is_from_predecessor, is_handed_to, request, take_over,
+};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, claim, claim_from_dead, has_ended, inspect, is_newest,

@@ -2,7 +2,7 @@
 //!
 //! A limit refuses renewals and never shortens a lease: nobody's trust window is cut.
 
-use crate::{GrantResult, LeaseInfo, Reason, Refusal, Row};
+use crate::{GrantResult, LeaseInfo, Reason, Refusal, Request, Row};
 
 /// The limits of one grant, as they are stored.
 ///
@@ -36,6 +36,8 @@ pub struct Limits {
 pub struct Conditions {
     /// The limits that are stored for the name. Those of an earlier grant mean nothing.
     pub limits: Option<Limits>,
+    /// The request that is stored for the name. One for an earlier grant means nothing.
+    pub request: Option<Request>,
 }
 
 impl Limits {
@@ -80,10 +82,13 @@ impl Conditions {
         now_ms: i64,
         until_ms: i64,
     ) -> Result<i64, Reason> {
-        let Some(limits) = self.limits.filter(|limits| limits.token == lease.token) else {
-            return Ok(until_ms);
-        };
-        limits.refusal(now_ms).map_or(Ok(limits.cut(until_ms)), Err)
+        let limits = self.limits.filter(|limits| limits.token == lease.token);
+        let refusal = limits.and_then(|limits| limits.refusal(now_ms));
+        let requested = || self.request.and_then(|request| request.refusal(lease.token, now_ms));
+        match refusal.or_else(requested) {
+            Some(reason) => Err(reason),
+            None => Ok(limits.map_or(until_ms, |limits| limits.cut(until_ms))),
+        }
     }
 }
 

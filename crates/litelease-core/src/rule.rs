@@ -320,7 +320,7 @@ pub fn purge_limit(before_ms: i64, now_ms: i64) -> i64 {
 
 /// A new tenure under a new token: what an acquired claim and a transfer have in common.
 #[inline]
-fn grant<'a, 'q: 'a, A>(
+pub(crate) fn grant<'a, 'q: 'a, A>(
     row: Row<'a>,
     owner: &'q str,
     term: Term,

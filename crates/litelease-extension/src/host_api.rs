@@ -369,6 +369,8 @@ fn number(reason: Reason) -> c_int {
         Reason::Expired => 5,
         Reason::NoProgress => 6,
         Reason::TimeIsUp => 7,
+        Reason::Requested => 8,
+        Reason::NotRequested => 9,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Loss;
@@ -94,7 +94,19 @@ impl Renewal {
     }
 }
 
+/// Somebody asks the holder to give its grant up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asks.
+    pub requester: String,
+    /// The time from which on renewals are refused, in Unix milliseconds.
+    pub until_ms: i64,
+}
+
 type Callback = Box<dyn FnOnce(&Loss) + Send>;
+
+/// A callback for requests, of which there may be several.
+type Listener = Arc<Mutex<dyn FnMut(&Asked) + Send>>;
 
 /// A grant that a keeper renews, shared by its holder and the keeper.
 pub struct Hold {
@@ -120,6 +132,9 @@ struct State {
     trouble: Option<Loss>,
     loss: Option<Loss>,
     callbacks: Vec<Callback>,
+    /// The open request for the grant.
+    asked: Option<Asked>,
+    listeners: Vec<Listener>,
     /// The holder has given it up.
     ended: bool,
 }
@@ -144,6 +159,8 @@ impl Hold {
             trouble: None,
             loss: None,
             callbacks: Vec::new(),
+            asked: None,
+            listeners: Vec::new(),
             ended: false,
         };
         let pid = std::process::id();
@@ -313,11 +330,43 @@ impl Hold {
         }
     }
 
+    /// Records the open request for the grant, or that there is none. A new one is passed on.
+    pub(crate) fn heard(&self, asked: Option<Asked>) {
+        let mut state = self.state();
+        if state.asked == asked || state.ended {
+            return;
+        }
+        state.asked.clone_from(&asked);
+        let listeners = state.listeners.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(listeners, asked);
+        }
+    }
+
+    /// Returns the open request for the grant, as far as it was noticed.
+    pub fn asked(&self) -> Option<Asked> {
+        self.state().asked.clone()
+    }
+
+    /// Calls `callback` on a thread of its own for every request, and at once if there is one.
+    pub fn on_asked(&self, callback: impl FnMut(&Asked) + Send + 'static) {
+        let listener: Listener = Arc::new(Mutex::new(callback));
+        let mut state = self.state();
+        state.listeners.push(listener.clone());
+        let asked = state.asked.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(vec![listener], asked);
+        }
+    }
+
     /// Ends the hold because the holder has given it up. No callback is called any more.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         state.ended = true;
         state.callbacks.clear();
+        state.listeners.clear();
         self.changed.notify_all();
     }
 
@@ -360,6 +409,20 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("grant", &self.grant).finish_non_exhaustive()
     }
+}
+
+/// Passes a request on, on another thread.
+fn pass_on(listeners: Vec<Listener>, asked: Asked) {
+    if listeners.is_empty() {
+        return;
+    }
+    let told = move || {
+        for listener in listeners {
+            let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(&asked)));
+        }
+    };
+    let _ = std::thread::Builder::new().name("litelease request".into()).spawn(told);
 }
 
 /// Runs callbacks on another thread, so that they do not delay the renewals of other holds.

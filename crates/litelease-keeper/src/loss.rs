@@ -44,6 +44,8 @@ pub enum Loss {
     NoProgress,
     /// The grant is limited, and its end has come.
     TimeIsUp,
+    /// Somebody has asked for the lease, and the time to give it up was over.
+    Requested,
 }
 
 impl Loss {
@@ -60,6 +62,7 @@ impl Loss {
             Loss::Forked => "forked",
             Loss::NoProgress => "no-progress",
             Loss::TimeIsUp => "time-is-up",
+            Loss::Requested => "requested",
         }
     }
 
@@ -76,7 +79,7 @@ impl Loss {
 
     /// Checks whether the row still names the grant, and a limit refuses to renew it.
     pub(crate) fn is_limit(&self) -> bool {
-        matches!(self, Loss::NoProgress | Loss::TimeIsUp)
+        matches!(self, Loss::NoProgress | Loss::TimeIsUp | Loss::Requested)
     }
 }
 
@@ -106,6 +109,7 @@ impl fmt::Display for Loss {
             Loss::Forked => f.write_str("this is a forked process: the hold is its parent's"),
             Loss::NoProgress => f.write_str("no progress was made within the time that it has"),
             Loss::TimeIsUp => f.write_str("the time that it may be held is up"),
+            Loss::Requested => f.write_str("it was requested, and the time to hand it over is up"),
         }
     }
 }

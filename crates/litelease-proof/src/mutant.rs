@@ -3,8 +3,8 @@
 
 use litelease_core::{
     self as rule, BreakResult, ClaimResult, Claimant, Conditions, GrantResult, Limits,
-    PoolSnapshot, Refusal, ReleaseResult, RenewResult, Row, SlotInfo, State, Step, Term,
-    TransferResult,
+    PoolSnapshot, Refusal, ReleaseResult, RenewResult, Request, RequestResult, RequestStep, Row,
+    SlotInfo, State, Step, TakenOver, Term, TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -73,6 +73,46 @@ pub trait Rules {
         floor: i64,
     ) -> Result<Step<'static, BreakResult<&'a str>>, Refusal> {
         rule::break_lease(row, now_ms, floor)
+    }
+
+    /// As [`rule::request`].
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        rule::request(row, found, requester, within_ms, now_ms)
+    }
+
+    /// As [`Request::is_open`].
+    fn is_open(&self, request: Request, row: Row<'_>, now_ms: i64) -> bool {
+        request.is_open(row, now_ms)
+    }
+
+    /// As [`rule::hand_over`].
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        rule::hand_over(row, who, found, term, floor)
+    }
+
+    /// As [`rule::take_over`].
+    fn take_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TakenOver<&'a str>>, Refusal> {
+        rule::take_over(row, owner, term, floor)
     }
 
     /// As [`rule::progress`].
@@ -583,5 +623,190 @@ pub struct ProgressOfZombie;
 impl Rules for ProgressOfZombie {
     fn progress(&self, _row: Row<'_>, _token: i64, _now_ms: i64) -> GrantResult {
         GrantResult::Done
+    }
+}
+
+/// A renewal as it would be with another request.
+fn renew_asked<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'q>,
+    term: Term,
+    conditions: Conditions,
+    change: impl Fn(Request) -> Option<Request>,
+) -> Step<'q, RenewResult<&'a str>> {
+    rule::renew(
+        row,
+        who,
+        term,
+        Conditions { request: conditions.request.and_then(change), ..conditions },
+    )
+}
+
+/// A renewal does not care who asks for the lease.
+pub struct RequestIgnored;
+
+impl Rules for RequestIgnored {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        renew_asked(row, who, term, conditions, |_| None)
+    }
+}
+
+/// A request never lapses: a dead requester evicts the holder.
+pub struct RequestNeverLapses;
+
+impl Rules for RequestNeverLapses {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let repeated_at_ms = term.now_ms();
+        renew_asked(row, who, term, conditions, |request| {
+            Some(Request { repeated_at_ms, ..request })
+        })
+    }
+}
+
+/// A request outlives the grant that it was for.
+pub struct RequestOutlivesGrant;
+
+impl Rules for RequestOutlivesGrant {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let token = row.token().unwrap_or(1);
+        renew_asked(row, who, term, conditions, |request| Some(Request { token, ..request }))
+    }
+}
+
+/// A request cuts the lease as it is, which its holder still trusts.
+pub struct RequestCutsLease;
+
+impl Rules for RequestCutsLease {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        let open = conditions.request.filter(|request| request.is_open(row, term.now_ms()));
+        match (right.answer, open) {
+            (RenewResult::Renewed(mut lease), Some(request)) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(request.until_ms);
+                let expiry = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(who.owner), expiry);
+                Step { write, answer: RenewResult::Renewed(lease) }
+            }
+            _ => right,
+        }
+    }
+}
+
+/// A second requester takes the place of the first.
+pub struct SecondRequestWins;
+
+impl Rules for SecondRequestWins {
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        _found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        rule::request(row, None, requester, within_ms, now_ms)
+    }
+}
+
+/// Repeating a request puts off the time to give the lease up.
+pub struct RepeatProlongs;
+
+impl Rules for RepeatProlongs {
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        let mut step = rule::request(row, found, requester, within_ms, now_ms)?;
+        if let (Some(request), RequestResult::Requested { token, .. }) =
+            (&mut step.write, step.answer)
+        {
+            request.until_ms = now_ms + within_ms;
+            step.answer = RequestResult::Requested { token, until_ms: request.until_ms };
+        }
+        Ok(step)
+    }
+}
+
+/// A lease is handed to a requester that has not been heard of for long.
+pub struct HandsOverToLapsed;
+
+impl Rules for HandsOverToLapsed {
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        let repeated_at_ms = term.now_ms();
+        let alive = found.map(|(who, request)| (who, Request { repeated_at_ms, ..request }));
+        rule::hand_over(row, who, alive, term, floor)
+    }
+}
+
+/// Anybody can hand over anybody's lease.
+pub struct HandOverByAnyone;
+
+impl Rules for HandOverByAnyone {
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        let holder =
+            row.live(term.now_ms()).map(|lease| Claimant { owner: lease.owner, token: None });
+        rule::hand_over(row, holder.unwrap_or(who), found, term, floor)
+    }
+}
+
+/// Who takes a lease over goes on under the old holder's token.
+pub struct TakeOverKeepsToken;
+
+impl Rules for TakeOverKeepsToken {
+    fn take_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TakenOver<&'a str>>, Refusal> {
+        let mut right = rule::take_over(row, owner, term, floor)?;
+        if let Some(token) = row.token() {
+            right.answer.lease.token = token;
+            right.write = State::stored(token, Some(owner), Some(term.until_ms()));
+        }
+        Ok(right)
     }
 }

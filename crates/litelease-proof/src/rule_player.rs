@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use litelease_core::{
     CheckpointResult, Claimant, CommitContext, Conditions, Epoch, Limits, MAX_COUNT, MAX_TEXT,
-    PoolInfo, PoolSnapshot, Refusal, Row, SlotInfo, State, Tenure, Term, has_ended, inspect,
-    is_newest, limit, purge_limit,
+    PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term, has_ended,
+    inspect, is_newest, limit, purge_limit,
 };
 
 use crate::mutant::Rules;
@@ -29,6 +29,8 @@ struct File {
     /// The values of names, each with the token it was attached under.
     values: BTreeMap<String, (i64, String)>,
     limits: BTreeMap<String, Limits>,
+    /// The latest request for each name.
+    requests: BTreeMap<String, (String, Request)>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -78,6 +80,8 @@ impl<R: Rules> RulePlayer<R> {
         let copy = action.name().and_then(|name| self.file.rows.get(name).cloned());
         let row =
             Row::new(action.name().unwrap_or_default(), copy.as_ref().and_then(Stored::state));
+        let asked = self.file.requests.get(row.name()).cloned();
+        let found = asked.as_ref().map(|(requester, request)| (requester.as_str(), *request));
         let floor = self.file.epoch.floor;
         let (write, answer) = match action {
             Action::Claim { owner, ttl_ms, above, .. } => {
@@ -93,7 +97,10 @@ impl<R: Rules> RulePlayer<R> {
             }
             Action::Renew { owner, ttl_ms, token, .. } => {
                 let who = Claimant { owner, token: *token };
-                let conditions = Conditions { limits: self.file.limits.get(row.name()).copied() };
+                let conditions = Conditions {
+                    limits: self.file.limits.get(row.name()).copied(),
+                    request: asked.as_ref().map(|(_, request)| *request),
+                };
                 let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?, conditions);
                 (step.write, step.answer.to_text())
             }
@@ -133,6 +140,37 @@ impl<R: Rules> RulePlayer<R> {
                     self.file.limits.insert(name.clone(), limits);
                 }
                 (None, answer.to_text())
+            }
+            Action::Request { name, requester, within_ms } => {
+                let step = self.rules.request(row, found, requester, *within_ms, now_ms)?;
+                if let Some(request) = step.write {
+                    self.file.requests.insert(name.clone(), (requester.clone(), request));
+                }
+                (None, step.answer.to_text())
+            }
+            Action::Withdraw { name, requester } => {
+                let is_theirs = found.is_some_and(|(found, request)| {
+                    found == requester && row.token() == Some(request.token)
+                });
+                if is_theirs {
+                    self.file.requests.remove(name);
+                }
+                (None, play::withdrawn(is_theirs))
+            }
+            Action::Requested { .. } => {
+                let open = found.filter(|(_, request)| self.rules.is_open(*request, row, now_ms));
+                let told = |(requester, open): (_, Request)| (requester, open.until_ms, open.token);
+                (None, play::requested(open.map(told)))
+            }
+            Action::HandOver { owner, ttl_ms, token, .. } => {
+                let who = Claimant { owner, token: *token };
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let step = self.rules.hand_over(row, who, found, term, floor)?;
+                (step.write, step.answer.to_text())
+            }
+            Action::TakeOver { owner, ttl_ms, .. } => {
+                let step = self.rules.take_over(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
             }
             Action::Progress { name, token } => {
                 let answer = self.rules.progress(row, *token, now_ms);

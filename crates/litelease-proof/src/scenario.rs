@@ -59,6 +59,11 @@ pub enum Action {
     Limit { name: String, token: i64, progress_ms: Option<i64>, until_ms: Option<i64> },
     Progress { name: String, token: i64 },
     Checkpoint { name: String, token: i64, value: String },
+    Request { name: String, requester: String, within_ms: i64 },
+    Withdraw { name: String, requester: String },
+    Requested { name: String },
+    HandOver { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
+    TakeOver { name: String, owner: String, ttl_ms: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -271,6 +276,24 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
                 reader.text()?
             },
         },
+        "request" => Action::Request {
+            name: reader.text()?,
+            requester: reader.text()?,
+            within_ms: reader.labelled("within")?,
+        },
+        "withdraw" => Action::Withdraw { name: reader.text()?, requester: reader.text()? },
+        "requested" => Action::Requested { name: reader.text()? },
+        "hand" if reader.takes("over") => Action::HandOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+            token: reader.option("token")?,
+        },
+        "take" if reader.takes("over") => Action::TakeOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -285,6 +308,8 @@ impl Action {
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
+            Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),
+            HandOver { name, .. } | TakeOver { name, .. } => Some(name),
             Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
             _ => None,
         }
@@ -296,6 +321,7 @@ impl Action {
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
             ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            HandOver { ttl_ms, .. } | TakeOver { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }

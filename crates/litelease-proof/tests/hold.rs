@@ -13,6 +13,7 @@ use litelease::{
     ClaimResult, Error, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss,
     Tracker,
 };
+use litelease::RequestResult;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, memory, now_ms, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
@@ -508,4 +509,133 @@ fn a_time_that_is_too_short_to_be_held_is_refused() {
         other => panic!("{other:?}"),
     }
     assert_eq!(db.owner("books").unwrap(), None, "nothing was granted");
+}
+
+#[test]
+fn a_holder_hears_of_a_request_at_once_and_hands_over_without_gap_or_overlap() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let held = db.hold("books", HoldOptions::new(LONG)).unwrap();
+    let (sender, heard) = mpsc::channel();
+    held.on_requested(move |request| sender.send(request.clone()).unwrap());
+    held.on_lost(|lost| panic!("handed over is not lost: {lost}"));
+    let asker = thread::spawn(move || {
+        let options = HoldOptions::new(SHORT).wait(LONG).request(LONG).value("new".to_owned());
+        let held = other.hold("books", options).unwrap();
+        (Instant::now(), held.lease(), held, other)
+    });
+    let request = heard.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!((held.requested(), request.token), (Some(request.clone()), 1));
+    held.check().unwrap();
+    let _ = db.checkpoint("books", held.token(), "page 7").unwrap();
+    let begin = Instant::now();
+    let handed = held.hand_over(SHORT).map_err(|(_, error)| error).unwrap();
+    assert_eq!((handed.token, &handed.owner), (2, &request.requester));
+    let (granted, lease, successor, _other) = asker.join().unwrap();
+    assert!(
+        granted - begin < Duration::from_secs(2),
+        "woken, and not by chance: {:?}",
+        granted - begin
+    );
+    assert_eq!((lease.token, lease.owner), (2, handed.owner));
+    assert!(lease.lease_expires_at_ms >= handed.lease_expires_at_ms, "renewed by its new holder");
+    assert_eq!(db.value("books").unwrap(), Some("new".to_owned().into()));
+    let last = db.last_checkpoint("books").unwrap().unwrap();
+    assert!(last.is_from_predecessor(successor.token()) && !last.is_from_predecessor(3));
+    thread::sleep(SHORT);
+    successor.check().unwrap();
+    assert_eq!(db.requested("books").unwrap(), None);
+}
+
+#[test]
+fn a_holder_that_ignores_a_request_is_out_within_its_time_and_one_ttl() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let held = hold(&db, "books", SHORT);
+    let begin = Instant::now();
+    let within = Duration::from_millis(1500);
+    let asker = thread::spawn(move || {
+        let answer = other.request_wait("books", "b", LONG, within, LONG).unwrap();
+        (now_ms(), answer)
+    });
+    let mut trusted_ms = now_ms();
+    while held.check().is_ok() {
+        trusted_ms = now_ms();
+        assert!(begin.elapsed() < within + SHORT, "it is out by now");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(held.check().unwrap_err().reason, Loss::Requested);
+    assert!(begin.elapsed() > within, "nothing is cut");
+    let (granted_ms, answer) = asker.join().unwrap();
+    assert!(matches!(answer, ClaimResult::Acquired(lease) if lease.token == 2));
+    assert!(trusted_ms < granted_ms, "no overlap");
+}
+
+#[test]
+fn a_request_whose_waiter_gives_up_is_withdrawn() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    let answer = db.request_wait("books", "b", LONG, LONG, Duration::from_millis(300)).unwrap();
+    assert!(matches!(answer, ClaimResult::Busy(current) if current.token == held.token()));
+    assert_eq!(db.requested("books").unwrap(), None);
+    eventually("the holder hears of that, too", || held.requested().is_none());
+}
+
+/// It was handed over between the request and the first look of its waiter.
+#[test]
+fn a_lease_that_was_handed_over_before_anybody_waited_is_accepted_once() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    for by_name in [false, true] {
+        let name = format!("books {by_name}");
+        let lease = acquired(db.claim(&name, "a", LONG));
+        assert!(matches!(db.request(&name, "b", LONG).unwrap(), RequestResult::Requested { .. }));
+        let handed = match by_name {
+            true => db.transfer(&lease, "b", LONG).unwrap().transferred(),
+            false => db.hand_over(&lease, LONG).unwrap().transferred(),
+        };
+        db.purge(now_ms()).unwrap(); // which must not take what is left of the request
+        let accepted = acquired(db.claim_wait(&name, "b", LONG, LONG).map_err(lease_error));
+        assert_eq!(Some(accepted.token), handed.map(|lease| lease.token));
+        let again = db.claim_wait(&name, "b", LONG, Duration::from_millis(50)).unwrap();
+        assert!(matches!(again, ClaimResult::Busy(_)), "the text alone is no grant");
+    }
+}
+
+fn lease_error(error: HoldError) -> Error {
+    match error {
+        HoldError::Lease(error) => error,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_waiter_repeats_its_request_and_one_that_does_not_wait_lets_it_lapse() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let lease = acquired(db.claim("books", "a", LONG));
+    let _ = db.request("books", "b", LONG).unwrap();
+    let now = now_ms();
+    assert!(db.at(now + 11_000).requested("books").unwrap().is_none(), "lapsed");
+    let waiter = thread::spawn(move || {
+        other.claim_wait("books", "b", LONG, Duration::from_millis(4500)).unwrap()
+    });
+    thread::sleep(Duration::from_millis(3700));
+    assert!(db.at(now + 12_000).requested("books").unwrap().is_some(), "repeated after 3 s");
+    assert!(db.hand_over(&lease, LONG).unwrap().transferred().is_some());
+    assert!(matches!(waiter.join().unwrap(), ClaimResult::Acquired(lease) if lease.token == 2));
+}
+
+#[test]
+fn a_text_of_a_requester_is_stored_as_that_of_an_owner_is() {
+    let db = memory();
+    for (at, text) in ["", "\0", "a\nb", &"x".repeat(1 << 20), "🔑"].iter().enumerate() {
+        let name = at.to_string();
+        let lease = acquired(db.claim(&name, text, LONG));
+        let _ = db.request(&name, text, LONG).unwrap();
+        assert_eq!(db.requested(&name).unwrap().unwrap().requester, *text);
+        let handed = db.hand_over(&lease, LONG).unwrap().transferred().unwrap();
+        assert_eq!((handed.owner.as_str(), handed.token), (*text, 2));
+    }
 }

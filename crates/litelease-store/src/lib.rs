@@ -28,6 +28,7 @@ mod pool_rows;
 mod present;
 mod purge;
 mod raise;
+mod request;
 mod rule_fn;
 mod schema;
 mod side_tables;

@@ -96,7 +96,8 @@ impl Store {
     #[inline]
     pub(crate) fn conditions(&self, name: &str) -> Result<Conditions, Error> {
         let limits = if self.has(Side::Limits)? { self.limits_of(name)? } else { None };
-        Ok(Conditions { limits })
+        let request = if self.has(Side::Requests)? { self.request_of(name)? } else { None };
+        Ok(Conditions { limits, request: request.map(|(_, request)| request) })
     }
 
     fn limits_of(&self, name: &str) -> Result<Option<Limits>, Error> {

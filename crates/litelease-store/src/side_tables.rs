@@ -6,6 +6,7 @@
 use std::cell::Cell;
 
 use crate::limit::LIMITS;
+use crate::request::REQUESTS;
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
@@ -17,10 +18,12 @@ use crate::{Error, Store};
 pub(crate) enum Side {
     Values,
     Limits,
+    Requests,
 }
 
 /// All of them, with their tables.
-const ALL: [(Side, &Table); 2] = [(Side::Values, &VALUES), (Side::Limits, &LIMITS)];
+const ALL: [(Side, &Table); 3] =
+    [(Side::Values, &VALUES), (Side::Limits, &LIMITS), (Side::Requests, &REQUESTS)];
 
 /// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody has asked yet.
 #[derive(Default)]
@@ -37,6 +40,12 @@ impl Side {
             Side::Values | Side::Limits => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
+            }
+            // What was handed to a requester is accepted by what is left of its request.
+            Side::Requests => {
+                "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
+WHERE lease.name = side.name AND lease.owner IS NOT NULL
+AND (lease.token = side.token OR lease.owner = side.requester))"
             }
         }
     }

@@ -11,6 +11,7 @@ use litelease_core::{Row, State};
 use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
+use crate::request::REQUEST_OF;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -108,6 +109,7 @@ pub(crate) struct Statements {
     pub(crate) rollback: CachedStatement,
     pub(crate) limits: CachedStatement,
     pub(crate) progress: CachedStatement,
+    pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
 }
 
@@ -155,6 +157,7 @@ impl Statements {
             rollback: CachedStatement::new("ROLLBACK;"),
             limits: CachedStatement::new(LIMITS_OF),
             progress: CachedStatement::new(PROGRESS),
+            request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
         }
     }

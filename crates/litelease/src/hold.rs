@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows, SystemClock, Window,
+    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows,
+    SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -14,7 +15,7 @@ use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
-    Transaction,
+    RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -36,6 +37,7 @@ pub struct HoldOptions {
     value: Option<Value>,
     progress_within: Option<Duration>,
     max_time: Option<Duration>,
+    request: Option<Duration>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -106,6 +108,7 @@ impl HoldOptions {
             value: None,
             progress_within: None,
             max_time: None,
+            request: None,
         }
     }
 
@@ -188,6 +191,22 @@ impl HoldOptions {
     pub fn max_time(self, time: Duration) -> Self {
         HoldOptions { max_time: Some(time), ..self }
     }
+
+    /// Asks the present holder to give the lease up within this time, while waiting for it: see
+    /// [`request`](Leases::request). Withdraws the request if the time to [wait](HoldOptions::wait)
+    /// is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(60))
+    ///     .wait(Duration::from_secs(600))
+    ///     .request(Duration::from_secs(300));
+    /// # let _ = options;
+    /// ```
+    pub fn request(self, within: Duration) -> Self {
+        HoldOptions { request: Some(within), ..self }
+    }
 }
 
 macro_rules! holding {
@@ -235,7 +254,7 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value, progress_within, max_time } = options;
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
         // What is granted ends with the limit, too.
         let first = max_time.map_or(ttl, |time| time.min(ttl));
@@ -243,7 +262,8 @@ impl Held {
         let keeper = keeper()?;
         let owner = Identity::new(kind).to_string();
         let value = value.as_ref();
-        let claim = Claim { value, progress_within, max_time, ..Claim::new(name, &owner, first) };
+        let claim =
+            Claim { value, progress_within, max_time, request, ..Claim::new(name, &owner, first) };
         let waited = claim_wait(leases, connection, &claim, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
@@ -510,6 +530,79 @@ impl Held {
             }
             RenewResult::Rejected { reason, current } => {
                 Err(self.as_lost(loss(self.token(), reason, current)).into())
+            }
+        }
+    }
+
+    /// Returns the open request for this lease, if somebody asks for it: see
+    /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
+    /// [hand it over](Held::hand_over).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.requested(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn requested(&self) -> Option<RequestInfo> {
+        let Asked { requester, until_ms } = self.kept.hold.asked()?;
+        Some(RequestInfo::new(requester, until_ms, self.token()))
+    }
+
+    /// Calls `callback` on a thread of its own whenever somebody asks for this lease; at once if
+    /// somebody already does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.on_requested(|request| eprintln!("{} wants it", request.requester));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn on_requested(&self, mut callback: impl FnMut(&RequestInfo) + Send + 'static) {
+        let token = self.token();
+        self.kept.hold.on_asked(move |Asked { requester, until_ms }| {
+            callback(&RequestInfo::new(requester.clone(), *until_ms, token));
+        });
+    }
+
+    /// Hands the lease to who has asked for it, under a new token and for `ttl` from now, and ends
+    /// the hold. Returns the requester's grant. The two do not overlap: stop the work before.
+    ///
+    /// If nobody asks, or it cannot be done, the hold comes back with the error.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldError, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let ttl = Duration::from_secs(60);
+    /// let held = db.hold("books", HoldOptions::new(ttl))?;
+    /// let (held, error) = held.hand_over(ttl).unwrap_err();
+    /// assert!(matches!(error, HoldError::NotRequested));
+    ///
+    /// let _ = db.request("books", "b", Duration::from_secs(20))?;
+    /// let handed = held.hand_over(ttl).map_err(|(_, error)| error)?;
+    /// assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    #[allow(clippy::result_large_err)] // the hold comes back
+    pub fn hand_over(mut self, ttl: Duration) -> Result<LeaseInfo, (Held, HoldError)> {
+        match self.kept.hand_over(ttl, Duration::from_secs(5)) {
+            Ok(Some(Handed { owner, token, expires_at_ms })) => {
+                self.released = true;
+                let name = self.name().to_owned();
+                Ok(LeaseInfo { name, owner, token, lease_expires_at_ms: expires_at_ms })
+            }
+            Ok(None) => Err((self, HoldError::NotRequested)),
+            Err(reason) => {
+                let lost = self.as_lost(reason);
+                Err((self, lost.into()))
             }
         }
     }

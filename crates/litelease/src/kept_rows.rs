@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{Due, Grant, Renewal, Rows};
+use litelease_core::Request;
+use litelease_keeper::{Asked, Due, Grant, Handed, Renewal, Rows, Seen};
+use litelease_store::When;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::file::{has_moved, write_lock_pid};
 use crate::leases::in_ms;
 use crate::{
-    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, now_ms,
+    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, TransferResult,
+    now_ms,
 };
 
 /// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries
@@ -94,13 +97,41 @@ impl Rows for KeptRows {
         }
     }
 
-    fn is_current(&mut self, grant: &Grant) -> bool {
-        let found = self.db.inspect(&grant.name);
+    fn look(&mut self, grant: &Grant) -> Seen {
+        let seen = |lease: LeaseInfo<&str>, asked: Option<(&str, Request)>| Seen {
+            is_current: lease.token == grant.token && lease.owner == grant.owner,
+            asked: asked.map(|(requester, request)| Asked {
+                requester: requester.into(),
+                until_ms: request.until_ms,
+            }),
+        };
+        let found = self.db.store().inspect_with_request(&grant.name, When::Now, seen);
         // What cannot be read now is left to the renewals.
-        let is_ours = found.map_or(true, |found| {
-            found.is_some_and(|found| found.token == grant.token && found.owner == grant.owner)
-        });
-        is_ours && !self.is_moved()
+        let found = found.unwrap_or(Some(Seen { is_current: true, asked: None }));
+        let seen = found.unwrap_or(Seen { is_current: false, asked: None });
+        Seen { is_current: seen.is_current && !self.is_moved(), ..seen }
+    }
+
+    fn hand_over(
+        &mut self,
+        grant: &Grant,
+        ttl: Duration,
+    ) -> std::result::Result<Option<Handed>, Loss> {
+        if self.is_moved() {
+            return Err(Loss::FileReplaced);
+        }
+        match self.db.hand_over(&lease(grant), ttl) {
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
+                owner: handed.owner,
+                token: handed.token,
+                expires_at_ms: handed.lease_expires_at_ms,
+            })),
+            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
+            Ok(TransferResult::Rejected { reason, current }) => {
+                Err(loss(grant.token, reason, current))
+            }
+            Err(error) => Err(self.trouble(&error)),
+        }
     }
 
     fn is_moved(&self) -> bool {
@@ -133,8 +164,11 @@ pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Lo
         (Reason::Expired, _) => Loss::Expired,
         (Reason::NoProgress, _) => Loss::NoProgress,
         (Reason::TimeIsUp, _) => Loss::TimeIsUp,
+        (Reason::Requested, _) => Loss::Requested,
         // The row knows less than the holder: it is another file, or an older one.
         (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::FileReplaced,
+        // Only a handoff is rejected like this, and its caller looks for it.
+        (Reason::NotRequested, _) => Loss::CannotRenew { error: reason.to_string() },
     }
 }
 

@@ -593,6 +593,11 @@ impl Leases {
         }
     }
 
+    /// Notifies waiters that a name has changed hands, once that is committed.
+    pub(crate) fn freed(&self) {
+        self.shared.notifier.freed(&self.shared.store);
+    }
+
     /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed(&self.shared.store);
@@ -682,7 +687,7 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 
-fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 

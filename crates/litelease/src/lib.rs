@@ -47,6 +47,7 @@ mod linked;
 mod notify;
 mod pools;
 mod raw;
+mod request;
 mod single_writer;
 mod tracker;
 mod transaction;
@@ -63,7 +64,7 @@ pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo,
-    Reason, ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    Reason, ReleaseResult, RenewResult, RequestResult, SlotInfo, Status, TakenOver, TransferResult,
 };
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
@@ -76,6 +77,7 @@ pub use litelease_store::{
 pub use pools::Batch;
 pub use pools::Pools;
 pub use raw::RawLitelease;
+pub use request::RequestInfo;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};

@@ -15,10 +15,12 @@ mod progress;
 mod purge;
 mod release;
 mod renew;
+mod request;
 mod restore_fence;
 mod run;
 mod serve;
 mod status;
+mod take_over;
 mod transfer;
 mod unguard;
 mod wait;
@@ -67,6 +69,8 @@ commands! {
     Release in release,
     Transfer in transfer,
     Progress in progress,
+    Request in request,
+    TakeOver in take_over,
     Break in break_lease,
     Purge in purge,
     Guard in guard,

@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Due, Grant, Hold, Keeper, Kept, Loss, Renewal, Rows, Window};
+use litelease_keeper::{
+    Asked, Clock, Due, Grant, Handed, Hold, Keeper, Kept, Loss, Renewal, Rows, Seen, Window,
+};
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
 const TTL: Duration = Duration::from_secs(9);
@@ -35,6 +37,7 @@ struct Told {
     superseded: Arc<Mutex<bool>>,
     /// How long a renewal lasts, if less than the ttl is granted.
     granted: Arc<Mutex<Option<Duration>>>,
+    asked: Arc<Mutex<Option<Asked>>>,
 }
 
 impl Told {
@@ -66,9 +69,16 @@ impl Rows for Told {
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    fn is_current(&mut self, grant: &Grant) -> bool {
+    fn look(&mut self, grant: &Grant) -> Seen {
         self.calls.lock().unwrap().push(format!("look at {}", grant.name));
-        !*self.superseded.lock().unwrap()
+        let asked = self.asked.lock().unwrap().clone();
+        Seen { is_current: !*self.superseded.lock().unwrap(), asked }
+    }
+
+    fn hand_over(&mut self, grant: &Grant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
+        self.calls.lock().unwrap().push(format!("hand over {}", grant.name));
+        let asked = self.asked.lock().unwrap().take();
+        Ok(asked.map(|asked| Handed { owner: asked.requester, token: 2, expires_at_ms: 888 }))
     }
 
     fn is_moved(&self) -> bool {
@@ -476,4 +486,63 @@ fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
     rig.at(4000);
     let calls = ["renew x after progress 2000 ms ago", "renew x after progress 3000 ms ago"];
     assert_eq!(rig.rows.calls(), calls);
+}
+
+fn asked(requester: &str) -> Asked {
+    Asked { requester: requester.into(), until_ms: 5000 }
+}
+
+#[test]
+fn a_request_is_heard_when_the_file_is_written_and_every_new_one_is_passed_on() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    let (sender, heard) = mpsc::channel();
+    let another = sender.clone();
+    kept.hold.on_asked(move |asked| sender.send(asked.requester.clone()).unwrap());
+    *rig.rows.asked.lock().unwrap() = Some(asked("b"));
+    rig.at(1000);
+    assert_eq!(kept.hold.asked(), None, "nobody has written");
+    for requester in ["b", "c"] {
+        *rig.rows.asked.lock().unwrap() = Some(asked(requester));
+        rig.keeper.was_written("file");
+        rig.at(2000 + u64::from(requester == "c") * 1000);
+        assert_eq!(kept.hold.asked(), Some(asked(requester)));
+        assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), requester);
+    }
+    kept.hold.on_asked(move |asked| another.send(format!("late: {}", asked.requester)).unwrap());
+    assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), "late: c");
+    *rig.rows.asked.lock().unwrap() = None;
+    rig.keeper.was_written("file");
+    rig.at(4000);
+    assert_eq!(kept.hold.asked(), None, "withdrawn");
+    assert!(heard.try_recv().is_err());
+    assert_eq!(kept.hold.check(Duration::from_millis(4000)), Ok(()), "nothing is cut");
+}
+
+#[test]
+fn a_refused_request_ends_trust_when_it_would_have_ended_anyway() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(Loss::Requested));
+    rig.at(3000);
+    assert_eq!(kept.hold.check(Duration::from_millis(8099)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(8100)), Err(Loss::Requested));
+}
+
+#[test]
+fn what_is_handed_over_is_neither_lost_nor_renewed_nor_released() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    assert_eq!(kept.hand_over(TTL, Duration::ZERO), Ok(None), "nobody asks, so it goes on");
+    *rig.rows.asked.lock().unwrap() = Some(asked("b"));
+    let (sender, told) = mpsc::channel();
+    kept.hold.on_lost(move |loss| sender.send(loss.clone()).unwrap());
+    let handed = kept.hand_over(TTL, Duration::ZERO).unwrap().unwrap();
+    assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.keeper.was_written("file");
+    rig.at(3000);
+    rig.at(20_000);
+    assert_eq!(rig.rows.calls(), ["hand over x", "hand over x"]);
+    assert!(told.try_recv().is_err());
 }

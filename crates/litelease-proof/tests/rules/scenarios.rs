@@ -106,6 +106,15 @@ fn the_scenarios_notice_every_planted_bug() {
         ("limits outlive their grant", noticed_by(|| LimitsOutliveGrant)),
         ("an end cuts a lease", noticed_by(|| EndCutsLease)),
         ("progress of anybody", noticed_by(|| ProgressOfZombie)),
+        ("a request is ignored", noticed_by(|| RequestIgnored)),
+        ("a request never lapses", noticed_by(|| RequestNeverLapses)),
+        ("a request outlives its grant", noticed_by(|| RequestOutlivesGrant)),
+        ("a request cuts a lease", noticed_by(|| RequestCutsLease)),
+        ("a second request wins", noticed_by(|| SecondRequestWins)),
+        ("repeating puts the end off", noticed_by(|| RepeatProlongs)),
+        ("handed to a lapsed requester", noticed_by(|| HandsOverToLapsed)),
+        ("handed over by anyone", noticed_by(|| HandOverByAnyone)),
+        ("taking over keeps the token", noticed_by(|| TakeOverKeepsToken)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::{limit, value};
+use crate::sql::{limit, request, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -338,6 +338,10 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     value::VALUE,
     limit::LIMIT,
     limit::PROGRESS,
+    request::REQUEST,
+    request::WITHDRAW,
+    request::HAND_OVER,
+    request::TAKE_OVER,
     Function {
         name: "litelease_now",
         arguments: &[],

@@ -8,6 +8,7 @@ mod arguments;
 mod call;
 mod functions;
 mod limit;
+mod request;
 mod shared;
 mod table;
 mod tables;

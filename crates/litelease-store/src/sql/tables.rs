@@ -7,6 +7,7 @@ use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
+use crate::sql::request;
 use crate::sql::table::{Given, Range, Rows, TableFunction};
 
 /// Every table-valued function.
@@ -51,6 +52,7 @@ pub(crate) const TABLES: &[TableFunction] = &[
         order: None,
         rows: slots,
     },
+    request::REQUESTED,
 ];
 
 /// Every lease, with how it stands at the time that is given.
