@@ -50,4 +50,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/limits.md")]
     struct Limits;
+
+    #[doc = include_str!("../../../docs/handoff.md")]
+    struct Handoff;
 }

@@ -9,11 +9,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease::RequestResult;
 use litelease::{
     ClaimResult, Error, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss,
     Tracker,
 };
-use litelease::RequestResult;
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, memory, now_ms, worker};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");

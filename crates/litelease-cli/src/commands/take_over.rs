@@ -47,10 +47,11 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
     let taken = db.take_over(&name, &who, ttl)?;
-    if let Some(from) = taken.from.filter(|_| !common.quiet && !common.json) {
+    let told = answer(common, lease(&taken.lease), &taken.lease.token.to_string());
+    let is_told = told.is_ok() && !common.quiet && !common.json;
+    if let Some(from) = taken.from.filter(|_| is_told) {
         let (name, who) = (printable(&name), owner(&from.owner));
         complain(&format!("litelease: {name} was taken over from {who}, token {}", from.token));
     }
-    let told = answer(common, lease(&taken.lease), &taken.lease.token.to_string());
     unless_told(&db, &taken.lease, told)
 }

@@ -93,6 +93,35 @@ fn a_command_is_ended_when_its_time_is_up() {
 }
 
 #[test]
+fn a_request_is_told_to_a_run_and_ends_its_command_if_it_goes_on() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "2s", "--kill-grace", "100ms", "x"], WORK);
+    desk.pid("child");
+    let start = Instant::now();
+    let asked = told(&desk.run(&["request", "x", "--within", "1s", "-q"]));
+    assert_eq!(asked, (0, "2\n".into(), String::new()));
+    assert!(start.elapsed() > Duration::from_secs(1), "nothing is cut");
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("x is requested by"), "{errors}");
+    assert!(errors.contains("lost the lease on x: it was requested"), "{errors}");
+}
+
+#[test]
+fn an_operator_takes_over_and_the_old_command_is_ended() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "10s", "--kill-grace", "100ms", "x"], WORK);
+    desk.pid("child");
+    let (code, said, errors) = told(&desk.run(&["take-over", "x", "--owner", "ops", "--yes"]));
+    assert_eq!((code, said.as_str()), (0, "2\n"));
+    assert!(errors.contains("x was taken over from") && errors.contains("token 1"), "{errors}");
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("superseded by token 2 of ops"), "{errors}");
+    assert_eq!(holder(&desk.db()).as_deref(), Some("ops"));
+}
+
+#[test]
 fn pipes_work() {
     let desk = Desk::new();
     let mut command = desk.command(&["run", "x", "--", "tr", "a-z", "A-Z"]);

@@ -3,4 +3,5 @@
 mod agreement;
 mod histories;
 mod model;
+mod riders;
 mod scenarios;

@@ -60,6 +60,9 @@ fn the_list_of_functions_is_pinned() {
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_hand_over/3 direct only",
+            "litelease_hand_over/4 direct only",
+            "litelease_hand_over/5 direct only",
             "litelease_limit/4 direct only",
             "litelease_limit/5 direct only",
             "litelease_now/0 innocuous",
@@ -85,10 +88,14 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_request/3 direct only",
+            "litelease_request/4 direct only",
             "litelease_restore_fence/0 direct only",
             "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
             "litelease_return/3 direct only",
+            "litelease_take_over/3 direct only",
+            "litelease_take_over/4 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
@@ -98,18 +105,19 @@ fn the_list_of_functions_is_pinned() {
             "litelease_value/1 innocuous",
             "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
+            "litelease_withdraw_request/2 direct only",
         ]
     );
     let modules: i64 = conn
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots')",
+              'litelease_slots', 'litelease_requested')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 5);
+    assert_eq!(modules, 6);
 }
 
 #[test]
