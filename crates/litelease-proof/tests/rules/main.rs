@@ -1,6 +1,7 @@
 //! The rules: scenarios, every short history, random histories and the model.
 
 mod agreement;
+mod handoff_model;
 mod histories;
 mod model;
 mod riders;
