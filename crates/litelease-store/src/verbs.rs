@@ -466,6 +466,10 @@ fn rejected(
         Reason::UnknownToken => "UNKNOWN_TOKEN",
         Reason::Released => "RELEASED",
         Reason::Expired => "EXPIRED",
+        Reason::NoProgress => "NO_PROGRESS",
+        Reason::TimeIsUp => "TIME_IS_UP",
+        Reason::Requested => "REQUESTED",
+        Reason::NotRequested => "NOT_REQUESTED",
     };
     let newest = match (reason, &current) {
         (Reason::NeverClaimed, _) => None,

@@ -13,14 +13,17 @@ mod guard;
 mod guards;
 mod man;
 mod nesting;
+mod progress;
 mod purge;
 mod queue;
 mod release;
 mod renew;
+mod request;
 mod restore_fence;
 mod run;
 mod serve;
 mod status;
+mod take_over;
 mod transfer;
 mod unguard;
 mod wait;
@@ -71,6 +74,9 @@ commands! {
     Renew in renew,
     Release in release,
     Transfer in transfer,
+    Progress in progress,
+    Request in request,
+    TakeOver in take_over,
     Break in break_lease,
     Purge in purge,
     Queue in queue,

@@ -92,6 +92,13 @@ const COMMANDS: &[(&str, End)] = &[
     ("release held --token 1", NotTold),
     ("release held --token 7", NotTold),
     ("transfer held --token 1 --to b", NotTold),
+    ("request new", NotTold),
+    ("request held -w 10ms", Code(1)),
+    ("request held -w 10ms --json", NotTold),
+    ("take-over held --yes", NotTold),
+    ("take-over held", Code(64)),
+    ("progress held --token 1", NotTold),
+    ("progress held --token 7", NotTold),
     ("break held --yes", NotTold),
     ("break held", Code(64)),
     ("purge --older-than 30d", NotTold),
@@ -206,7 +213,13 @@ fn is_left_as_it_should(db: &Litelease, line: &str, case: &str) {
         assert_eq!(db.token("new").unwrap(), Some(token), "it was granted: {case}");
     }
     let held = db.inspect("held").unwrap().map(|lease| (lease.owner, lease.token));
-    let is_ended = ["release held --token 1", "transfer", "break held --yes", "restore-fence"];
+    let is_ended = [
+        "release held --token 1",
+        "transfer",
+        "take-over held --yes",
+        "break held --yes",
+        "restore-fence",
+    ];
     match is_ended.iter().any(|verb| line.starts_with(verb)) {
         true => assert_eq!(held, None, "{case}"),
         false => assert_eq!(held, Some(("a".into(), 1)), "{case}"),

@@ -34,6 +34,7 @@ use crate::output::printable;
   litelease run nightly -- backup.sh
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
+  litelease run --progress-within 5m --max-time 2h import -- import.py
   litelease run --ttl 5m --on-lost 'mail -s lost ops' import -- import.py
 
 Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file is broken or in
@@ -66,6 +67,13 @@ pub(crate) struct Args {
     /// shows it
     #[arg(long)]
     value: Option<String>,
+    /// Renew the lease only while the command makes progress: `litelease progress` inside it, or a
+    /// checkpoint, within this time
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    progress_within: Option<Duration>,
+    /// End the command after this time at the latest
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    max_time: Option<Duration>,
     #[command(flatten)]
     command: CommandLine,
 }
@@ -77,9 +85,15 @@ impl Args {
 
     /// What is asked of the hold, besides waiting.
     fn options(&self) -> HoldOptions {
-        let options = HoldOptions::new(self.ttl);
-        match &self.value {
-            Some(value) => options.value(value.clone()),
+        let mut options = HoldOptions::new(self.ttl);
+        if let Some(value) = &self.value {
+            options = options.value(value.clone());
+        }
+        if let Some(time) = self.progress_within {
+            options = options.progress_within(time);
+        }
+        match self.max_time {
+            Some(time) => options.max_time(time),
             None => options,
         }
     }
@@ -94,7 +108,11 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     if args.ttl <= Duration::from_millis(100) {
         return Err(HoldError::TtlTooShort(args.ttl).into());
     }
-    check_grace("ttl", args.ttl, args.kill_grace())?;
+    let grace = args.kill_grace();
+    if let Some(time) = args.max_time {
+        check_grace("max time", time, grace)?;
+    }
+    check_grace("ttl", args.ttl, grace)?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
     session::run(args, common)
 }

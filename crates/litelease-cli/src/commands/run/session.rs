@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Held, HoldError, HoldOptions, Loss};
+use litelease::{Held, HoldError, HoldOptions, Loss, RequestInfo};
 use signal_hook::consts::SIGTSTP;
 
 use super::super::nesting;
@@ -30,6 +30,8 @@ pub(crate) enum Event {
     Child(pid_t, Change),
     /// The lease is lost.
     Lost,
+    /// Somebody asks for the lease.
+    Requested(RequestInfo),
 }
 
 pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
@@ -75,7 +77,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
                 drop(events.recv_timeout(Duration::from_millis(50)));
                 return Ok(Waited::Signal(signal));
             }
-            Ok(Event::Child(..) | Event::Lost) => {}
+            Ok(Event::Child(..) | Event::Lost | Event::Requested(_)) => {}
             Err(_) => return Err(Failure::failed("Threads", "the waiting thread is gone")),
         }
     }
@@ -154,6 +156,8 @@ impl Session {
         }
         let lost = events.clone();
         held.on_lost(move |_| drop(lost.send(Event::Lost)));
+        let requested = events.clone();
+        held.on_requested(move |request| drop(requested.send(Event::Requested(request.clone()))));
         child::reap(events)?;
         let killer = Killer::new(group, args.kill_grace());
         let (ended, telling, hook) = (None, None, None);
@@ -179,6 +183,7 @@ impl Session {
             match events.recv_timeout(self.nap()) {
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
                 Ok(Event::Child(pid, change)) => self.note(pid, change),
+                Ok(Event::Requested(request)) => self.tell_of(&request),
                 Ok(Event::Lost | Event::Held(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -225,6 +230,17 @@ impl Session {
         let text = format!("lost the lease on {name}: {reason}");
         let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
         thread::Builder::new().name("tell".into()).spawn(tell).ok()
+    }
+
+    /// Somebody asks for the lease: the command may end early, and is ended when renewals have been
+    /// refused for too long.
+    fn tell_of(&self, request: &RequestInfo) {
+        let (name, who) = (printable(&self.args.name), output::owner(&request.requester));
+        let left = output::time_left(request.until_ms);
+        let text = format!("{name} is requested by {who}: it is renewed for {left} more");
+        let as_json = self.as_json;
+        let tell = move || Failure::new(code::OK, "Requested", text).tell(as_json);
+        let _ = thread::Builder::new().name("tell".into()).spawn(tell);
     }
 
     fn start_hook(&mut self, reason: &Loss) {
