@@ -56,6 +56,9 @@ mod documents {
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
 
+    #[doc = include_str!("../../../docs/queues.md")]
+    struct Queues;
+
     #[doc = include_str!("../../../docs/shared-reads.md")]
     struct SharedReads;
 

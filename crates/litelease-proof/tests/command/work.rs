@@ -127,21 +127,24 @@ fn a_late_exit_code_0_of_a_command_that_outlived_its_delivery_is_refused() {
 }
 
 #[test]
-fn a_command_that_ignores_sigterm_is_killed_before_another_worker_can_get_its_item() {
-    let desk = desk(&["a"]);
-    let script = "trap '' TERM; echo $$ > leader; while :; do sleep 0.05; done";
-    let run = work(&desk, &["--visibility", "2s", "--once"], script);
-    let leader = desk.pid("leader");
-    // Nobody can extend a delivery in a file that is locked.
-    let db = desk.db();
-    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
-    is_gone(leader);
-    let deadline_ms = items_in(&db)[0].visible_at_ms.unwrap();
-    assert!(litelease::now_ms() < deadline_ms, "nobody else could have it yet");
-    db.conn().execute_batch("ROLLBACK").unwrap();
-    let (_, errors) = run.end();
-    assert!(errors.contains("lost the item"), "{errors}");
-    assert_eq!(items_in(&db).len(), 1);
+fn a_command_has_ended_before_another_worker_can_get_its_item_and_its_exit_code_0_means_nothing() {
+    // One ignores SIGTERM. The other one ends with 0, as many do in the middle of their work.
+    for trap in ["''", "'exit 0'"] {
+        let desk = desk(&["a"]);
+        let script = format!("trap {trap} TERM; echo $$ > leader; while :; do sleep 0.05; done");
+        let run = work(&desk, &["--visibility", "2s", "--once"], &script);
+        let leader = desk.pid("leader");
+        // Nobody can extend a delivery in a file that is locked.
+        let db = desk.db();
+        db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+        is_gone(leader);
+        let deadline_ms = items_in(&db)[0].visible_at_ms.unwrap();
+        assert!(litelease::now_ms() < deadline_ms, "nobody else could have it yet");
+        db.conn().execute_batch("ROLLBACK").unwrap();
+        let (_, errors) = run.end();
+        assert!(errors.contains("lost the item"), "{errors}");
+        assert_eq!(items_in(&db).len(), 1, "{trap}");
+    }
 }
 
 fn items_in(db: &litelease::Litelease) -> Vec<ItemInfo> {

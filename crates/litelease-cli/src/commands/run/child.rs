@@ -4,6 +4,7 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::ptr;
 use std::sync::mpsc::Sender;
 use std::thread;
 
@@ -136,9 +137,26 @@ fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
         .env(nesting::OWNERS, nesting::with(&lease.owner));
 }
 
+/// Starts a command in a group of its own, which ends with us. The thread that calls this must wait
+/// for its end: the kernel kills the command when that thread ends.
+pub(crate) fn start_in_group(
+    command: &mut Command,
+    sentinel: &'static Sentinel,
+) -> io::Result<std::process::Child> {
+    let parent = std::process::id();
+    let prepare = move || {
+        die_with(parent)?;
+        // SAFETY: no pointers are involved.
+        sentinel.watch_over(unsafe { libc::getpid() })
+    };
+    // SAFETY: between fork and exec it makes plain system calls only, and allocates nothing.
+    unsafe { command.process_group(0).pre_exec(prepare) };
+    command.spawn()
+}
+
 /// Has the kernel kill this process when its parent dies.
 #[cfg(target_os = "linux")]
-pub(crate) fn die_with(parent: u32) -> io::Result<()> {
+fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: no pointers are involved.
     unsafe {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -153,7 +171,7 @@ pub(crate) fn die_with(parent: u32) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-pub(crate) fn die_with(_: u32) -> io::Result<()> {
+fn die_with(_: u32) -> io::Result<()> {
     Ok(())
 }
 
@@ -244,7 +262,49 @@ pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new().name("reaper".into()).spawn(body).map(drop)
 }
 
-pub(crate) fn change(status: c_int) -> Change {
+/// Waits for the end of one child.
+pub(crate) fn wait(child: pid_t) -> io::Result<Change> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is ours to write to.
+        if unsafe { libc::waitpid(child, &mut status, 0) } == child {
+            return Ok(change(status));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Reaps the children of ours in a group that have ended: orphans of a command are ours.
+pub(crate) fn reap_group(group: pid_t) {
+    // SAFETY: no status is asked for.
+    while unsafe { libc::waitpid(-group, ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
+/// Reaps the children of ours that have ended, up to one in a group that somebody else waits for.
+pub(crate) fn reap_strangers(is_waited_for: impl Fn(pid_t) -> bool) {
+    loop {
+        // SAFETY: all zeros is a valid value of it, and the call fills it in; it reaps nothing.
+        let pid = unsafe {
+            let mut told: libc::siginfo_t = std::mem::zeroed();
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut told, how) != 0 {
+                return;
+            }
+            told.si_pid()
+        };
+        // SAFETY: no pointers are involved.
+        if pid == 0 || is_waited_for(unsafe { libc::getpgid(pid) }) {
+            return;
+        }
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
+fn change(status: c_int) -> Change {
     if libc::WIFSTOPPED(status) {
         Change::Stopped(libc::WSTOPSIG(status))
     } else if libc::WIFSIGNALED(status) {

@@ -1,7 +1,6 @@
 //! The command of one item: started in a group of its own, fed with the body, and waited for.
 
 use std::io::{self, Write};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdin, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use libc::pid_t;
 use litelease::{LossSignal, WorkItem};
 
 use super::super::queue::bytes;
-use super::super::run::child::{Change, change, die_with, group_exists, signal_group};
+use super::super::run::child::{self, Change, group_exists, signal_group, start_in_group};
 use super::super::run::killer::Killer;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
@@ -41,22 +40,13 @@ impl ItemCommand {
         let mut command = args.command.command();
         command
             .stdin(Stdio::piped())
-            .process_group(0)
             .env("LITELEASE_QUEUE", &args.queue)
             .env("LITELEASE_ITEM_ID", item.id.to_string())
             .env("LITELEASE_ITEM_ATTEMPT", item.attempt.to_string())
             .env("LITELEASE_ITEM_TOKEN", item.token.to_string())
             .env("LITELEASE_ITEM_RECEIPT", &item.receipt)
             .env("LITELEASE_DB", database);
-        let parent = std::process::id();
-        let prepare = move || {
-            die_with(parent)?;
-            // SAFETY: no pointers are involved.
-            sentinel.watch_over(unsafe { libc::getpid() })
-        };
-        // SAFETY: between fork and exec it makes plain system calls only, and allocates nothing.
-        unsafe { command.pre_exec(prepare) };
-        let mut child = command.spawn()?;
+        let mut child = start_in_group(&mut command, sentinel)?;
         let group = pid_t::try_from(child.id()).map_err(io::Error::other)?;
         let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(&item.body)));
         if let Err(error) = fed {
@@ -72,17 +62,8 @@ impl ItemCommand {
 
     /// Waits until the command and everything in its group have ended. Returns how the command did.
     pub(super) fn wait(&self) -> Change {
-        let ended = loop {
-            let mut status = 0;
-            // SAFETY: `status` is ours to write to.
-            let pid = unsafe { libc::waitpid(self.group, &mut status, 0) };
-            if pid == self.group {
-                break change(status);
-            }
-            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                break Change::Killed(0); // nobody knows
-            }
-        };
+        // If somebody else has reaped it, nobody knows.
+        let ended = child::wait(self.group).unwrap_or(Change::Killed(0));
         let mut nap = Duration::from_millis(1);
         while self.is_left() {
             thread::sleep(nap);
@@ -93,8 +74,7 @@ impl ItemCommand {
 
     /// Checks whether a process of the group is left. Those whose parent has ended are ours to reap.
     fn is_left(&self) -> bool {
-        // SAFETY: no status is asked for.
-        while unsafe { libc::waitpid(-self.group, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+        child::reap_group(self.group);
         group_exists(self.group)
     }
 

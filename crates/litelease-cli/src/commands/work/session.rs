@@ -259,26 +259,9 @@ impl Session {
     fn reap_strangers(&self) {
         // Held all the time: a command that is just being started is not in the list yet.
         let state = self.state();
-        if state.starting > 0 {
-            return;
-        }
-        loop {
-            // SAFETY: all zeros is a valid value of it, and the call fills it in; it reaps nothing.
-            let pid = unsafe {
-                let mut told: libc::siginfo_t = std::mem::zeroed();
-                let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-                if libc::waitid(libc::P_ALL, 0, &mut told, how) != 0 {
-                    return;
-                }
-                told.si_pid()
-            };
-            // SAFETY: no pointers are involved.
-            let group = unsafe { libc::getpgid(pid) };
-            if pid == 0 || state.commands.iter().any(|command| command.group == group) {
-                return;
-            }
-            // SAFETY: no status is asked for.
-            unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+        if state.starting == 0 {
+            let is_ours = |group| state.commands.iter().any(|command| command.group == group);
+            child::reap_strangers(is_ours);
         }
     }
 
