@@ -56,7 +56,7 @@ impl Window {
     }
 
     /// Returns how long after a failed renewal the next one is tried.
-    pub(crate) fn pause(self) -> Duration {
+    pub fn pause(self) -> Duration {
         (self.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 }

@@ -6,6 +6,7 @@
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod hosted_player;
 pub mod http_player;
 pub mod model;
 pub mod mutant;

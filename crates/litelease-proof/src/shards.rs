@@ -159,14 +159,8 @@ impl World {
                 return Some(format!("{member} still wants to move shards: {plan:?}"));
             }
         }
-        match self
-            .shards
-            .iter()
-            .position(|shard| *shard != ShardState { requester: None, ..*shard })
-        {
-            Some(shard) => Some(format!("shard {shard} is still requested")),
-            None => None,
-        }
+        let requested = self.shards.iter().position(|shard| shard.requester.is_some());
+        requested.map(|shard| format!("shard {shard} is still requested"))
     }
 
     /// Lets the members have heartbeats in this order, again and again, until all is at rest. Returns how many

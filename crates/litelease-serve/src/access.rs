@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug, Formatter, Write};
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
+use std::sync::Arc;
 
 use litelease::{AccessRow, Permission, Scope};
 use ring::digest::{SHA256, digest};
+use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::job::JobError;
 use crate::request::{Head, text};
@@ -46,7 +47,8 @@ impl AccessKey {
     /// ```
     pub fn generate() -> io::Result<Self> {
         let mut bytes = [0; RANDOM_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let no_random = |_| io::Error::other("the system has no random numbers");
+        SystemRandom::new().fill(&mut bytes).map_err(no_random)?;
         let mut key = String::from(START);
         for byte in bytes {
             // Writing to a String cannot fail.
@@ -106,28 +108,63 @@ impl Caller {
         });
         Caller(key.map(hash))
     }
-}
 
-/// What a request needs to be allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Need<'a> {
-    pub(crate) scope: Scope,
-    pub(crate) names: Names<'a>,
+    /// Returns the hash of the key, or zeros if there is none.
+    pub(crate) fn bytes(&self) -> KeyHash {
+        self.0.unwrap_or_default()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_key(key: &str) -> Self {
+        Caller(Some(hash(key.as_bytes())))
+    }
 }
 
 /// The names that a request is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Which {
+    /// This one.
+    One(Arc<str>),
+    /// All that begin with this text.
+    Under(Arc<str>),
+}
+
+impl Which {
+    /// Returns the names that a permission must be for.
+    pub(crate) fn names(&self) -> Names<'_> {
+        match self {
+            Which::One(name) => Names::One(name),
+            Which::Under(prefix) => Names::Under(prefix),
+        }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        match self {
+            Which::One(one) => **one == *name,
+            Which::Under(prefix) => name.starts_with(&**prefix),
+        }
+    }
+}
+
+/// The names that a client must be allowed to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Names<'a> {
-    /// All that begin with this text.
+    One(&'a str),
     Under(&'a str),
 }
 
-/// The keys of a file.
-#[derive(Default)]
-pub(crate) struct Keys(HashMap<KeyHash, Access>);
+/// Who may do what.
+pub(crate) enum Keys {
+    /// Everybody may do everything.
+    Open,
+    /// The keys of a file.
+    Known(HashMap<KeyHash, Access>),
+    /// The keys cannot be read, so nobody may do anything.
+    Unreadable,
+}
 
 /// What one key may do.
-struct Access {
+pub(crate) struct Access {
     allow: Vec<Permission>,
     expires_at_ms: Option<i64>,
 }
@@ -140,26 +177,43 @@ impl Keys {
             let access = Access { allow: allow.collect(), expires_at_ms: row.expires_at_ms };
             Some((KeyHash::try_from(&*row.hash).ok()?, access))
         };
-        Keys(rows.iter().filter_map(access).collect())
+        Keys::Known(rows.iter().filter_map(access).collect())
+    }
+
+    /// Checks whether a client has a valid key, whatever that allows.
+    pub(crate) fn check_key(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
+        self.access(caller, now_ms).map(drop)
     }
 
     /// Checks whether a client may do what it asks for.
     pub(crate) fn check(
         &self,
         caller: Caller,
-        need: Need<'_>,
+        scope: Scope,
+        names: Names<'_>,
         now_ms: i64,
     ) -> Result<(), JobError> {
-        let Some(hash) = caller.0 else { return Err(JobError::NoKey) };
-        let is_valid = |access: &&Access| access.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms);
-        let access = self.0.get(&hash).filter(is_valid).ok_or(JobError::WrongKey)?;
-        let is_enough = |permission: &Permission| match need.names {
-            Names::Under(prefix) => permission.allows_all(need.scope, prefix),
+        let Some(access) = self.access(caller, now_ms)? else { return Ok(()) };
+        let is_enough = |permission: &Permission| match names {
+            Names::One(name) => permission.allows(scope, name),
+            Names::Under(prefix) => permission.allows_all(scope, prefix),
         };
         match access.allow.iter().any(is_enough) {
             true => Ok(()),
-            false => Err(JobError::NotAllowed(need.scope)),
+            false => Err(JobError::NotAllowed(scope)),
         }
+    }
+
+    /// Returns what a client's key allows, or `None` if no key is needed.
+    fn access(&self, caller: Caller, now_ms: i64) -> Result<Option<&Access>, JobError> {
+        let known = match self {
+            Keys::Open => return Ok(None),
+            Keys::Unreadable => return Err(JobError::Database),
+            Keys::Known(known) => known,
+        };
+        let hash = caller.0.ok_or(JobError::NoKey)?;
+        let is_valid = |access: &&Access| access.expires_at_ms.is_none_or(|at_ms| at_ms > now_ms);
+        known.get(&hash).filter(is_valid).map(Some).ok_or(JobError::WrongKey)
     }
 }
 
@@ -174,7 +228,13 @@ mod tests {
 
     fn bearing(value: &str) -> Caller {
         let header = httparse::Header { name: "Authorization", value: value.as_bytes() };
-        Caller::of(&Head { method: "GET", path: "/", authority: None, headers: &[header] })
+        Caller::of(&Head {
+            method: "GET",
+            path: "/",
+            query: "",
+            authority: None,
+            headers: &[header],
+        })
     }
 
     #[test]
@@ -184,7 +244,7 @@ mod tests {
             row("all", "observe:*", None),
         ]);
         let asks = |key: &str, scope, prefix, now_ms| {
-            keys.check(bearing(key), Need { scope, names: Names::Under(prefix) }, now_ms)
+            keys.check(bearing(key), scope, Names::Under(prefix), now_ms)
         };
         assert_eq!(asks("Bearer k", Scope::Observe, "a/", 149), Ok(()));
         assert_eq!(asks("bearer  k ", Scope::Observe, "a/", 149), Ok(()));

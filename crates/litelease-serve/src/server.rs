@@ -26,7 +26,7 @@ use crate::job::{Answers, Job, Receiver, channel};
 use crate::local_key;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::pending_borrow::deliver_all;
+use crate::pending_grant::deliver_all;
 
 /// How long a shutdown waits for responses that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);

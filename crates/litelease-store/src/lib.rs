@@ -21,7 +21,7 @@ mod file;
 mod gate;
 mod grant;
 mod guard;
-pub mod host_api;
+mod hosted;
 mod keep;
 mod list;
 mod pool;
@@ -34,6 +34,7 @@ mod raise;
 mod read;
 mod rule_fn;
 mod schema;
+mod served;
 mod side_tables;
 pub mod sql;
 mod sqlite;
@@ -43,6 +44,7 @@ mod table_info;
 mod transaction;
 mod trigger;
 mod value;
+mod verbs;
 
 #[doc(hidden)]
 pub use access::AccessRow;
@@ -53,12 +55,18 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
+pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::{LeaseRow, LeaseWalk};
+#[doc(hidden)]
+pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use read::Reader;
+#[doc(hidden)]
+pub use served::{Secret, ServedRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};

@@ -1,11 +1,11 @@
 //! Lists rows, in the order of their names.
 
-use litelease_core::Row;
+use litelease_core::{LeaseInfo, Row};
 
 use crate::side_tables::Side;
 use crate::sqlite::{Statement, Value};
 use crate::statements::{stored_row, stored_state};
-use crate::{Error, Store};
+use crate::{Error, Store, When};
 
 /// Rows that are added during the walk are not part of it; otherwise a walk that claims might never end.
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
@@ -47,6 +47,39 @@ impl Store {
                 list.push(LeaseRow::of(row));
             }
             Ok(list)
+        })
+    }
+
+    /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`, found among the
+    /// next `rows` rows. Answers them, and the name to go on after if there may be more.
+    pub fn live_page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        rows: usize,
+        when: When,
+    ) -> Result<(Vec<LeaseInfo>, Option<String>), Error> {
+        self.with_context("list leases", None, || {
+            let now_ms = when.now_ms();
+            let mut walk =
+                self.walk(Some(after.map_or(prefix, |after| after.max(prefix))), None)?;
+            let (mut leases, mut seen, mut last) = (Vec::new(), 0, None);
+            while let Some((row, _)) = walk.next()? {
+                if !row.name().starts_with(prefix) {
+                    return Ok((leases, None));
+                }
+                if after.is_some_and(|after| row.name() <= after) {
+                    continue;
+                }
+                if seen >= rows || leases.len() >= limit {
+                    return Ok((leases, last));
+                }
+                seen += 1;
+                last = Some(row.name().to_owned());
+                leases.extend(row.live(now_ms).map(LeaseInfo::into_owned));
+            }
+            Ok((leases, None))
         })
     }
 

@@ -50,7 +50,11 @@ impl Store {
             &[Value::Integer(limit_ms)],
         )?;
         match self.connection.changes() {
-            rows if rows == ended.rows => self.purge_side_tables().map(|()| rows.unsigned_abs()),
+            rows if rows == ended.rows => {
+                self.purge_side_tables()?;
+                self.forget_served()?;
+                Ok(rows.unsigned_abs())
+            }
             changed => Err(Error::UnexpectedChange {
                 what: "the rows to purge".into(),
                 expected: ended.rows,

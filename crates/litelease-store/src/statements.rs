@@ -11,6 +11,7 @@ use litelease_core::{Row, State};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
+use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
 
@@ -69,6 +70,14 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
     };
 }
 
+/// Stores what the rule has said about a row, where a statement cannot ask it.
+const SAVE: &str = "UPDATE main.litelease_resources
+SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1";
+
+/// The same for a name that has no row yet.
+pub(crate) const ADD: &str = "INSERT INTO main.litelease_resources
+(name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?5)";
+
 /// Reads the epoch.
 pub(crate) const EPOCH_RECORD: &str =
     "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1 AND format = 1";
@@ -101,12 +110,14 @@ pub(crate) struct Statements {
     pub(crate) free: CachedStatement,
     pub(crate) update: Granting,
     pub(crate) insert: Granting,
+    pub(crate) save: CachedStatement,
     pub(crate) epoch: CachedStatement,
     pub(crate) lock: CachedStatement,
     pub(crate) begin: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) pools: PoolStatements,
+    pub(crate) served: ServedStatements,
     pub(crate) queues: QueueStatements,
 }
 
@@ -147,12 +158,14 @@ impl Statements {
                 plain: CachedStatement::asking(insert!("")),
                 with_epoch: CachedStatement::asking(with_epoch!(insert)),
             },
+            save: CachedStatement::new(SAVE),
             epoch: CachedStatement::new(EPOCH_RECORD),
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             pools: PoolStatements::new(),
+            served: ServedStatements::new(),
             queues: QueueStatements::new(),
         }
     }

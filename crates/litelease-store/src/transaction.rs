@@ -343,6 +343,21 @@ impl Store {
         }
     }
 
+    /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that
+    /// is running holds it; a host's statements are over before the next one runs.
+    pub(crate) fn in_snapshot<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if !self.connection.is_hosted() || self.boundary()? != Boundary::Own {
+            return work();
+        }
+        self.transaction_state.has_savepoint.set(false);
+        execute_once(self.connection, "BEGIN", &[])?;
+        let done = work();
+        self.rollback().and(done)
+    }
+
     /// Takes the write lock in the caller's transaction.
     pub(crate) fn lock(&self) -> Result<(), Error> {
         self.statements.lock.execute(self.connection).or_else(|error| self.explain(error))

@@ -33,6 +33,7 @@
 
 mod access;
 mod cached;
+mod delivered_rows;
 mod error;
 mod fences;
 mod file;
@@ -51,12 +52,14 @@ mod pools;
 mod queue;
 mod raw;
 mod read;
+mod served;
 mod single_writer;
 mod tracker;
 mod transaction;
 mod value;
 mod wait;
 mod watch;
+mod worker;
 
 pub use cached::Cached;
 pub use error::{Error, Result};
@@ -78,7 +81,7 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::AccessRow;
+pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, Reader, SlotRow,
@@ -94,6 +97,7 @@ pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///

@@ -159,7 +159,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "drives SQLite through its C functions, and is called back by it",
         "crates/litelease-store/src",
-        &["closing.rs", "debts.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
+        &["closing.rs", "debts.rs", "hosted.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
     ),
     ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
     (
@@ -170,7 +170,12 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "is loaded by SQLite, and called by Python through ctypes",
         "crates/litelease-extension/src",
-        &["host_api.rs", "lib.rs", "routines.rs", "write_lock.rs"],
+        &["lib.rs", "routines.rs", "write_lock.rs"],
+    ),
+    (
+        "calls CPython by the addresses of its functions, and is called by it",
+        "crates/litelease-extension/src/python",
+        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs"],
     ),
     (
         "hands the connections of rusqlite to the store",

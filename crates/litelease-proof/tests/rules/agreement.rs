@@ -2,6 +2,7 @@
 //! pure rule answers, in and out of transactions.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
+use litelease_proof::hosted_player::HostedPlayer;
 use litelease_proof::mutant::TheRule;
 use litelease_proof::play::{Played, Player};
 use litelease_proof::rule_player::RulePlayer;
@@ -106,6 +107,20 @@ fn answer(played: Played) -> String {
     }
 }
 
+/// Plays a history on the rule and on a real file, up to the first answer that differs.
+fn compare(real: &mut dyn Player, steps: &[(i64, Action)]) -> Result<(), TestCaseError> {
+    let mut rule = RulePlayer::new(TheRule);
+    let mut open = Open::default();
+    for (now_ms, action) in steps {
+        if open.allows(action) {
+            let wanted = answer(rule.step(*now_ms, action));
+            let given = answer(real.step(*now_ms, action));
+            prop_assert_eq!(given, wanted, "{:?} at {}", action, now_ms);
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
 
@@ -114,16 +129,14 @@ proptest! {
         mode in select(vec![Mode::Autocommit, Mode::Transaction, Mode::Savepoint, Mode::Borrowed]),
         steps in proptest::collection::vec((time(), action()), 1..60),
     ) {
-        let mut rule = RulePlayer::new(TheRule);
-        let mut real = CratePlayer::new(mode).unwrap();
-        let mut open = Open::default();
-        for (now_ms, action) in &steps {
-            if open.allows(action) {
-                let wanted = answer(rule.step(*now_ms, action));
-                let given = answer(real.step(*now_ms, action));
-                prop_assert_eq!(given, wanted, "{:?} at {}", action, now_ms);
-            }
-        }
+        compare(&mut CratePlayer::new(mode).unwrap(), &steps)?;
+    }
+
+    #[test]
+    fn a_store_whose_statements_a_host_runs_answers_what_the_rule_answers(
+        steps in proptest::collection::vec((time(), action()), 1..60),
+    ) {
+        compare(&mut HostedPlayer::new(), &steps)?;
     }
 }
 

@@ -3,5 +3,6 @@
 mod agreement;
 mod histories;
 mod model;
+mod reads;
 mod scenarios;
 mod shards;

@@ -1,6 +1,7 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
+use litelease_proof::hosted_player::HostedPlayer;
 use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
@@ -61,9 +62,15 @@ fn the_loadable_extension_plays_all_scenarios() {
 }
 
 #[test]
-fn the_service_plays_all_scenarios_of_pools() {
+fn a_store_whose_statements_a_host_runs_plays_all_scenarios() {
+    let tally = check("hosted", HostedPlayer::new);
+    assert!(tally.played > 700, "{tally}");
+}
+
+#[test]
+fn the_service_plays_all_scenarios() {
     let tally = check("HTTP", HttpPlayer::new);
-    assert!(tally.played > 100, "only {} steps were played", tally.played);
+    assert!(tally.played > 350, "only {} steps were played", tally.played);
 }
 
 /// How many scenario files notice a bug.

@@ -83,7 +83,7 @@ fn limits_cut_what_is_too_long_and_refuse_what_is_too_much() {
         // On a machine that is very slow it may have come when the second was over.
         (refused.status == 429).then_some(refused)
     });
-    assert_eq!(refused.unwrap().error(), "too many borrows wait already");
+    assert_eq!(refused.unwrap().error(), "too many requests wait already");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod durability;
 mod endings;
 mod faults;
 mod handles;
+mod hosted;
 mod interrupts;
 mod journeys;
 mod keep;

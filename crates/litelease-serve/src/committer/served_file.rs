@@ -3,12 +3,12 @@
 
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease, PoolInfo, Pools, SlotRow};
+use litelease::{Error, Litelease, PoolInfo, SlotRow};
 
-use crate::access::{Caller, Keys, Need};
+use super::batch::Served;
+use crate::access::Keys;
 use crate::file;
 use crate::high_water::HighWater;
-use crate::job::JobError;
 use crate::server_lock::ServerLock;
 
 /// How often to check whether another process has changed the file, while a client waits or
@@ -31,12 +31,18 @@ pub(super) struct ServedFile {
     version: i64,
     polled_at: Instant,
     poll_interval: Duration,
-    /// The access keys as they were at a `data_version`.
-    keys: Option<(i64, Keys)>,
+    /// The access keys, and the `data_version` at which they were read.
+    keys: Keys,
+    keys_version: Option<i64>,
 }
 
 impl ServedFile {
-    pub(super) fn new(db: Litelease, mark: HighWater, lock: Option<ServerLock>) -> Self {
+    pub(super) fn new(
+        db: Litelease,
+        mark: HighWater,
+        lock: Option<ServerLock>,
+        is_open: bool,
+    ) -> Self {
         ServedFile {
             db,
             mark,
@@ -46,12 +52,14 @@ impl ServedFile {
             version: 0,
             polled_at: Instant::now(),
             poll_interval: CHANGE_POLL_INTERVAL,
-            keys: None,
+            keys: if is_open { Keys::Open } else { Keys::Unreadable },
+            keys_version: None,
         }
     }
 
-    pub(super) fn pools(&self) -> Pools<'_> {
-        self.db.pools()
+    /// Returns the file and who may use it, as far as that was read.
+    pub(super) fn served(&self) -> Served<'_> {
+        Served { db: &self.db, keys: &self.keys }
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
@@ -118,37 +126,30 @@ impl ServedFile {
         now_ms: i64,
     ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
         file::check_place(&self.db)?;
-        match self.pools().at(now_ms).info(id)? {
-            Some(info) => Ok(Some((info, self.pools().at(now_ms).slots(id)?))),
+        match self.db.pools().at(now_ms).info(id)? {
+            Some(info) => Ok(Some((info, self.db.pools().at(now_ms).slots(id)?))),
             None => Ok(None),
         }
     }
 
-    /// Checks whether a client may do what it asks for. A key that another process has removed
-    /// counts no more from the next check on.
-    pub(super) fn check_access(
-        &mut self,
-        caller: Caller,
-        need: Need<'_>,
-        now_ms: i64,
-    ) -> Result<(), JobError> {
-        let keys = self.keys().map_err(|error| {
-            tracing::error!(error = %error, "the access keys cannot be read");
-            JobError::Database
-        })?;
-        keys.check(caller, need, now_ms)
-    }
-
-    /// Returns the access keys. Only other processes change them while the file is served, and that
-    /// changes its `data_version`.
-    fn keys(&mut self) -> Result<&Keys, Error> {
-        let version = self.data_version()?;
-        let known = self.keys.take().filter(|(of, _)| *of == version);
-        let keys = match known {
-            Some((_, keys)) => keys,
-            None => Keys::of(&self.db.access()?.unwrap_or_default()),
+    /// Reads the access keys, if another process may have changed them: that changes the
+    /// `data_version`, and inside a transaction nobody can.
+    pub(super) fn refresh_keys(&mut self) {
+        if matches!(self.keys, Keys::Open) {
+            return;
+        }
+        match self.data_version() {
+            Ok(version) if self.keys_version == Some(version) => return,
+            version => self.keys_version = version.ok(),
+        }
+        self.keys = match self.db.access() {
+            Ok(rows) => Keys::of(&rows.unwrap_or_default()),
+            Err(error) => {
+                tracing::error!(error = %error, "the access keys cannot be read");
+                self.keys_version = None;
+                Keys::Unreadable
+            }
         };
-        Ok(&self.keys.insert((version, keys)).1)
     }
 
     fn data_version(&self) -> Result<i64, Error> {

@@ -9,7 +9,7 @@ use litelease::rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::job::{BorrowJob, Jobs, Reply, channel};
+use crate::job::{GrantJob, Jobs, Reply, Wanted, channel};
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
@@ -59,9 +59,10 @@ impl Desk {
 
     fn borrow(&mut self, ttl_ms: i64, waits: bool, key: Option<&str>) -> Told {
         self.places += 1;
-        let (id, note, place, key) = ("p".into(), None, self.places, key.map(str::to_owned));
+        let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
+        let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Borrow(BorrowJob { id, ttl_ms, note, key, waits, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
         })
     }
 
@@ -73,15 +74,17 @@ impl Desk {
 
     fn renew(&self, lease: &str) -> Told {
         let lease = lease.to_owned();
-        self.leave_job(|reply| Job::Renew { id: "p".into(), lease, ttl_ms: 600, reply })
+        self.leave_job(|reply| Job::Renew { id: Id::Pool("p".into()), lease, ttl_ms: 600, reply })
     }
 
     fn leave(&self, place: u64) {
-        assert!(self.jobs.send(Job::Leave { id: "p".into(), place }).is_ok());
+        assert!(self.jobs.send(Job::Leave { id: Id::Pool("p".into()), place }).is_ok());
     }
 
     fn give_back(&self, lease: String) {
-        assert!(self.jobs.send(Job::GiveBack { id: "p".into(), lease }).is_ok());
+        assert!(
+            self.jobs.send(Job::GiveBack(Grant::Slot { id: Id::Pool("p".into()), lease })).is_ok()
+        );
     }
 
     /// Makes every write fail, or work again.
@@ -100,7 +103,7 @@ impl Desk {
         assert!(self.committer.turn(&self.todo));
         while let Ok(answers) = self.answers.try_recv() {
             let jobs = &self.jobs;
-            deliver(answers, |id, lease| assert!(jobs.send(Job::GiveBack { id, lease }).is_ok()));
+            deliver(answers, |grant| assert!(jobs.send(Job::GiveBack(grant)).is_ok()));
         }
     }
 
@@ -175,7 +178,7 @@ fn who_is_gone_joins_no_queue_and_is_not_counted() {
         desk.leave(desk.places);
         desk.turn();
         assert_eq!(desk.committer.waiting.len(), 1);
-        assert_eq!(desk.committer.waiting.len_of(&"p".into()), 1);
+        assert_eq!(desk.committer.waiting.len_of(&Id::Pool("p".into())), 1);
     });
 }
 
@@ -228,7 +231,8 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
     alone(|| {
         let mut desk = Desk::with(2);
         let (mut long, mut short) = (desk.borrow(600, false, None), desk.borrow(50, false, None));
-        let _resized = desk.leave_job(|reply| Job::Register { id: "p".into(), count: 1, reply });
+        let _resized =
+            desk.leave_job(|reply| Job::Register { id: Id::Pool("p".into()), count: 1, reply });
         let mut waiter = desk.borrow(600, true, None);
         desk.turn();
         lent(&mut long);
