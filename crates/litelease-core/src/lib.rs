@@ -24,6 +24,7 @@ extern crate alloc;
 
 mod access;
 mod answer;
+mod backoff;
 mod epoch;
 mod pool;
 mod queue;
@@ -38,6 +39,7 @@ pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
+pub use backoff::backoff;
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,

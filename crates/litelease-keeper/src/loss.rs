@@ -38,6 +38,11 @@ pub enum Loss {
     Broken,
     /// The database file was moved, deleted, replaced or restored: it no longer knows this grant.
     FileReplaced,
+    /// The receipt of a delivery no longer passes.
+    Stale {
+        /// Why not, in words: `delivered again`.
+        reason: String,
+    },
     /// This is a forked process: the hold belongs to its parent.
     Forked,
 }
@@ -53,6 +58,7 @@ impl Loss {
             Loss::BlockedByWriter { .. } => "blocked",
             Loss::Broken => "broken",
             Loss::FileReplaced => "file-replaced",
+            Loss::Stale { .. } => "stale",
             Loss::Forked => "forked",
         }
     }
@@ -87,6 +93,7 @@ impl fmt::Display for Loss {
             }
             Loss::Broken => f.write_str("broken by an operator"),
             Loss::FileReplaced => f.write_str("the database file was moved, deleted or replaced"),
+            Loss::Stale { reason } => write!(f, "stale receipt: {reason}"),
             Loss::Forked => f.write_str("this is a forked process: the hold is its parent's"),
         }
     }

@@ -191,7 +191,7 @@ impl Held {
     ) -> Result<Self> {
         let HoldOptions { ttl, wait, kind, value } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
-        let keeper = keeper()?;
+        let keeper = HOLDS.get()?;
         let owner = Identity::new(kind).to_string();
         let claim = Claim { value: value.as_ref(), ..Claim::new(name, &owner, ttl) };
         let waited = claim_wait(leases, connection, &claim, wait);
@@ -210,25 +210,12 @@ impl Held {
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
         let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
-        // The keeper's own connection waits for nobody, since other files wait for the keeper. So a
-        // writer that is in the way of its first look is waited for here, as long as the caller's
-        // connection waits for writers.
-        let begin = SystemClock.now();
-        loop {
-            let is_time_left = || {
-                let now = SystemClock.now();
-                now < window.end(start) && now - begin < busy_timeout(connection)
-            };
-            match keeper.keep(&file, hold(), open) {
-                Ok(kept) => return Ok(Held { kept, file, released: false }),
-                Err(HoldError::Lease(error)) if is_busy(&error) && is_time_left() => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(error) => {
-                    // Nobody would keep it alive.
-                    let _ = leases.release(&lease);
-                    return Err(error);
-                }
+        match keep(&keeper, &file, hold, open, busy_timeout(connection)) {
+            Ok(kept) => Ok(Held { kept, file, released: false }),
+            Err(error) => {
+                // Nobody would keep it alive.
+                let _ = leases.release(&lease);
+                Err(error)
             }
         }
     }
@@ -341,10 +328,7 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn trusted_for(&self) -> Duration {
-        match self.check() {
-            Ok(()) => self.kept.hold.trusted_until().saturating_sub(SystemClock.now()),
-            Err(_) => Duration::ZERO,
-        }
+        self.lost().trusted_for()
     }
 
     /// Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps
@@ -375,7 +359,7 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn lost(&self) -> LossSignal {
-        LossSignal { hold: self.kept.hold.clone() }
+        LossSignal::new(self.kept.hold.clone())
     }
 
     /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
@@ -472,6 +456,29 @@ impl Drop for Held {
 }
 
 impl LossSignal {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        LossSignal { hold }
+    }
+
+    /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert!(held.lost().trusted_for() <= Duration::from_secs(54));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn trusted_for(&self) -> Duration {
+        let now = SystemClock.now();
+        match self.hold.check(now) {
+            Ok(()) => self.hold.trusted_until().saturating_sub(now),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
     /// Waits until the lease is lost. Returns `None` if its holder releases it first.
     ///
     /// ```no_run
@@ -555,29 +562,68 @@ impl Drop for PendingRenewal {
     }
 }
 
+/// Hands a grant to the keeper.
+///
+/// The keeper's own connection waits for nobody, since other files wait for the keeper. So a writer
+/// that is in the way of its first look is waited for here, for at most `patience`.
+pub(crate) fn keep(
+    keeper: &Keeper,
+    file: &str,
+    hold: impl Fn() -> Hold,
+    open: impl Fn() -> Result<Box<dyn Rows>>,
+    patience: Duration,
+) -> Result<Kept> {
+    let begin = SystemClock.now();
+    loop {
+        let hold = hold();
+        let trusted_until = hold.trusted_until();
+        match keeper.keep(file, hold, &open) {
+            Err(HoldError::Lease(error))
+                if is_busy(&error) && SystemClock.now() < trusted_until.min(begin + patience) =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            kept => return kept,
+        }
+    }
+}
+
 /// Returns the busy timeout of a connection.
 fn busy_timeout(connection: &Connection) -> Duration {
     let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     Duration::from_millis(ms.unwrap_or_default().into())
 }
 
-/// Returns the keeper of this process, with its thread.
-fn keeper() -> Result<Arc<Keeper>> {
-    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+/// The keeper of the holds of this process.
+static HOLDS: ProcessKeeper = ProcessKeeper::new();
+
+/// A keeper of this process, with its thread: started by the first use.
+pub(crate) struct ProcessKeeper {
+    keeper: Mutex<Option<Arc<Keeper>>>,
     /// The process that has a keeper. Asked first: in a forked process the lock may be held for
     /// ever, by a thread that is not there.
-    static PROCESS: AtomicU32 = AtomicU32::new(0);
-    match PROCESS.load(Ordering::SeqCst) {
-        pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
-        _ => {}
+    process: AtomicU32,
+}
+
+impl ProcessKeeper {
+    pub(crate) const fn new() -> Self {
+        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU32::new(0) }
     }
-    let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(keeper) = &*keeper {
-        return Ok(keeper.clone());
+
+    /// Returns the keeper. Fails in a forked process.
+    pub(crate) fn get(&self) -> Result<Arc<Keeper>> {
+        match self.process.load(Ordering::SeqCst) {
+            pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
+            _ => {}
+        }
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper {
+            return Ok(keeper.clone());
+        }
+        let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
+        new.clone().start().map_err(HoldError::NoThread)?;
+        self.process.store(std::process::id(), Ordering::SeqCst);
+        *keeper = Some(new.clone());
+        Ok(new)
     }
-    let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
-    new.clone().start().map_err(HoldError::NoThread)?;
-    PROCESS.store(std::process::id(), Ordering::SeqCst);
-    *keeper = Some(new.clone());
-    Ok(new)
 }

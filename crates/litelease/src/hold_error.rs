@@ -53,6 +53,8 @@ pub enum HoldError {
     Lost(Lost),
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
+    /// A worker with options that make no sense.
+    InvalidWorker(&'static str),
     /// The database is in memory: another connection, such as the keeper's, cannot see it.
     InMemory,
     /// The connection is inside a transaction, whose snapshot would never show that the name has
@@ -107,6 +109,7 @@ impl HoldError {
             HoldError::Busy(_) => "Busy",
             HoldError::Lost(_) => "Lost",
             HoldError::TtlTooShort(_) => "TtlTooShort",
+            HoldError::InvalidWorker(_) => "InvalidWorker",
             HoldError::InMemory => "InMemory",
             HoldError::InTransaction => "InTransaction",
             HoldError::OtherFile => "OtherFile",
@@ -137,8 +140,9 @@ impl fmt::Display for HoldError {
             HoldError::TtlTooShort(ttl) => {
                 write!(f, "a ttl of {ttl:?} is too short to be kept alive: give more than 100 ms")
             }
+            HoldError::InvalidWorker(what) => f.write_str(what),
             HoldError::InMemory => f.write_str(
-                "a database in memory is seen by one connection only: holding and waiting need a file",
+                "a database in memory is seen by one connection only: holding, waiting and workers need a file",
             ),
             HoldError::InTransaction => f.write_str(
                 "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",

@@ -13,7 +13,7 @@ use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResul
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct KeptRows {
-    db: Litelease,
+    pub(crate) db: Litelease,
     file: String,
 }
 
@@ -52,7 +52,7 @@ impl KeptRows {
         Ok(answers)
     }
 
-    fn trouble(&self, error: &Error) -> Loss {
+    pub(crate) fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
             return Loss::BlockedByWriter { pid: write_lock_pid(&self.file) };
         }

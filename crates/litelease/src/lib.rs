@@ -33,6 +33,7 @@
 
 mod access;
 mod cached;
+mod delivered_rows;
 mod error;
 mod fences;
 mod file;
@@ -58,6 +59,7 @@ mod transaction;
 mod value;
 mod wait;
 mod watch;
+mod worker;
 
 pub use cached::Cached;
 pub use error::{Error, Result};
@@ -95,6 +97,7 @@ pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///

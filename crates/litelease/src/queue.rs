@@ -47,10 +47,10 @@ use crate::{
 /// ```
 #[derive(Clone, Copy)]
 pub struct Queue<'q> {
-    leases: &'q Leases,
+    pub(crate) leases: &'q Leases,
     /// Missing where the handle has a transaction open, or knows only the raw connection.
-    connection: Option<&'q Connection>,
-    name: &'q str,
+    pub(crate) connection: Option<&'q Connection>,
+    pub(crate) name: &'q str,
     when: When,
 }
 

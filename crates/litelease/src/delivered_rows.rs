@@ -1,0 +1,74 @@
+//! The deliveries of one file as the keeper extends them, on a connection of its own.
+
+use litelease_keeper::{Grant, Rows};
+
+use crate::error::lift;
+use crate::kept_rows::KeptRows;
+use crate::{AckResult, Error, Loss, Result, Transaction};
+
+/// A grant of the keeper's is a delivery here: its name is the queue, its owner the receipt, and
+/// its ttl the visibility.
+pub(crate) struct DeliveredRows(KeptRows);
+
+impl DeliveredRows {
+    /// Opens a file that is there.
+    pub(crate) fn open(file: &str) -> Result<Self> {
+        Ok(DeliveredRows(KeptRows::open(file)?))
+    }
+
+    fn extend_all(&mut self, grants: &[&Grant]) -> Result<Vec<std::result::Result<i64, Loss>>> {
+        let tx = self.0.db.transaction()?;
+        let mut answers = Vec::with_capacity(grants.len());
+        for grant in grants {
+            answers.push(match tx.queue(&grant.name).extend(&grant.owner, grant.ttl) {
+                Ok(Some(deadline_ms)) => Ok(deadline_ms),
+                Ok(None) => Err(loss(&tx, grant)?),
+                // What is wrong with one row is not the others' fault.
+                Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
+                    Err(Loss::CannotRenew { error: error.to_string() })
+                }
+                Err(error) => return Err(error),
+            });
+        }
+        tx.commit()?;
+        Ok(answers)
+    }
+}
+
+impl Rows for DeliveredRows {
+    fn renew(&mut self, grants: &[&Grant]) -> Vec<std::result::Result<i64, Loss>> {
+        if self.is_moved() {
+            return vec![Err(Loss::FileReplaced); grants.len()];
+        }
+        let answers = self.extend_all(grants);
+        // Asked again: what was just stored may be in a file that nobody else opens any more.
+        if self.is_moved() {
+            return vec![Err(Loss::FileReplaced); grants.len()];
+        }
+        answers.unwrap_or_else(|error| vec![Err(self.0.trouble(&error)); grants.len()])
+    }
+
+    /// The worker ends its deliveries itself.
+    fn release(&mut self, _: &Grant) -> std::result::Result<(), Loss> {
+        Ok(())
+    }
+
+    fn is_current(&mut self, grant: &Grant) -> bool {
+        let checked = self.0.db.store().check_receipt(&grant.owner);
+        // What cannot be read now is left to the extensions.
+        checked.map_or(true, |answer| answer.is_acknowledged()) && !self.is_moved()
+    }
+
+    fn is_moved(&self) -> bool {
+        self.0.is_moved()
+    }
+}
+
+/// Returns why a delivery could not be extended.
+fn loss(tx: &Transaction<'_>, grant: &Grant) -> Result<Loss> {
+    Ok(match lift(tx.store().check_receipt(&grant.owner))? {
+        // Nobody else has received the item, but its deadline has passed.
+        AckResult::Acknowledged => Loss::Expired,
+        AckResult::Stale { reason } => Loss::Stale { reason: reason.to_string() },
+    })
+}
