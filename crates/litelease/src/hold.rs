@@ -460,6 +460,21 @@ impl LossSignal {
         LossSignal { hold }
     }
 
+    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.lost().reason(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn reason(&self) -> Option<Loss> {
+        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
+    }
+
     /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
     ///
     /// ```

@@ -14,6 +14,7 @@ mod guards;
 mod man;
 mod nesting;
 mod purge;
+mod queue;
 mod release;
 mod renew;
 mod restore_fence;
@@ -25,6 +26,7 @@ mod unguard;
 mod wait;
 mod watch;
 mod who;
+mod work;
 mod write;
 mod writer;
 
@@ -71,6 +73,8 @@ commands! {
     Transfer in transfer,
     Break in break_lease,
     Purge in purge,
+    Queue in queue,
+    Work in work,
     Guard in guard,
     Unguard in unguard,
     Guards in guards,

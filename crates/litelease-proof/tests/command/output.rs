@@ -95,6 +95,22 @@ const COMMANDS: &[(&str, End)] = &[
     ("break held --yes", NotTold),
     ("break held", Code(64)),
     ("purge --older-than 30d", NotTold),
+    ("queue send q x", NotTold),
+    ("queue receive q", NotTold),
+    ("queue receive q --json", NotTold),
+    ("queue receive none", Code(1)),
+    ("queue ack 1-x", NotTold),
+    ("queue list", NotTold),
+    ("queue list q", NotTold),
+    ("queue list q --json", NotTold),
+    ("queue dead q", NotTold),
+    ("queue redrive q", NotTold),
+    ("queue discard q --yes", NotTold),
+    ("queue discard q", Code(64)),
+    ("queue cancel q 1", NotTold),
+    ("queue delete q --yes", NotTold),
+    ("work q --drain -- true", Code(0)),
+    ("work q --drain --json -- true", NotTold),
     ("guard orders held", NotTold),
     ("unguard orders", NotTold),
     ("guards", NotTold),
@@ -125,6 +141,7 @@ fn desk() -> (Desk, Litelease) {
     let free = acquired(db.claim("free", "a", LONG));
     db.release(&free).unwrap();
     db.conn().execute_batch("CREATE TABLE orders (id)").unwrap();
+    db.queue("q").send("x").unwrap();
     (desk, db)
 }
 

@@ -10,6 +10,8 @@ use std::thread;
 use libc::{c_int, pid_t};
 use litelease::{Held, LeaseInfo};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
 
 use super::super::nesting;
 use super::Args;
@@ -43,7 +45,7 @@ impl Prepared {
     /// copy.
     ///
     /// It dies when this thread does, so this must be the main thread.
-    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &mut Sentinel) -> io::Result<Self> {
+    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &Sentinel) -> io::Result<Self> {
         let (lease, lease_writer) = pipe()?;
         let (outcome, outcome_writer) = pipe()?;
         let parent = std::process::id();
@@ -136,7 +138,7 @@ fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
 
 /// Has the kernel kill this process when its parent dies.
 #[cfg(target_os = "linux")]
-fn die_with(parent: u32) -> io::Result<()> {
+pub(crate) fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: no pointers are involved.
     unsafe {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -151,7 +153,7 @@ fn die_with(parent: u32) -> io::Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn die_with(_: u32) -> io::Result<()> {
+pub(crate) fn die_with(_: u32) -> io::Result<()> {
     Ok(())
 }
 
@@ -176,8 +178,26 @@ pub(crate) fn signal(process: pid_t, signal: c_int) {
     unsafe { libc::kill(process, signal) };
 }
 
+/// Sends an event for each signal that asks this process to stop.
+pub(crate) fn forward_signals<E: Send + 'static>(
+    events: Sender<E>,
+    event: impl Fn(c_int) -> E + Send + 'static,
+) -> io::Result<()> {
+    // What is ignored stays so, for us and for the command: nohup asks for that.
+    let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
+    let mut signals = Signals::new(wanted.into_iter().filter(|signal| !is_ignored(*signal)))?;
+    let body = move || {
+        for signal in signals.forever() {
+            if events.send(event(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(body).map(drop)
+}
+
 /// Whether this process was started with a signal ignored.
-pub(crate) fn is_ignored(signal: c_int) -> bool {
+fn is_ignored(signal: c_int) -> bool {
     // SAFETY: the structure is plain data, and only read into.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -224,7 +244,7 @@ pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new().name("reaper".into()).spawn(body).map(drop)
 }
 
-fn change(status: c_int) -> Change {
+pub(crate) fn change(status: c_int) -> Change {
     if libc::WIFSTOPPED(status) {
         Change::Stopped(libc::WSTOPSIG(status))
     } else if libc::WIFSIGNALED(status) {

@@ -1,7 +1,8 @@
 //! `litelease run`: a command under a lease, like flock(1).
 
-mod child;
-mod sentinel;
+pub(super) mod child;
+pub(super) mod killer;
+pub(super) mod sentinel;
 mod session;
 mod terminal;
 
@@ -71,7 +72,7 @@ pub(crate) struct Args {
 
 impl Args {
     fn kill_grace(&self) -> Duration {
-        self.kill_grace.unwrap_or_else(|| (self.ttl / 4).min(Duration::from_secs(5)))
+        self.kill_grace.unwrap_or_else(|| killer::default_grace(self.ttl))
     }
 
     /// What is asked of the hold, besides waiting.
@@ -93,15 +94,20 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     if args.ttl <= Duration::from_millis(100) {
         return Err(HoldError::TtlTooShort(args.ttl).into());
     }
-    let grace = args.kill_grace();
-    if args.ttl / 2 <= grace {
-        let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
-        return Err(Failure::usage(format!(
-            "a ttl of {} leaves no room for a kill grace of {}: give a ttl of more than twice that",
-            told(args.ttl),
-            told(grace),
-        )));
-    }
+    check_grace("ttl", args.ttl, args.kill_grace())?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
     session::run(args, common)
+}
+
+/// Refuses a grace that a lease of this length has no room for. `what` is what its length is called.
+pub(super) fn check_grace(what: &str, length: Duration, grace: Duration) -> Result<()> {
+    if length / 2 > grace {
+        return Ok(());
+    }
+    let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+    Err(Failure::usage(format!(
+        "a {what} of {} leaves no room for a kill grace of {}: give a {what} of more than twice that",
+        told(length),
+        told(grace),
+    )))
 }
