@@ -116,6 +116,8 @@ pub(crate) struct Statements {
     pub(crate) epoch: CachedStatement,
     pub(crate) lock: CachedStatement,
     pub(crate) begin: CachedStatement,
+    /// What a transaction of ours is known by.
+    pub(crate) savepoint: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) limits: CachedStatement,
@@ -167,6 +169,7 @@ impl Statements {
             epoch: CachedStatement::new(EPOCH_RECORD),
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
+            savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             limits: CachedStatement::new(LIMITS_OF),

@@ -167,7 +167,11 @@ impl Store {
         let opened = self.statements.begin.execute(self.connection);
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
-        let opened = opened.and_then(|()| self.at_savepoint("SAVEPOINT", 0));
+        let opened = opened.and_then(|()| {
+            self.with_context("SAVEPOINT litelease_savepoint_0", None, || {
+                self.statements.savepoint.execute(self.connection)
+            })
+        });
         self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
