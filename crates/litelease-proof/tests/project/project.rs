@@ -167,11 +167,8 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         "crates/litelease-store/src/sql",
         &["call.rs", "table.rs"],
     ),
-    (
-        "is loaded by SQLite, and called by Python through ctypes",
-        "crates/litelease-extension/src",
-        &["lib.rs", "routines.rs", "write_lock.rs"],
-    ),
+    ("is loaded by SQLite", "crates/litelease-extension/src", &["lib.rs", "routines.rs"]),
+    ("is called by Python through ctypes", "crates/litelease-extension/src", &["write_lock.rs"]),
     (
         "calls CPython by the addresses of its functions, and is called by it",
         "crates/litelease-extension/src/python",
