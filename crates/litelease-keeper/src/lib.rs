@@ -12,6 +12,7 @@ mod hold;
 mod identity;
 mod keeper;
 mod loss;
+mod notify;
 mod process;
 mod wait;
 #[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
@@ -23,4 +24,5 @@ pub use hold::{Grant, Hold, Window};
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
 pub use keeper::{Keeper, Kept, Rows};
 pub use loss::Loss;
+pub use notify::Notifier;
 pub use wait::{Waiter, nap};

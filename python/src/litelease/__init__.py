@@ -8,8 +8,8 @@
 """
 
 from ._fences import Gate, is_stale
-from ._hold import Held
-from ._leases import Litelease
+from ._hold import Held, HeldSlot
+from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools
 from ._session import load
@@ -38,9 +38,11 @@ from ._types import (
     LiteleaseError,
     Lost,
     NewerFormat,
+    NoFreeSlot,
     NoSuchPool,
     NotBootstrapped,
     NotInTransaction,
+    Reader,
     Reason,
     Rejected,
     Released,
@@ -76,6 +78,7 @@ __all__ = [
     "GuardInfo",
     "GuardMissing",
     "Held",
+    "HeldSlot",
     "HoldTimeout",
     "InvalidCount",
     "InvalidLeaseRow",
@@ -87,10 +90,12 @@ __all__ = [
     "LiteleaseError",
     "Lost",
     "NewerFormat",
+    "NoFreeSlot",
     "NoSuchPool",
     "NotBootstrapped",
     "NotInTransaction",
     "Pools",
+    "Reader",
     "Reason",
     "Rejected",
     "Released",
@@ -111,5 +116,6 @@ __all__ = [
     "is_stale",
     "load",
     "loadable_path",
+    "open",
     "version",
 ]
