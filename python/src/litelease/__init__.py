@@ -55,6 +55,7 @@ from ._types import (
     TokenExhausted,
     TrackerIsLockedError,
     Transferred,
+    TtlTooLong,
     UnexpectedChange,
     WriteLockTimeout,
 )
@@ -110,6 +111,7 @@ __all__ = [
     "Tracker",
     "TrackerIsLockedError",
     "Transferred",
+    "TtlTooLong",
     "UnexpectedChange",
     "WriteLockTimeout",
     "__version__",

@@ -118,6 +118,11 @@ class Slot:
     expires_at_ms: int
     note: str | None = None
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it never expires, because the borrower keeps it."""
+        return self.expires_at_ms == 2**63 - 1
+
 
 @dataclass(frozen=True)
 class Borrowed:
@@ -162,6 +167,10 @@ class LiteleaseError(Exception):
 
 class InvalidTtl(LiteleaseError):
     """The ttl is zero or negative. Nothing was written."""
+
+
+class TtlTooLong(LiteleaseError):
+    """A read would be granted for more than an hour, for which a writer would have to wait. Nothing was written."""
 
 
 class TimeOverflow(LiteleaseError):
