@@ -228,6 +228,17 @@ impl HostedPlayer {
                 let rows = ask("token", &values![name])?;
                 Ok(play::number(rows.first().map(|row| integer(&row[0]))))
             }
+            Action::Read { name, reader, ttl_ms } => {
+                let rows = ask("read", &values![name, reader, ttl_ms, now_ms])?;
+                Ok(play::version(rows.first().map(|row| integer(&row[0]))))
+            }
+            Action::Unread { name, reader } => {
+                Ok(play::unread(integer(&ask("unread", &values![name, reader])?[0][0]) == 1))
+            }
+            Action::Drained { name, token } => {
+                let rows = ask("drained", &values![name, token, now_ms])?;
+                Ok(play::drained(integer(&rows[0][0]) == 1))
+            }
             action => self.perform_on_pools(now_ms, action),
         }
     }

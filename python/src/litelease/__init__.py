@@ -8,8 +8,8 @@
 """
 
 from ._fences import Gate, is_stale
-from ._hold import Held
-from ._leases import Litelease
+from ._hold import Held, HeldSlot
+from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools
 from ._session import load
@@ -38,9 +38,11 @@ from ._types import (
     LiteleaseError,
     Lost,
     NewerFormat,
+    NoFreeSlot,
     NoSuchPool,
     NotBootstrapped,
     NotInTransaction,
+    Reader,
     Reason,
     Rejected,
     Released,
@@ -53,6 +55,7 @@ from ._types import (
     TokenExhausted,
     TrackerIsLockedError,
     Transferred,
+    TtlTooLong,
     UnexpectedChange,
     WriteLockTimeout,
 )
@@ -76,6 +79,7 @@ __all__ = [
     "GuardInfo",
     "GuardMissing",
     "Held",
+    "HeldSlot",
     "HoldTimeout",
     "InvalidCount",
     "InvalidLeaseRow",
@@ -87,10 +91,12 @@ __all__ = [
     "LiteleaseError",
     "Lost",
     "NewerFormat",
+    "NoFreeSlot",
     "NoSuchPool",
     "NotBootstrapped",
     "NotInTransaction",
     "Pools",
+    "Reader",
     "Reason",
     "Rejected",
     "Released",
@@ -105,11 +111,13 @@ __all__ = [
     "Tracker",
     "TrackerIsLockedError",
     "Transferred",
+    "TtlTooLong",
     "UnexpectedChange",
     "WriteLockTimeout",
     "__version__",
     "is_stale",
     "load",
     "loadable_path",
+    "open",
     "version",
 ]
