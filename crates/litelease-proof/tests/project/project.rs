@@ -354,6 +354,8 @@ fn dependencies_point_inward() {
                 "uuid",
             ],
         ),
+        ("litelease-engine", &["litelease-core"]),
+        ("litelease-cluster", &["litelease-core", "litelease-engine", "litelease-keeper"]),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));
@@ -361,6 +363,32 @@ fn dependencies_point_inward() {
             tree.lines().skip(1).filter_map(|line| line.split(' ').next()).collect();
         assert_eq!(known, may_know, "{krate}");
     }
+}
+
+/// What several machines need stays out of the crate for one file: it is built from these crates and no others.
+#[test]
+fn the_embedded_crate_gets_no_larger() {
+    let arguments = ["tree", "-p", "litelease", "-e", "normal", "--prefix", "none", "--no-dedupe"];
+    let tree = run(cargo().args(arguments));
+    let mut known: Vec<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    known.sort();
+    known.dedup();
+    let all = [
+        "bitflags",
+        "fallible-iterator",
+        "fallible-streaming-iterator",
+        "libc",
+        "libsqlite3-sys",
+        "litelease",
+        "litelease-core",
+        "litelease-filelock",
+        "litelease-files",
+        "litelease-keeper",
+        "litelease-store",
+        "rusqlite",
+        "smallvec",
+    ];
+    assert_eq!(known, all);
 }
 
 /// SQLite hands an extension a table of functions. A name in the wrong position would call another function.
