@@ -199,7 +199,11 @@ impl Cluster {
     ) -> Result<bool> {
         let changed: Vec<(&LoadedRow, StoredRow)> =
             all.rows.iter().filter_map(|seen| Some((seen, form(seen)?))).collect();
-        for some in changed.chunks(self.shared.engine.most_rows().max(1)) {
+        let is_new = |(seen, row): &(&LoadedRow, StoredRow)| {
+            seen.row.as_ref().is_none_or(|seen| seen.token != row.token)
+        };
+        let most = self.shared.engine.most_rows(changed.iter().any(is_new)).max(1);
+        for some in changed.chunks(most) {
             let rows = some.iter().map(|(seen, _)| (*seen).clone()).collect();
             let seen = Loaded { rows, ..all.clone() };
             let rows = some.iter().map(|(seen, row)| (seen.name.clone(), row.clone())).collect();

@@ -198,7 +198,7 @@ impl Engine for MemoryEngine {
         }))
     }
 
-    fn most_rows(&self) -> usize {
+    fn most_rows(&self, _: bool) -> usize {
         127
     }
 

@@ -34,6 +34,9 @@ fn engine(place: Place) -> Result<Arc<dyn Engine>> {
         Err(Error::InvalidUrl(format!("this program was built without {name}: enable its feature")))
     };
     match place {
+        #[cfg(feature = "etcd")]
+        Place::Etcd(url) => Ok(Arc::new(litelease_etcd::EtcdEngine::open(&url)?)),
+        #[cfg(not(feature = "etcd"))]
         Place::Etcd(_) => missing("etcd"),
         Place::Postgres(_) => missing("postgres"),
         _ => missing("this engine"),

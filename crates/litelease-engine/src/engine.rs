@@ -45,8 +45,8 @@ pub trait Engine: Send + Sync {
     /// the newest token of `name`.
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
 
-    /// Returns how many rows one [`Change`] may have.
-    fn most_rows(&self) -> usize;
+    /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
+    fn most_rows(&self, new_tokens: bool) -> usize;
 
     /// Returns facts for people who look after it, each with what to do if something is wrong.
     fn facts(&self) -> Result<EngineFacts>;

@@ -841,7 +841,7 @@ impl Engine for Tape {
         other()
     }
 
-    fn most_rows(&self) -> usize {
+    fn most_rows(&self, _: bool) -> usize {
         127
     }
 

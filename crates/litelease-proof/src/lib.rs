@@ -3,10 +3,12 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod believers;
 pub mod cluster_player;
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod etcd;
 pub mod http_player;
 pub mod interleave;
 pub mod model;

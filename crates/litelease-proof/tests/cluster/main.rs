@@ -1,5 +1,6 @@
 //! Leases on engines that several machines share.
 
+mod etcd;
 mod interleavings;
 mod shared_scenarios;
 mod verbs;

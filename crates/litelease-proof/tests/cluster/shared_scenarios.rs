@@ -1,9 +1,11 @@
 //! Every scenario file about leases, played on the engines that several machines share.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use litelease_cluster::{Cluster, MemoryEngine};
 use litelease_proof::cluster_player::{ClusterPlayer, ONLY_SQLITE};
+use litelease_proof::etcd::{Etcd, is_installed};
 use litelease_proof::play::{Tally, play};
 use litelease_proof::rig::tell;
 use litelease_proof::scenario;
@@ -34,5 +36,19 @@ fn the_engine_in_memory_plays_all_scenarios() {
     check("memory", || {
         let engine = MemoryEngine::new();
         move || Cluster::on(engine.clone())
+    });
+}
+
+#[test]
+fn etcd_plays_all_scenarios() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let prefixes = Cell::new(0);
+    check("etcd", || {
+        prefixes.set(prefixes.get() + 1);
+        let url = etcd.url(&format!("scenario{}", prefixes.get()));
+        move || Cluster::open(&url).unwrap()
     });
 }

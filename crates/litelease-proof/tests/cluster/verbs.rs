@@ -256,7 +256,7 @@ impl Engine for Slow {
         self.call()?.commit_rows(name, token, rows)
     }
 
-    fn most_rows(&self) -> usize {
+    fn most_rows(&self, _: bool) -> usize {
         127
     }
 

@@ -210,7 +210,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "tests: a file system for SQLite, forks, signals and terminals",
         "crates/litelease-proof/src",
-        &["bin/worker.rs", "command.rs", "rig.rs", "terminal.rs", "vfs.rs"],
+        &["bin/worker.rs", "command.rs", "etcd.rs", "rig.rs", "terminal.rs", "vfs.rs"],
     ),
 ];
 
@@ -355,7 +355,25 @@ fn dependencies_point_inward() {
             ],
         ),
         ("litelease-engine", &["litelease-core"]),
-        ("litelease-cluster", &["litelease-core", "litelease-engine", "litelease-keeper"]),
+        (
+            "litelease-cluster",
+            &["litelease-core", "litelease-engine", "litelease-etcd", "litelease-keeper"],
+        ),
+        (
+            "litelease-etcd",
+            &[
+                "http",
+                "httpdate",
+                "litelease-core",
+                "litelease-engine",
+                "prost",
+                "serde_json",
+                "tokio",
+                "tokio-stream",
+                "tonic",
+                "tonic-prost",
+            ],
+        ),
     ] {
         let arguments = ["tree", "-p", krate, "-e", "normal", "--depth", "1", "--prefix", "none"];
         let tree = run(cargo().args(arguments));
