@@ -88,10 +88,10 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
-torture-cluster: ## leases on three etcd members that are killed and stopped, for MINUTES=10, and ten million interleavings
-	@scripts/setup cc etcd openssl
+torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and ten million interleavings
+	@scripts/setup cc etcd initdb openssl
 	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
-	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped histor
+	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped crashes_and_freezes histor
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd

@@ -136,6 +136,19 @@ impl Cluster {
         Cluster { shared: Arc::clone(&self.shared), when: Some(now_ms) }
     }
 
+    /// Makes what the engine needs before the first row, such as tables, and checks it strictly if it is
+    /// there. Call it at every start. etcd needs nothing.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.bootstrap()?;
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn bootstrap(&self) -> Result<()> {
+        self.shared.engine.bootstrap()
+    }
+
     /// Returns facts about the engine, and what should be changed there.
     ///
     /// ```

@@ -4,17 +4,23 @@ use std::time::Duration;
 
 use litelease_engine::{Error, Result};
 
+use crate::cluster::Cluster;
+
 /// The longest name and the longest owner text, in bytes: what every engine can store.
 const MAX_BYTES: usize = 1024;
 
-/// Checks a name.
-pub(crate) fn check_name(name: &str) -> Result<()> {
-    check("name", name)
-}
+impl Cluster {
+    /// Checks a name.
+    pub(crate) fn check_name(&self, name: &str) -> Result<()> {
+        check("name", name)?;
+        self.shared.engine.check_text("name", name)
+    }
 
-/// Checks an owner text.
-pub(crate) fn check_owner(owner: &str) -> Result<()> {
-    check("owner", owner)
+    /// Checks an owner text.
+    pub(crate) fn check_owner(&self, owner: &str) -> Result<()> {
+        check("owner", owner)?;
+        self.shared.engine.check_text("owner", owner)
+    }
 }
 
 fn check(what: &'static str, text: &str) -> Result<()> {

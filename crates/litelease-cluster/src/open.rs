@@ -38,6 +38,9 @@ fn engine(place: Place) -> Result<Arc<dyn Engine>> {
         Place::Etcd(url) => Ok(Arc::new(litelease_etcd::EtcdEngine::open(&url)?)),
         #[cfg(not(feature = "etcd"))]
         Place::Etcd(_) => missing("etcd"),
+        #[cfg(feature = "postgres")]
+        Place::Postgres(url) => Ok(Arc::new(litelease_postgres::PostgresEngine::open(&url)?)),
+        #[cfg(not(feature = "postgres"))]
         Place::Postgres(_) => missing("postgres"),
         _ => missing("this engine"),
     }

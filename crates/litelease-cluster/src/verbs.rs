@@ -7,7 +7,7 @@ use litelease_engine::{Error, Result};
 
 use crate::change::{Ask, Decision, Kind};
 use crate::cluster::Cluster;
-use crate::limits::{check_name, check_owner, in_ms};
+use crate::limits::in_ms;
 use crate::row::LeaseRow;
 use crate::{BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, TransferResult};
 
@@ -210,7 +210,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
-        check_name(name)?;
+        self.check_name(name)?;
         let decide = |row: rule::Row<'_>, now_ms, floor| {
             let step = rule::break_lease(row, now_ms, floor)?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
@@ -285,7 +285,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
-        check_name(name)?;
+        self.check_name(name)?;
         let decide = |row: rule::Row<'_>, _, file_floor| {
             Ok(Decision::of(rule::raise_name(row, floor, file_floor)?, |answer| answer))
         };
@@ -303,8 +303,8 @@ impl Cluster {
         ttl: Duration,
         decide: &Grants<'_>,
     ) -> Result<(ClaimResult, Duration)> {
-        check_name(name)?;
-        check_owner(owner)?;
+        self.check_name(name)?;
+        self.check_owner(owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide =
             |row: rule::Row<'_>, now_ms, floor| decide(row, Term::new(ttl_ms, now_ms)?, floor);
@@ -318,8 +318,8 @@ impl Cluster {
         who: Claimant<'_>,
         ttl: Duration,
     ) -> Result<(RenewResult, Duration)> {
-        check_name(name)?;
-        check_owner(who.owner)?;
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide = |row: rule::Row<'_>, now_ms, _| {
             let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?);
@@ -330,8 +330,8 @@ impl Cluster {
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
-        check_name(name)?;
-        check_owner(who.owner)?;
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
         let decide = |row: rule::Row<'_>, now_ms, _| {
             let step = rule::release(row, who, now_ms);
             Ok(Decision::of(step, |answer| answer.into_owned()))
@@ -347,9 +347,9 @@ impl Cluster {
         new_owner: &str,
         ttl: Duration,
     ) -> Result<TransferResult> {
-        check_name(name)?;
-        check_owner(who.owner)?;
-        check_owner(new_owner)?;
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
+        self.check_owner(new_owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide = |row: rule::Row<'_>, now_ms, floor| {
             let step = rule::transfer(row, who, new_owner, Term::new(ttl_ms, now_ms)?, floor)?;
@@ -361,7 +361,7 @@ impl Cluster {
 
     /// Loads one row and shows it as the rule sees it, with the time.
     fn look<A>(&self, name: &str, see: impl FnOnce(Option<&LeaseRow>, i64) -> A) -> Result<A> {
-        check_name(name)?;
+        self.check_name(name)?;
         let mut patience = self.patience();
         let loaded = loop {
             let loaded = self.load(&[name], &mut patience)?;

@@ -50,6 +50,17 @@ pub trait Engine: Send + Sync {
 
     /// Returns facts for people who look after it, each with what to do if something is wrong.
     fn facts(&self) -> Result<EngineFacts>;
+
+    /// Makes what the engine needs before the first row, and checks it strictly if it is there.
+    fn bootstrap(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks whether the engine can store a name or an owner text.
+    fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        let _ = (what, text);
+        Ok(())
+    }
 }
 
 /// What was read at one instant.

@@ -50,6 +50,8 @@ pub enum Error {
         /// The floor or token that is there.
         present: i64,
     },
+    /// The engine has no tables for leases yet: call `bootstrap`.
+    NotBootstrapped,
     /// No member answered in time. Nothing was stored.
     Unreachable(String),
     /// A change was sent and its answer was lost, so it may or may not be stored. It is not a grant.
@@ -104,6 +106,7 @@ impl Error {
             Error::TimeOverflow { .. } => "TimeOverflow",
             Error::TokenExhausted => "TokenExhausted",
             Error::FloorTooLow { .. } => "FloorTooLow",
+            Error::NotBootstrapped => "NotBootstrapped",
             Error::Unreachable(_) => "Unreachable",
             Error::CommitUnknown(_) => "CommitUnknown",
             Error::Forgotten { .. } => "Forgotten",
@@ -146,6 +149,9 @@ impl fmt::Display for Error {
             Error::TokenExhausted => write!(f, "{}", Refusal::TokenExhausted),
             Error::FloorTooLow { floor, present } => {
                 write!(f, "the floor is {present} already, so it cannot be {floor}")
+            }
+            Error::NotBootstrapped => {
+                f.write_str("the engine has no tables for leases yet: call bootstrap()")
             }
             Error::Unreachable(reason) => {
                 write!(f, "no answer in time, and nothing was stored: {reason}")

@@ -59,6 +59,10 @@ impl Player for ClusterPlayer {
             return Played::Skipped("a Duration cannot be negative");
         }
         let cluster = self.clients[&self.current].at(now_ms);
+        let is_refused = |text: &str| cluster.engine().check_text("name", text).is_err();
+        if action.texts().iter().any(|text| is_refused(text)) {
+            return Played::Skipped("the engine cannot store this name");
+        }
         match perform(&cluster, action) {
             Ok(Some(answer)) => Played::Answer(answer),
             // What follows may depend on it.

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -46,6 +47,18 @@ impl Etcd {
     /// Starts a cluster, and waits until it answers.
     pub fn start(members: usize) -> Self {
         Etcd::start_with(members, &[])
+    }
+
+    /// Returns a cluster of one member that tests use together, each below prefixes of its own. It ends with its last
+    /// user.
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().expect("no panic");
+        shared.upgrade().unwrap_or_else(|| {
+            let etcd = Arc::new(Etcd::start(1));
+            *shared = Arc::downgrade(&etcd);
+            etcd
+        })
     }
 
     /// Starts a cluster with more arguments for each member.

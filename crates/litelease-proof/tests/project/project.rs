@@ -210,7 +210,15 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "tests: a file system for SQLite, forks, signals and terminals",
         "crates/litelease-proof/src",
-        &["bin/worker.rs", "command.rs", "etcd.rs", "rig.rs", "terminal.rs", "vfs.rs"],
+        &[
+            "bin/worker.rs",
+            "command.rs",
+            "etcd.rs",
+            "postgres.rs",
+            "rig.rs",
+            "terminal.rs",
+            "vfs.rs",
+        ],
     ),
 ];
 
@@ -357,7 +365,25 @@ fn dependencies_point_inward() {
         ("litelease-engine", &["litelease-core"]),
         (
             "litelease-cluster",
-            &["litelease-core", "litelease-engine", "litelease-etcd", "litelease-keeper"],
+            &[
+                "litelease-core",
+                "litelease-engine",
+                "litelease-etcd",
+                "litelease-keeper",
+                "litelease-postgres",
+            ],
+        ),
+        (
+            "litelease-postgres",
+            &[
+                "litelease-core",
+                "litelease-engine",
+                "rustls",
+                "rustls-native-certs",
+                "tokio",
+                "tokio-postgres",
+                "tokio-rustls",
+            ],
         ),
         (
             "litelease-etcd",
