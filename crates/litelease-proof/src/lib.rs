@@ -49,4 +49,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
+
+    #[doc = include_str!("../../../docs/cluster.md")]
+    struct Cluster;
 }

@@ -340,6 +340,11 @@ fn standbys_are_passed_over_and_bad_input_is_refused() {
         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA litelease TO reader",
     );
     acquired(open(&reader).claim("y", "a", LONG));
+    // What tells a failover and confirms a commit is allowed to everybody.
+    server.sql(
+        "SET ROLE reader; SELECT pg_logical_emit_message(true, 'x', ''), system_identifier,
+        pg_walfile_name(pg_current_wal_lsn()) FROM pg_control_system()",
+    );
     let strict = format!("{reader}&sslmode=require");
     let error = open(&strict).claim("z", "a", LONG).unwrap_err();
     assert!(matches!(&error, Error::Refused(text) if text.contains("sslmode")), "{error}");
