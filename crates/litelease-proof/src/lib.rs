@@ -3,15 +3,20 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod believers;
+pub mod cluster_player;
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod etcd;
 pub mod handoff_model;
 pub mod hosted_player;
 pub mod http_player;
+pub mod interleave;
 pub mod model;
 pub mod mutant;
 pub mod play;
+pub mod postgres;
 pub mod power_cut;
 pub mod queue;
 pub mod queue_cut;
@@ -67,4 +72,6 @@ mod documents {
 
     #[doc = include_str!("../../../docs/handoff.md")]
     struct Handoff;
+    #[doc = include_str!("../../../docs/cluster.md")]
+    struct Cluster;
 }

@@ -340,6 +340,19 @@ impl Action {
         }
     }
 
+    /// The names and owners that the step is about.
+    pub fn texts(&self) -> Vec<&str> {
+        use Action::*;
+        let mut texts: Vec<&str> = self.name().into_iter().collect();
+        match self {
+            Claim { owner, .. } | Renew { owner, .. } | Release { owner, .. } => texts.push(owner),
+            ClaimFromDead { owner, dead, .. } => texts.extend([owner.as_str(), dead]),
+            Transfer { owner, new_owner, .. } => texts.extend([owner.as_str(), new_owner]),
+            _ => {}
+        }
+        texts
+    }
+
     /// The ttl that the step asks for, if it asks for one.
     pub fn ttl_ms(&self) -> Option<i64> {
         use Action::*;
