@@ -14,7 +14,9 @@ CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "
 
 
 # Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(r"^(at +\d+ +)?(send) ", re.MULTILINE)
+NOT_HERE = re.compile(
+    r"^(at +\d+ +)?(send|limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE
+)
 
 
 @dataclass

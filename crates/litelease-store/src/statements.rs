@@ -8,9 +8,11 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
+use crate::request::REQUEST_OF;
 use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
@@ -114,8 +116,13 @@ pub(crate) struct Statements {
     pub(crate) epoch: CachedStatement,
     pub(crate) lock: CachedStatement,
     pub(crate) begin: CachedStatement,
+    /// What a transaction of ours is known by.
+    pub(crate) savepoint: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
+    pub(crate) limits: CachedStatement,
+    pub(crate) progress: CachedStatement,
+    pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) served: ServedStatements,
     pub(crate) queues: QueueStatements,
@@ -162,8 +169,12 @@ impl Statements {
             epoch: CachedStatement::new(EPOCH_RECORD),
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
+            savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
+            limits: CachedStatement::new(LIMITS_OF),
+            progress: CachedStatement::new(PROGRESS),
+            request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
             served: ServedStatements::new(),
             queues: QueueStatements::new(),

@@ -8,6 +8,7 @@ use litelease_core::{
     Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult,
 };
 
+use crate::schema::{RESOURCES, is_there};
 use crate::statements::execute_once;
 use crate::{BootRecord, BorrowOptions, Error, Guard, OwnedValue, Store, Value, When};
 
@@ -333,7 +334,12 @@ fn begin(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     store.settle_debts()?;
     // Not the text of our own transactions: the caller may change the schema in this one.
     let begin = || execute_once(store.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
-    store.open_recorded(begin)?;
+    let has_recorded = store.epoch_state.has_recorded.get();
+    // Most files of other writers have no leases, and are not looked at any closer.
+    match has_recorded || is_there(store.connection, &RESOURCES).unwrap_or(true) {
+        true => store.open_recorded(begin)?,
+        false => begin()?,
+    }
     Ok(vec![])
 }
 
@@ -537,6 +543,10 @@ fn rejected(
         Reason::UnknownToken => "UNKNOWN_TOKEN",
         Reason::Released => "RELEASED",
         Reason::Expired => "EXPIRED",
+        Reason::NoProgress => "NO_PROGRESS",
+        Reason::TimeIsUp => "TIME_IS_UP",
+        Reason::Requested => "REQUESTED",
+        Reason::NotRequested => "NOT_REQUESTED",
     };
     let newest = match (reason, &current) {
         (Reason::NeverClaimed, _) => None,
