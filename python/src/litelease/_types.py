@@ -34,32 +34,43 @@ class Reason(enum.Enum):
     NOT_REQUESTED = "not requested"
 
 
-@dataclass(frozen=True)
-class Acquired:
-    """The name is the caller's until the lease expires."""
+class _Yes:
+    """An answer that is true. Type checkers know it."""
 
-    lease: LeaseInfo
+    def __bool__(self) -> Literal[True]:
+        return True
 
 
-@dataclass(frozen=True)
-class Busy:
-    """The name has a live owner. It may even be the same owner text. It is falsy."""
-
-    current: LeaseInfo
+class _No:
+    """An answer that is falsy."""
 
     def __bool__(self) -> Literal[False]:
         return False
 
 
 @dataclass(frozen=True)
-class Renewed:
+class Acquired(_Yes):
+    """The name is the caller's until the lease expires."""
+
+    lease: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Busy(_No):
+    """The name has a live owner. It may even be the same owner text. It is falsy."""
+
+    current: LeaseInfo
+
+
+@dataclass(frozen=True)
+class Renewed(_Yes):
     """The same grant, with its new expiry."""
 
     lease: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(_Yes):
     """The name is free; the next grant gets a larger token."""
 
     name: str
@@ -67,14 +78,14 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Transferred:
+class Transferred(_Yes):
     """The new owner's grant; the old owner's token is superseded."""
 
     lease: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(_Yes):
     """The name is free, and the broken holder's token is superseded."""
 
     owner: str
@@ -82,15 +93,12 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class Rejected(_No):
     """Nothing was changed; it is falsy. ``newest`` is the newest token of the name, if it was ever claimed."""
 
     reason: Reason
     current: LeaseInfo | None
     newest: int | None
-
-    def __bool__(self) -> Literal[False]:
-        return False
 
 
 @dataclass(frozen=True)
@@ -146,23 +154,20 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Stored:
+class Stored(_Yes):
     """The checkpoint or the value is stored."""
 
 
 @dataclass(frozen=True)
-class Admitted:
+class Admitted(_Yes):
     """No larger token was admitted before."""
 
 
 @dataclass(frozen=True)
-class Stale:
+class Stale(_No):
     """Nothing was changed: a newer token exists. It is falsy. ``newest`` is that one, or None or 0 if there is none."""
 
     newest: int | None
-
-    def __bool__(self) -> Literal[False]:
-        return False
 
 
 class LiteleaseError(Exception):
