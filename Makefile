@@ -78,17 +78,17 @@ dist: dist-ext ## a .deb, a tarball with a static program and the extension in d
 dist-ext: build-ext ## put it into dist/, named after the platform, with its checksum
 	@scripts/dist-ext
 
-python-wheel: ## build the wheel of the Python package into dist/
+python-wheel: ## build the wheel of the Python package into dist/, and try it where there is no Rust
 	@scripts/setup cc
 	@scripts/setup-python
-	target/python/system/bin/python -m pip wheel -q --no-build-isolation --no-deps -w dist ./python
+	@scripts/python-wheel
 
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace
 	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
-torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and ten million interleavings
+torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and millions of interleavings
 	@scripts/setup cc etcd initdb openssl
 	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
 	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped crashes_and_freezes histor

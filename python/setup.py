@@ -4,6 +4,8 @@ The library is the SQLite extension, which contains no SQLite and no Python: one
 a platform.
 """
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,8 +33,34 @@ def library() -> Path:
     return ROOT / "target" / "release" / NAMES.get(sys.platform, "liblitelease_ext.so")
 
 
+# The libraries that every Linux of a manylinux tag has.
+EVERYWHERE = {"libc.so.6", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+
+
+def manylinux(platform: str, built: Path) -> str:
+    """The tag of every Linux that has the glibc symbols which the library needs, as auditwheel finds it. Where that cannot
+    be told, as on musl, the wheel is for this platform only."""
+    if not platform.startswith("linux_") or shutil.which("readelf") is None:
+        return platform
+    told = subprocess.run(
+        ["readelf", "-W", "-d", "-V", str(built)],
+        env={**os.environ, "LC_ALL": "C"},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    needed = re.findall(r"Shared library: \[(.*?)\]", told)
+    versions = [(int(major), int(minor)) for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", told)]
+    if not versions or not all(name in EVERYWHERE or name.startswith("ld-linux") for name in needed):
+        return platform
+    major, minor = max(versions)
+    return f"manylinux_{major}_{minor}_{platform[len('linux_'):]}"
+
+
 class BuildWithLibrary(build_py):
     def run(self) -> None:
+        # What an earlier build has left there would be packed, too.
+        shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
         built = library()
         places = [Path(self.build_lib)] if not self.editable_mode else [CONTEXT / "src"]
@@ -50,7 +78,7 @@ class PlatformWheel(bdist_wheel):
         self.root_is_pure = False
 
     def get_tag(self) -> "tuple[str, str, str]":
-        return "py3", "none", super().get_tag()[2]
+        return "py3", "none", manylinux(super().get_tag()[2], library())
 
 
 class WithLibrary(Distribution):

@@ -215,7 +215,8 @@ impl ServerFolder {
         let home = tempfile::tempdir_in(self.folder.path())?.keep();
         let program = std::env::current_exe()?.with_file_name("litelease");
         let mut command = Command::new(program);
-        command.env("LD_PRELOAD", &self.shim).args(["serve", "--listen", "127.0.0.1:0", "--db"]);
+        command.env("LD_PRELOAD", &self.shim).env("XDG_STATE_HOME", &home);
+        command.args(["serve", "--open-metrics", "--listen", "127.0.0.1:0", "--db"]);
         command.arg(home.join("pools.sqlite3")).args(flags);
         // The log goes to a file, as in production.
         command.stderr(File::create(home.join("log"))?);

@@ -9,9 +9,6 @@ import pytest
 
 from litelease import InvalidCount, InvalidText, Litelease, NoSuchPool, NotBootstrapped, Pools
 
-CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
-loads = pytest.mark.skipif(not CAN_LOAD, reason="this Python cannot load extensions")
-
 
 def connect(path: object = ":memory:") -> sqlite3.Connection:
     conn = sqlite3.connect(str(path), isolation_level=None)
@@ -19,13 +16,6 @@ def connect(path: object = ":memory:") -> sqlite3.Connection:
     return conn
 
 
-@pytest.mark.skipif(CAN_LOAD, reason="this Python can load extensions")
-def test_a_python_that_cannot_load_extensions_says_so() -> None:
-    with pytest.raises(sqlite3.NotSupportedError, match="pools need the extension"):
-        Pools(connect())
-
-
-@loads
 def test_slots_are_lent_out_and_returned() -> None:
     pools = Pools(connect())
     pools.register("gpu", 2)
@@ -40,7 +30,6 @@ def test_slots_are_lent_out_and_returned() -> None:
     assert pools.delete("gpu") is True
 
 
-@loads
 def test_errors_are_named() -> None:
     pools = Pools(connect())
     with pytest.raises(NoSuchPool):
@@ -54,7 +43,6 @@ def test_errors_are_named() -> None:
         Pools(sqlite3.connect(":memory:")).register("gpu", 1)
 
 
-@loads
 def test_a_row_factory_of_the_callers_does_no_harm() -> None:
     conn = connect()
     conn.row_factory = sqlite3.Row
@@ -64,7 +52,6 @@ def test_a_row_factory_of_the_callers_does_no_harm() -> None:
     assert conn.row_factory is sqlite3.Row
 
 
-@loads
 def test_a_restored_file_is_fenced_with_its_pools(tmp_path: Path) -> None:
     conn = connect(tmp_path / "app.sqlite3")
     pools = Pools(conn)

@@ -25,12 +25,18 @@ pub(crate) fn path(common: &Common) -> Result<PathBuf> {
 
 /// Returns the user's own file, in the folder for state that outlives a program.
 pub(crate) fn own_path() -> Result<PathBuf> {
+    let folder = state_folder()
+        .ok_or_else(|| Failure::usage("there is no $HOME: say with --db where the leases are"))?;
+    Ok(folder.join("leases.sqlite3"))
+}
+
+/// Returns the user's folder for state of ours, if it is known where that is.
+pub(crate) fn state_folder() -> Option<PathBuf> {
     let absolute =
         |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
-        .ok_or_else(|| Failure::usage("there is no $HOME: say with --db where the leases are"))?;
-    Ok(state.join("litelease/leases.sqlite3"))
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))?;
+    Some(state.join("litelease"))
 }
 
 /// SQLite takes a file that is shorter than its smallest page for an empty one, and overwrites it.

@@ -158,6 +158,37 @@ pub enum CheckpointResult {
     },
 }
 
+/// The answer to a verb that stores something with a live grant, such as a value.
+///
+/// ```
+/// # use litelease_core::{GrantResult, Reason};
+/// let late = GrantResult::Stale { reason: Reason::Superseded { by: 8 } };
+/// assert!(!late.is_done());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the token may be stale"]
+pub enum GrantResult {
+    /// It is stored.
+    Done,
+    /// Nothing was stored: the token is not the newest one of the name, or its lease has ended.
+    Stale {
+        /// Why not.
+        reason: Reason,
+    },
+}
+
+impl GrantResult {
+    /// Checks whether it was stored.
+    ///
+    /// ```
+    /// # use litelease_core::GrantResult;
+    /// assert!(GrantResult::Done.is_done());
+    /// ```
+    pub fn is_done(self) -> bool {
+        self == GrantResult::Done
+    }
+}
+
 /// The answer of a gate.
 ///
 /// ```
@@ -220,6 +251,14 @@ pub enum Reason {
     Released,
     /// The grant ran out.
     Expired,
+    /// The grant is limited, and its holder has made no progress within that time.
+    NoProgress,
+    /// The grant is limited, and its end has come.
+    TimeIsUp,
+    /// Somebody has asked for the lease, and the time to give it up is over.
+    Requested,
+    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    NotRequested,
 }
 
 impl fmt::Display for Reason {
@@ -231,6 +270,10 @@ impl fmt::Display for Reason {
             Reason::UnknownToken => f.write_str("unknown token"),
             Reason::Released => f.write_str("released"),
             Reason::Expired => f.write_str("expired"),
+            Reason::NoProgress => f.write_str("no progress"),
+            Reason::TimeIsUp => f.write_str("time is up"),
+            Reason::Requested => f.write_str("requested"),
+            Reason::NotRequested => f.write_str("not requested"),
         }
     }
 }

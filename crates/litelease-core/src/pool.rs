@@ -10,6 +10,9 @@ pub const MAX_COUNT: i64 = 1_000_000;
 /// The most bytes that a note or a key may have.
 pub const MAX_TEXT: usize = 200;
 
+/// The expiry of a slot that is kept: no borrow and no renewal can reach it.
+pub const KEPT: i64 = i64::MAX;
+
 /// A slot that is lent out.
 ///
 /// ```
@@ -24,7 +27,8 @@ pub struct SlotInfo {
     pub position: i64,
     /// The fencing token: larger than that of every earlier grant of every slot in the file.
     pub token: i64,
-    /// The first millisecond (Unix time) at which the slot is free again.
+    /// The first millisecond (Unix time) at which the slot is free again. [`KEPT`] if it is kept until it is
+    /// returned.
     pub expires_at_ms: i64,
 }
 
@@ -63,7 +67,18 @@ pub struct PoolSnapshot {
 impl SlotInfo {
     /// Checks whether the slot is still the borrower's at `now_ms`.
     pub fn is_live(&self, now_ms: i64) -> bool {
-        self.expires_at_ms > now_ms
+        self.expires_at_ms > now_ms || self.is_kept()
+    }
+
+    /// Checks whether the slot is kept: the borrower has it until it is returned.
+    ///
+    /// ```
+    /// # use litelease_core::{KEPT, SlotInfo};
+    /// let slot = SlotInfo { position: 0, token: 7, expires_at_ms: KEPT };
+    /// assert!(slot.is_kept() && slot.is_live(i64::MAX));
+    /// ```
+    pub fn is_kept(&self) -> bool {
+        self.expires_at_ms == KEPT
     }
 }
 
@@ -115,4 +130,34 @@ pub fn borrow_slot(
 pub fn renew_slot(slot: SlotInfo, term: Term) -> Option<SlotInfo> {
     let expires_at_ms = slot.expires_at_ms.max(term.until_ms());
     slot.is_live(term.now_ms()).then_some(SlotInfo { expires_at_ms, ..slot })
+}
+
+/// Returns the term of a borrow or renewal of a slot. It refuses one that would end at [`KEPT`], which is no time
+/// but a mark.
+///
+/// ```
+/// # use litelease_core::{Refusal, slot_term};
+/// assert!(slot_term(50, 100).is_ok());
+/// assert!(matches!(slot_term(i64::MAX - 100, 100), Err(Refusal::TimeOverflow { .. })));
+/// ```
+pub fn slot_term(ttl_ms: i64, now_ms: i64) -> Result<Term, Refusal> {
+    match Term::new(ttl_ms, now_ms)? {
+        term if term.until_ms() == KEPT => Err(Refusal::TimeOverflow { now_ms, ttl_ms }),
+        term => Ok(term),
+    }
+}
+
+/// Keeps a live lease on a slot until it is returned, under the same token. It never revives one; keeping twice
+/// is a yes.
+///
+/// ```
+/// # use litelease_core::{KEPT, SlotInfo, keep_slot};
+/// let slot = SlotInfo { position: 0, token: 7, expires_at_ms: 150 };
+/// let kept = SlotInfo { expires_at_ms: KEPT, ..slot };
+/// assert_eq!(keep_slot(slot, 149), Some(kept));
+/// assert_eq!(keep_slot(slot, 150), None, "not revived");
+/// assert_eq!(keep_slot(kept, 150), Some(kept));
+/// ```
+pub fn keep_slot(slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
+    slot.is_live(now_ms).then_some(SlotInfo { expires_at_ms: KEPT, ..slot })
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{LeaseInfo, Reason};
+use crate::{GrantResult, LeaseInfo, Reason};
 
 /// The stored row of one name: nothing yet, or a state.
 ///
@@ -125,6 +125,11 @@ pub enum Refusal {
         /// What was given.
         ttl_ms: i64,
     },
+    /// The delay is negative.
+    InvalidDelay {
+        /// What was given.
+        delay_ms: i64,
+    },
     /// `now_ms + ttl_ms` is more than 64 bits can hold.
     TimeOverflow {
         /// The time of the request.
@@ -134,6 +139,20 @@ pub enum Refusal {
     },
     /// The next token would be more than 64 bits can hold.
     TokenExhausted,
+    /// The ttl is longer than this kind of grant may be.
+    TtlTooLong {
+        /// What was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
+    },
+    /// A time other than a ttl is zero or negative.
+    InvalidTime {
+        /// Which one.
+        what: &'static str,
+        /// What was given.
+        ms: i64,
+    },
 }
 
 impl<'a> Row<'a> {
@@ -198,6 +217,19 @@ impl<'a> Row<'a> {
     pub(crate) fn next_token(&self, floor: i64) -> Result<i64, Refusal> {
         let newest = self.token().unwrap_or(0).max(floor);
         newest.checked_add(1).ok_or(Refusal::TokenExhausted)
+    }
+
+    /// Checks whether `token` is that of the live grant, and says why not.
+    pub(crate) fn on_grant(&self, token: i64, now_ms: i64) -> GrantResult {
+        match self.live(now_ms) {
+            Some(lease) if lease.token == token => GrantResult::Done,
+            live => {
+                // Whoever holds it by now, an old token is superseded and not merely another owner's.
+                let owner = live.map_or("", |lease| lease.owner);
+                let who = Claimant { owner, token: Some(token) };
+                GrantResult::Stale { reason: self.why_not(Some(who), now_ms) }
+            }
+        }
     }
 
     /// The first reason that fits, for someone who is not the live holder.
@@ -296,15 +328,24 @@ impl fmt::Display for Refusal {
             Refusal::InvalidTtl { ttl_ms } => {
                 write!(f, "the ttl must be at least 1 ms, got {ttl_ms} ms")
             }
+            Refusal::InvalidDelay { delay_ms } => {
+                write!(f, "the delay must not be negative, got {delay_ms} ms")
+            }
             Refusal::TimeOverflow { now_ms, ttl_ms } => {
                 write!(
                     f,
                     "a ttl of {ttl_ms} ms at {now_ms} ms ends after the last representable time"
                 )
             }
+            Refusal::InvalidTime { what, ms } => {
+                write!(f, "{what} must be at least 1 ms, got {ms} ms")
+            }
             Refusal::TokenExhausted => f.write_str(
                 "no larger token exists: the newest one or the minimum is at its maximum",
             ),
+            Refusal::TtlTooLong { ttl_ms, most_ms } => {
+                write!(f, "the ttl of a read is at most {most_ms} ms, got {ttl_ms} ms")
+            }
         }
     }
 }

@@ -3,8 +3,10 @@
 //! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the store is made.
 //! A process may have more than one SQLite library, so each gets a place of its own here.
 
-mod host_api;
+mod python;
 mod routines;
+#[cfg(unix)]
+mod write_lock;
 
 use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;

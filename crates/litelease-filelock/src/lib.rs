@@ -11,9 +11,11 @@ mod lock;
 mod lock_waiter;
 mod owned;
 mod queue;
+mod sliced;
 mod turn;
 
 pub use error::Error;
 pub use holder::Holder;
 pub use lock::{Held, LockState, Waiting, WriteLock};
 pub use owned::OwnedLock;
+pub use sliced::SlicedLock;

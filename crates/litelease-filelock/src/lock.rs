@@ -4,15 +4,15 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease_files::{SideFile, resolve};
 
-use crate::lock_waiter::LockWaiter;
+use crate::lock_waiter::{LockWaiter, QueuedWait, Waited};
 use crate::turn::{NotNow, Turn};
-use crate::{Error, Holder, OwnedLock, file, queue};
+use crate::{Error, Holder, OwnedLock, SlicedLock, file, queue};
 
 /// How to wait for the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,26 @@ pub struct Held<'l> {
     file: File,
     is_shared: bool,
     thread_bound: PhantomData<*const ()>,
+}
+
+/// An attempt to take the lock, from its begin to its deadline.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    timeout: Duration,
+    deadline: Instant,
+    waiting: Waiting,
+    /// How often the lock file was replaced meanwhile.
+    replacements: u32,
+    queued: Option<QueuedWait>,
+}
+
+impl Attempt {
+    pub(crate) fn new(timeout: Duration, waiting: Waiting) -> Self {
+        let start = Instant::now();
+        // A timeout that overflows the clock is as good as none.
+        let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 32));
+        Attempt { timeout, deadline, waiting, replacements: 0, queued: None }
+    }
 }
 
 /// How long a handle may lock again without queueing. Waking the next waiter takes longer than a
@@ -167,28 +187,37 @@ impl WriteLock {
     /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
     pub fn acquire(&self, timeout: Duration, waiting: Waiting) -> Result<Held<'_>, Error> {
-        if self.pid != std::process::id() {
+        if self.is_inherited() {
             return Err(Error::Forked);
         }
-        let start = Instant::now();
-        // A timeout that overflows the clock is as good as none.
-        let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 32));
-        let timed_out = || Error::Timeout { after: timeout, holder: file::signed(&self.side) };
-        self.turn.take(deadline).map_err(|not_now| match not_now {
+        let mut attempt = Attempt::new(timeout, waiting);
+        self.turn.take(attempt.deadline).map_err(|not_now| match not_now {
             NotNow::Nested => Error::Nested,
-            NotNow::TimedOut => timed_out(),
+            NotNow::TimedOut => self.timed_out(timeout),
         })?;
-        let locked = self.lock(deadline, waiting).and_then(|locked| locked.ok_or_else(timed_out));
-        match locked {
-            Ok(file) => {
-                file::sign(&file, &Holder::me());
-                Ok(Held { lock: self, file, is_shared: false, thread_bound: PhantomData })
-            }
+        // Without a time to stop at, an attempt ends with the lock or at its deadline.
+        let locked = self.go_on(&mut attempt, None);
+        match locked.and_then(|locked| locked.ok_or_else(|| self.timed_out(timeout))) {
+            Ok(file) => Ok(Held { lock: self, file, is_shared: false, thread_bound: PhantomData }),
             Err(error) => {
                 self.turn.give_back();
                 Err(error)
             }
         }
+    }
+
+    /// Makes the lock one that is waited for in slices.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_filelock::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let mut lock = WriteLock::new(folder.path().join("data.db.lock")).into_sliced();
+    /// assert!(lock.wait(Duration::from_secs(30), Duration::from_millis(50))?);
+    /// # Ok::<(), litelease_filelock::Error>(())
+    /// ```
+    pub fn into_sliced(self) -> SlicedLock {
+        SlicedLock::new(self)
     }
 
     /// Takes the lock without waiting. It is held until the result is dropped, in any thread.
@@ -229,47 +258,98 @@ impl WriteLock {
         Ok(if is_held { LockState::Held(file::signed(&self.side)) } else { LockState::Free })
     }
 
-    /// Returns the locked file, or `None` if the deadline came first.
-    fn lock(&self, deadline: Instant, waiting: Waiting) -> Result<Option<File>, Error> {
-        for _ in 0..MOST_REPLACEMENTS {
-            let file = self.side.open()?;
-            let locked = match waiting {
-                Waiting::Fair if Instant::now() < deadline => self.lock_fairly(file, deadline)?,
-                _ => self.poll(file, deadline)?,
+    /// Returns the process that took the lock last, whether it still holds it or not, if the lock
+    /// file names it.
+    ///
+    /// ```
+    /// # use litelease_filelock::WriteLock;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let lock = WriteLock::new(folder.path().join("data.db.lock"));
+    /// assert_eq!(lock.last_holder(), None);
+    /// ```
+    pub fn last_holder(&self) -> Option<Holder> {
+        file::signed(&self.side)
+    }
+
+    /// Goes on with an attempt, until `until` if that comes first. Returns the locked file, or
+    /// `None` if the lock has not come yet.
+    pub(crate) fn go_on(
+        &self,
+        attempt: &mut Attempt,
+        until: Option<Instant>,
+    ) -> Result<Option<File>, Error> {
+        let until = until.unwrap_or(attempt.deadline);
+        while attempt.replacements < MOST_REPLACEMENTS {
+            let waited = match &mut attempt.queued {
+                Some(queued) => queued.go_on(until)?,
+                None => match self.begin(attempt)? {
+                    Some(waited) => waited,
+                    None => continue,
+                },
             };
-            match locked {
-                Some(file) if self.side.is_still(&file) => return Ok(Some(file)),
-                // The file was removed meanwhile: a lock on it excludes nobody.
-                Some(_) => {}
-                None => return Ok(None),
+            match waited {
+                Waited::Locked(file) => {
+                    let was_queued = attempt.queued.take().is_some();
+                    if self.side.is_still(&file) {
+                        if was_queued {
+                            *self.let_in() = Some(Instant::now());
+                        }
+                        file::sign(&file, &Holder::me());
+                        return Ok(Some(file));
+                    }
+                    // The file was removed meanwhile: a lock on it excludes nobody.
+                    attempt.replacements += 1;
+                }
+                Waited::TimedOut => {
+                    attempt.queued = None;
+                    return Err(self.timed_out(attempt.timeout));
+                }
+                Waited::NotYet => return Ok(None),
             }
         }
         Err(Error::Unstable { path: self.path().into() })
     }
 
-    fn lock_fairly(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
-        let mut let_in = self.let_in.lock().unwrap_or_else(PoisonError::into_inner);
-        let slice = let_in.filter(|since| since.elapsed() < SLICE);
+    /// Tries the lock if this handle may. Otherwise takes a place in the queue and returns `None`.
+    fn begin(&self, attempt: &mut Attempt) -> Result<Option<Waited>, Error> {
+        let file = self.side.open()?;
+        if attempt.waiting == Waiting::Polled || Instant::now() >= attempt.deadline {
+            return self.poll(file, attempt.deadline).map(Some);
+        }
+        let slice = self.let_in().filter(|since| since.elapsed() < SLICE);
         let may_try = slice.is_some() || queue::is_empty(&self.side);
         if may_try && file::try_lock(&file, &self.side)? {
-            *let_in = slice.or_else(|| Some(Instant::now()));
-            return Ok(Some(file));
+            *self.let_in() = slice.or_else(|| Some(Instant::now()));
+            return Ok(Some(Waited::Locked(file)));
         }
-        let locked = self.waiter.wait(file, deadline)?;
-        *let_in = locked.is_some().then(Instant::now);
-        Ok(locked)
+        *self.let_in() = None;
+        attempt.queued = Some(QueuedWait::new(&self.waiter, file, attempt.deadline)?);
+        Ok(None)
+    }
+
+    fn let_in(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.let_in.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks whether the process was forked after the handle was created.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn timed_out(&self, after: Duration) -> Error {
+        Error::Timeout { after, holder: self.last_holder() }
     }
 
     /// Tries with growing pauses; once if the deadline has passed.
-    fn poll(&self, file: File, deadline: Instant) -> Result<Option<File>, Error> {
+    fn poll(&self, file: File, deadline: Instant) -> Result<Waited, Error> {
         let mut pause = Duration::from_millis(5);
         loop {
             if file::try_lock(&file, &self.side)? {
-                return Ok(Some(file));
+                return Ok(Waited::Locked(file));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Ok(None);
+                return Ok(Waited::TimedOut);
             }
             thread::sleep(pause.min(left));
             pause = (2 * pause).min(Duration::from_millis(50));
@@ -300,7 +380,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        if self.lock.pid != std::process::id() {
+        if self.lock.is_inherited() {
             return; // a forked child's copy: the lock belongs to the parent
         }
         // Closing the file is not enough if a child was forked meanwhile: it has the file open,

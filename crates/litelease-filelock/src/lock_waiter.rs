@@ -38,48 +38,109 @@ enum State {
 /// every unlock, unless its head is a stopped process.
 const PATIENCE: Duration = Duration::from_millis(50);
 
+/// One caller's wait in the queue. Dropping it gives up the place, or the lock that has come.
+///
+/// The head of the queue may be a stopped process, or wait for a file that is no longer at the
+/// path. So the lock on `file` is also tried past the queue: at growing intervals, because that is
+/// unfair, and at the deadline.
+#[derive(Debug)]
+pub(crate) struct QueuedWait {
+    waiter: Arc<LockWaiter>,
+    /// There until it is locked.
+    file: Option<File>,
+    deadline: Instant,
+    patience: Duration,
+    next_try: Instant,
+}
+
+/// How far a wait has come.
+#[derive(Debug)]
+pub(crate) enum Waited {
+    /// The file is locked.
+    Locked(File),
+    /// The deadline came first.
+    TimedOut,
+    /// Neither yet: the caller has asked to be told now.
+    NotYet,
+}
+
+impl QueuedWait {
+    /// Takes a place in the queue, or takes over the one that an earlier wait has left.
+    pub(crate) fn new(
+        waiter: &Arc<LockWaiter>,
+        file: File,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
+        let mut state = waiter.state();
+        if let State::Empty = *state {
+            let helper = Arc::clone(waiter);
+            let thread = thread::Builder::new().name("litelease-filelock".into());
+            let started = thread.spawn(move || helper.queue());
+            started.map_err(|error| file::failed(&waiter.side, error))?;
+        }
+        *state = State::Waiting { wanted: true };
+        drop(state);
+        let (patience, waiter) = (PATIENCE, Arc::clone(waiter));
+        let (file, next_try) = (Some(file), Instant::now() + patience);
+        Ok(QueuedWait { waiter, file, deadline, patience, next_try })
+    }
+
+    /// Waits for the lock until the deadline, or until `until` if that is earlier. The place in
+    /// the queue is kept in between.
+    pub(crate) fn go_on(&mut self, until: Instant) -> Result<Waited, Error> {
+        let mut state = self.waiter.state();
+        loop {
+            let next = until.min(self.deadline).min(self.next_try);
+            let left = next.saturating_duration_since(Instant::now());
+            let is_waiting = |state: &mut State| matches!(state, State::Waiting { .. });
+            let waited = self.waiter.changed.wait_timeout_while(state, left, is_waiting);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            match mem::replace(&mut *state, State::Empty) {
+                State::Done(done) => return done.map(Waited::Locked),
+                waiting => *state = waiting,
+            }
+            let now = Instant::now();
+            let is_over = now >= self.deadline;
+            if is_over || now >= self.next_try {
+                if let Some(file) = self.file.take() {
+                    if file::try_lock(&file, &self.waiter.side)? {
+                        return Ok(Waited::Locked(file));
+                    }
+                    self.file = Some(file);
+                }
+                self.patience *= 2;
+                self.next_try = now + self.patience;
+            }
+            if is_over {
+                return Ok(Waited::TimedOut);
+            }
+            if now >= until {
+                return Ok(Waited::NotYet);
+            }
+        }
+    }
+}
+
+impl Drop for QueuedWait {
+    fn drop(&mut self) {
+        let mut state = self.waiter.state();
+        match &*state {
+            State::Empty => {}
+            State::Waiting { .. } => *state = State::Waiting { wanted: false },
+            State::Done(done) => {
+                if let Ok(file) = done {
+                    let _ = file.unlock();
+                }
+                *state = State::Empty;
+            }
+        }
+    }
+}
+
 impl LockWaiter {
     /// Creates a waiter for the lock on this file. Queues nowhere yet.
     pub(crate) fn new(side: SideFile) -> Self {
         LockWaiter { side, state: Mutex::new(State::Empty), changed: Condvar::new() }
-    }
-
-    /// Waits in the queue for the lock. Returns `None` if the deadline came first.
-    ///
-    /// The head of the queue may be a stopped process, or wait for a file that is no longer at the
-    /// path. So the lock on `file` is also tried past the queue: at growing intervals, because
-    /// that is unfair, and at the deadline.
-    pub(crate) fn wait(
-        self: &Arc<Self>,
-        file: File,
-        deadline: Instant,
-    ) -> Result<Option<File>, Error> {
-        let mut patience = PATIENCE;
-        let mut state = self.state();
-        if let State::Empty = *state {
-            let waiter = Arc::clone(self);
-            let thread = thread::Builder::new().name("litelease-filelock".into());
-            let started = thread.spawn(move || waiter.queue());
-            started.map_err(|error| file::failed(&self.side, error))?;
-        }
-        loop {
-            *state = State::Waiting { wanted: true };
-            let left = deadline.saturating_duration_since(Instant::now());
-            let is_waiting = |state: &mut State| matches!(state, State::Waiting { .. });
-            let waited = self.changed.wait_timeout_while(state, patience.min(left), is_waiting);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if let State::Done(done) = mem::replace(&mut *state, State::Waiting { wanted: false }) {
-                *state = State::Empty;
-                return done.map(Some);
-            }
-            if file::try_lock(&file, &self.side)? {
-                return Ok(Some(file));
-            }
-            if left <= patience {
-                return Ok(None);
-            }
-            patience *= 2;
-        }
     }
 
     /// Runs on the helper thread: waits in the queue, then for the lock.

@@ -92,6 +92,24 @@ await page.locator("#register button").click();
 await eventually("six slots", async () => (await page.locator(".slot").count()) === 6);
 console.log("resized");
 
+// A slot that is kept says since when, and has no time left.
+const ask = async (verb, body) => {
+  const headers = { "Content-Type": "application/json" };
+  const answer = await fetch(`${address}/l/${pool}/${verb}`, { method: "POST", headers, body: JSON.stringify(body) });
+  return answer.json();
+};
+const kept = await ask("borrow", { ttl: 2, note: "paid" });
+assert.deepEqual(await ask("keep", { lease: kept.lease }), { kept: true });
+const seat = page.locator(`.slot.kept[data-position="${kept.position}"]`);
+await eventually("the slot is shown as kept", async () => (await seat.count()) === 1);
+await eventually("it says for how long", async () => /^kept for [1-9]\d* s$/.test(await seat.locator(".left").textContent()));
+assert.equal(await seat.locator(".note").textContent(), "paid");
+await new Promise((done) => setTimeout(done, 2_500));
+assert.equal(await seat.count(), 1, "it does not expire");
+await ask("return", { lease: kept.lease });
+await eventually("it is free again", async () => (await seat.count()) === 0);
+console.log("kept a slot");
+
 // The chart moves.
 const points = async () => Number(await page.locator("#chart").getAttribute("data-points"));
 const before = await points();
@@ -120,7 +138,7 @@ assert.notEqual(light, dark);
 
 // The list of calls.
 await phone.goto(`${address}/docs`);
-await eventually("the calls are listed", async () => (await phone.locator("h2").count()) === 7);
+await eventually("the calls are listed", async () => (await phone.locator("h2").count()) === 8);
 
 assert.deepEqual(errors, [], "the console is quiet");
 for (const { url, referer } of requests) {

@@ -16,6 +16,12 @@ fn the_connection_is_closed_before_a_handle_on_it(conn: Connection) -> litelease
     Ok(())
 }
 
+fn the_owner_is_dropped_before_a_walk_along_its_leases(db: Litelease) {
+    let mut walk = db.leases_under("x");
+    let _ = walk.next();
+    drop(db); //~ E0505
+}
+
 fn a_handle_is_moved_to_a_thread_before_its_view_at_a_time_is_gone(db: Litelease) {
     let early = db.at(100);
     let _ = early.bootstrap();

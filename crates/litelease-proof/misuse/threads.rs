@@ -3,8 +3,8 @@
 
 use litelease::rusqlite::Connection;
 use litelease::{
-    Gate, Held, LeasesAt, Litelease, LiteleaseRef, LossSignal, Pools, RawLitelease, Savepoint,
-    SingleWriter, Tracker, Transaction, WriteGuard,
+    Gate, Held, LeasesAt, LeasesUnder, Litelease, LiteleaseRef, LossSignal, Pools, RawLitelease,
+    Savepoint, SingleWriter, Tracker, Transaction, WriteGuard,
 };
 
 fn sent<T: Send>() {}
@@ -24,6 +24,8 @@ fn main() {
     shared::<RawLitelease<'_>>(); //~ E0277
     sent::<LeasesAt<'_>>(); //~ E0277
     shared::<LeasesAt<'_>>(); //~ E0277
+    sent::<LeasesUnder<'_>>(); //~ E0277
+    shared::<LeasesUnder<'_>>(); //~ E0277
     sent::<Transaction<'_>>(); //~ E0277
     shared::<Transaction<'_>>(); //~ E0277
     sent::<Savepoint<'_>>(); //~ E0277

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use litelease::rusqlite::Connection;
+use litelease::rusqlite::{Connection, types};
 use litelease::{BorrowOptions, LeaseInfo, Leases, Litelease, LiteleaseRef, Pools};
 use tempfile::TempDir;
 
 use crate::play::{self, Played, Player, ToText, error, held, number, owner};
+use crate::queue;
 use crate::scenario::Action;
 
 /// The Rust crate on a real file in WAL mode, with no busy timeout.
@@ -182,9 +183,52 @@ pub fn perform(
         }
         Action::Break { name } => leases.at(now_ms).break_lease(name)?.to_text(),
         Action::Purge { before_ms } => leases.at(now_ms).purge(*before_ms)?.to_string(),
+        Action::Ensure { name, owner, .. } => leases.at(now_ms).ensure(name, owner, ttl)?.to_text(),
         Action::Inspect { name } => held(leases.at(now_ms).inspect(name)?),
         Action::Owner { name } => owner(leases.at(now_ms).owner(name)?),
         Action::Token { name } => number(leases.token(name)?),
+        Action::Attach { name, token, value } => {
+            leases.at(now_ms).attach(name, *token, value)?.to_text()
+        }
+        Action::Value { name } => {
+            play::value(leases.at(now_ms).value(name)?.map(|value| match value {
+                types::Value::Text(text) => text,
+                value => format!("{value:?}"),
+            }))
+        }
+        Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
+        Action::Limit { name, token, progress_ms, until_ms } => {
+            let within = progress_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+            leases.at(now_ms).limit(name, *token, within, *until_ms)?.to_text()
+        }
+        Action::Progress { name, token } => leases.at(now_ms).progress(name, *token)?.to_text(),
+        Action::Checkpoint { name, token, value } => {
+            play::checkpoint(leases.at(now_ms).checkpoint(name, *token, value)?, *token)
+        }
+        Action::Request { name, requester, within_ms } => {
+            let within = Duration::from_millis(within_ms.unsigned_abs());
+            leases.at(now_ms).request(name, requester, within)?.to_text()
+        }
+        Action::Withdraw { name, requester } => {
+            play::withdrawn(leases.withdraw_request(name, requester)?)
+        }
+        Action::Requested { name } => {
+            let open = leases.at(now_ms).requested(name)?;
+            play::requested(open.map(|open| (open.requester, open.until_ms, open.token)))
+        }
+        Action::HandOver { name, owner, token, .. } => {
+            // Rust hands over exactly one grant.
+            let token = token.or(leases.token(name)?).unwrap_or(1);
+            leases.at(now_ms).hand_over(&grant(name, owner, token), ttl)?.to_text()
+        }
+        Action::TakeOver { name, owner, .. } => {
+            leases.at(now_ms).take_over(name, owner, ttl)?.to_text()
+        }
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }
@@ -213,6 +257,10 @@ fn perform_on_pools(
         }
         Action::RenewSlot { pool, lease, .. } => {
             play::slot(pools.at(now_ms).renew(pool, &uuid(lent, lease), ttl)?)
+        }
+        Action::Keep { pool, lease } => {
+            let kept = pools.at(now_ms).keep(pool, &uuid(lent, lease))?;
+            if kept { "kept".into() } else { "none".into() }
         }
         Action::DeletePool { pool } => {
             if pools.delete(pool)? {

@@ -1,5 +1,6 @@
-//! The service as a player: every verb on pools is a request, and the server's clock is the scenario's.
+//! The service as a player: every verb is a request, and the server's clock is the scenario's.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use litelease::{Litelease, SlotInfo};
+use litelease::{KEPT, Litelease, SlotInfo};
 use litelease_serve::{Options, Service, run};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -15,22 +16,26 @@ use tokio::sync::oneshot;
 
 use crate::crate_player::{Lent, perform};
 use crate::play::{self, Played, Player};
-use crate::scenario::Action;
+use crate::scenario::{Action, shown};
 use crate::server::{Client, Response};
 
 /// The clock of the server, set by each step. So there is one player at a time.
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
 
-/// A client of a server on a file of its own. Verbs on names, which are not served, are done in the file beside it.
+/// A client of a server on a file of its own. Verbs that are not served are done in the file beside it.
 pub struct HttpPlayer {
     client: Client,
     lent: Lent,
+    granted: Granted,
     beside: Litelease,
     abandoned: bool,
     server: Option<(oneshot::Sender<()>, JoinHandle<io::Result<()>>)>,
     // Dropped last: the server has its file in it.
     _folder: TempDir,
 }
+
+/// The secrets of grants, by name, owner and token.
+type Granted = BTreeMap<(String, String, i64), String>;
 
 impl HttpPlayer {
     /// A player with a server of its own.
@@ -41,6 +46,7 @@ impl HttpPlayer {
         let options = Options {
             clock: || NOW_MS.load(Ordering::SeqCst),
             max_count: 1_000_000,
+            open: true,
             ..Options::default()
         };
         let service = Service::open(&file, options).expect("the file is served");
@@ -51,6 +57,7 @@ impl HttpPlayer {
         HttpPlayer {
             client: Client::of(address),
             lent: Lent::new(),
+            granted: Granted::new(),
             beside: Litelease::open(&file).expect("the file opens"),
             abandoned: false,
             server: Some((stop, server)),
@@ -115,6 +122,88 @@ impl HttpPlayer {
         self.client.ask(method, &path(pool, verb), body, "").expect("an answer")
     }
 
+    /// Sends a call on names.
+    fn v1(&mut self, call: &str, body: &Value) -> Response {
+        self.client.ask("POST", &format!("/v1/{call}"), body, "").expect("an answer")
+    }
+
+    /// Remembers the secret of a grant.
+    fn keep(&mut self, granted: &Value) {
+        let text = |field: &str| granted[field].as_str().expect("a text").to_owned();
+        let token = granted["token"].as_i64().expect("a token");
+        self.granted.insert((text("name"), text("owner"), token), text("grant"));
+    }
+
+    /// The secret of a grant: of this token, or else of the owner's newest one.
+    fn grant(&self, name: &str, owner: &str, token: Option<i64>) -> Option<String> {
+        let mut grants = self.granted.iter().rev();
+        let is_it = |(of, by, number): &(String, String, i64)| {
+            of == name && by == owner && token.is_none_or(|token| token == *number)
+        };
+        grants.find(|(key, _)| is_it(key)).map(|(_, grant)| grant.clone())
+    }
+
+    fn claim(&mut self, name: &str, owner: &str, ttl_ms: i64, above: i64, now_ms: i64) -> String {
+        let body = json!({
+            "name": name, "owner": owner, "ttl": seconds(ttl_ms), "min_token": above,
+        });
+        let answer = self.v1("claim", &body);
+        match answer.status {
+            200 => {
+                self.keep(&answer.json());
+                format!("acquired {}", until(&answer.json(), now_ms))
+            }
+            409 => {
+                let current = &answer.json()["current"];
+                let owner = current["owner"].as_str().expect("an owner");
+                format!("busy {} {}", shown(owner), until(current, now_ms))
+            }
+            _ => refused(&answer),
+        }
+    }
+
+    /// Does a verb by the secret of a grant. A client that has none cannot ask, so the verb is done in the file.
+    fn by_grant(
+        &mut self,
+        (call, action): (&str, &Action),
+        (name, owner, token): (&str, &str, Option<i64>),
+        mut body: Value,
+        now_ms: i64,
+    ) -> Played {
+        let Some(grant) = self.grant(name, owner, token) else {
+            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+            return Played::Skipped("without a grant nobody can ask");
+        };
+        body["grant"] = grant.into();
+        let answer = self.v1(call, &body);
+        let told = answer.json();
+        Played::Answer(match (answer.status, call) {
+            (200, "renew") => format!("renewed {}", until(&told, now_ms)),
+            (200, "release") => format!("released {}", told["token"]),
+            (200, _) => {
+                // The new owner fetches its own.
+                let (name, owner) = (&told["name"], &told["owner"]);
+                let fetched = json!({ "name": name, "owner": owner, "ttl": 1 });
+                let fetched = self.v1("claim", &fetched);
+                assert_eq!(fetched.json()["token"], told["token"], "{fetched:?}");
+                self.keep(&fetched.json());
+                format!("transferred {}", until(&told, now_ms))
+            }
+            // Of a purged name nothing is known; and the reason is that of one grant, where the scenario may mean all of
+            // the owner's.
+            (409, _) if token.is_none() || told["reason"] == "unknown_grant" => return Played::No,
+            (409, _) => rejected(&told, owner),
+            _ => refused(&answer),
+        })
+    }
+
+    fn inspect(&mut self, name: &str) -> Value {
+        let path = format!("/v1/leases?name={}", encoded(name));
+        let answer = self.client.ask("GET", &path, &Value::Null, "").expect("an answer");
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer.json()
+    }
+
     fn uuid(&self, lease: &str) -> String {
         self.lent.get(lease).map_or(lease, String::as_str).to_owned()
     }
@@ -129,6 +218,7 @@ impl Player for HttpPlayer {
             return Played::Skipped("a request is a transaction of its own");
         }
         if action.ttl_ms().is_some_and(|ttl_ms| ttl_ms > 86_400_000) {
+            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
             return Played::Skipped("a long ttl is cut and not refused");
         }
         Played::Answer(match action {
@@ -162,12 +252,59 @@ impl Player for HttpPlayer {
                     _ => refused(&answer),
                 }
             }
+            Action::Keep { pool, lease } => {
+                let answer = self.ask("POST", pool, "/keep", &json!({ "lease": self.uuid(lease) }));
+                match answer.status {
+                    200 => {
+                        assert_eq!(answer.json(), json!({ "kept": true }));
+                        "kept".into()
+                    }
+                    _ => refused(&answer),
+                }
+            }
             Action::DeletePool { pool } => self.delete(pool),
             Action::Slots { pool } => self.slots(pool, now_ms),
+            Action::Claim { name, owner, ttl_ms, above } => {
+                if above.is_some_and(|above| above >= 1 << 53) {
+                    let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+                    return Played::Skipped("tokens beyond 2^53 are not served");
+                }
+                // Every token is larger than a negative number.
+                self.claim(name, owner, *ttl_ms, above.unwrap_or(0).max(0), now_ms)
+            }
+            Action::Renew { name, owner, ttl_ms, token } => {
+                let body = json!({ "ttl": seconds(*ttl_ms) });
+                return self.by_grant(("renew", action), (name, owner, *token), body, now_ms);
+            }
+            Action::Release { name, owner, token } => {
+                let body = json!({});
+                return self.by_grant(("release", action), (name, owner, *token), body, now_ms);
+            }
+            Action::Transfer { name, owner, new_owner, ttl_ms, token } => {
+                let body = json!({ "ttl": seconds(*ttl_ms), "new_owner": new_owner });
+                return self.by_grant(("transfer", action), (name, owner, *token), body, now_ms);
+            }
+            Action::Break { name } => {
+                let answer = self.v1("break", &json!({ "name": name }));
+                match answer.status {
+                    200 => format!("broken {}", answer.json()["killed"]),
+                    409 => rejected(&answer.json(), ""),
+                    _ => refused(&answer),
+                }
+            }
+            Action::Inspect { name } => {
+                let found = self.inspect(name);
+                match found["owner"].as_str() {
+                    Some(owner) => format!("held {} {}", shown(owner), until(&found, now_ms)),
+                    None => "none".into(),
+                }
+            }
+            Action::Owner { name } => play::owner(self.inspect(name)["owner"].as_str()),
+            Action::Token { name } => play::number(self.inspect(name)["token"].as_i64()),
             action => {
                 // Whatever it answers is compared by the other players.
                 let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
-                return Played::Skipped("names are not served, and used in the file beside it");
+                return Played::Skipped("not served, and done in the file beside it");
             }
         })
     }
@@ -196,6 +333,34 @@ fn serve(
     })
 }
 
+/// Token and expiry of an answer.
+fn until(value: &Value, now_ms: i64) -> String {
+    let left_ms = (value["expires_in"].as_f64().expect("seconds") * 1000.0).round() as i64;
+    format!("{} until {}", value["token"], now_ms + left_ms)
+}
+
+/// A rejection in the words of scenario files. The service knows a grant and not its owner: so it is the player who tells
+/// a successor of another owner from one of the same.
+fn rejected(told: &Value, owner: &str) -> String {
+    let current = &told["current"];
+    match (told["reason"].as_str().unwrap_or_default(), current["owner"].as_str()) {
+        ("superseded", Some(other)) if other != owner => {
+            format!("rejected held by {} {}", shown(other), current["token"])
+        }
+        ("superseded", _) => {
+            let text = told["error"].as_str().unwrap_or_default();
+            let by = text.rsplit(' ').next().unwrap_or_default();
+            format!("rejected superseded by {by}")
+        }
+        (reason, _) => format!("rejected {}", reason.replace('_', " ")),
+    }
+}
+
+/// A text as it stands in a query.
+fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
 /// The path of a pool: what a scenario calls it, as a UUID.
 fn path(pool: &str, verb: &str) -> String {
     let half = |salt: u8| {
@@ -211,13 +376,12 @@ fn path(pool: &str, verb: &str) -> String {
 /// A slot of an answer. Whole seconds of its end are too coarse for a scenario, so the time left counts.
 fn as_slot(value: &Value, now_ms: i64) -> SlotInfo {
     let number = |name: &str| value[name].as_i64().expect("a number");
-    let left = value["expires_in"].as_f64().expect("seconds");
-    let left_ms = (left * 1000.0).round() as i64;
-    SlotInfo {
-        position: number("position"),
-        token: number("token"),
-        expires_at_ms: now_ms + left_ms,
-    }
+    // A slot that is kept has no time left to tell.
+    let expires_at_ms = match &value["expires_in"] {
+        Value::Null => KEPT,
+        left => now_ms + (left.as_f64().expect("seconds") * 1000.0).round() as i64,
+    };
+    SlotInfo { position: number("position"), token: number("token"), expires_at_ms }
 }
 
 fn seconds(ms: i64) -> f64 {
@@ -232,6 +396,8 @@ fn refused(answer: &Response) -> String {
     match answer.status {
         404 => "error NoSuchPool".into(),
         409 => "none".into(),
+        400 if is("representable") => "error TimeOverflow".into(),
+        502 if is("no larger token") => "error TokenExhausted".into(),
         400 if is("ttl must be") => "error InvalidTtl".into(),
         400 if is("count must be") => "error InvalidCount".into(),
         400 if is("Idempotency-Key must be") => "error InvalidText".into(),

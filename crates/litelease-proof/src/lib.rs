@@ -9,6 +9,8 @@ pub mod command;
 pub mod crate_player;
 pub mod disk;
 pub mod etcd;
+pub mod handoff_model;
+pub mod hosted_player;
 pub mod http_player;
 pub mod interleave;
 pub mod model;
@@ -16,10 +18,13 @@ pub mod mutant;
 pub mod play;
 pub mod postgres;
 pub mod power_cut;
+pub mod queue;
+pub mod queue_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod torture;
@@ -52,4 +57,22 @@ mod documents {
 
     #[doc = include_str!("../../../docs/cluster.md")]
     struct Cluster;
+
+    #[doc = include_str!("../../../docs/reservations.md")]
+    struct Reservations;
+
+    #[doc = include_str!("../../../docs/values.md")]
+    struct Values;
+
+    #[doc = include_str!("../../../docs/queues.md")]
+    struct Queues;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
+
+    #[doc = include_str!("../../../docs/limits.md")]
+    struct Limits;
+
+    #[doc = include_str!("../../../docs/handoff.md")]
+    struct Handoff;
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit,
+    CheckpointResult, Claimant, CommitContext, Conditions, Epoch, Limits, MAX_COUNT, MAX_TEXT,
+    PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term, has_ended,
+    inspect, is_newest, limit, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
 use crate::play::{self, Played, Player, ToText, held, number, owner};
+use crate::queue::{QueueAction, Queues, Receipts};
 use crate::scenario::Action;
 
 /// The pure rule, on rows in memory. Transactions are copies.
@@ -18,6 +20,7 @@ pub struct RulePlayer<R> {
     /// What to go back to: the file as it was at each open savepoint, the transaction's own first.
     savepoints: Vec<(Option<String>, File)>,
     abandoned: bool,
+    receipts: Receipts,
 }
 
 #[derive(Clone, Default)]
@@ -25,6 +28,14 @@ struct File {
     rows: BTreeMap<String, Stored>,
     epoch: Epoch,
     pools: BTreeMap<String, Pool>,
+    /// The values of names, each with the token it was attached under.
+    values: BTreeMap<String, (i64, String)>,
+    queues: Queues,
+    /// When the readers of each name expire.
+    readers: BTreeMap<String, BTreeMap<String, i64>>,
+    limits: BTreeMap<String, Limits>,
+    /// The latest request for each name.
+    requests: BTreeMap<String, (String, Request)>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -55,7 +66,8 @@ struct Stored {
 impl<R: Rules> RulePlayer<R> {
     /// A player with an empty file.
     pub fn new(rules: R) -> Self {
-        RulePlayer { rules, file: File::default(), savepoints: Vec::new(), abandoned: false }
+        let (file, receipts) = (File::default(), Receipts::default());
+        RulePlayer { rules, file, savepoints: Vec::new(), abandoned: false, receipts }
     }
 
     fn write(&mut self, name: &str, state: Option<State<'_>>, now_ms: i64) {
@@ -74,6 +86,12 @@ impl<R: Rules> RulePlayer<R> {
         let copy = action.name().and_then(|name| self.file.rows.get(name).cloned());
         let row =
             Row::new(action.name().unwrap_or_default(), copy.as_ref().and_then(Stored::state));
+        let asked = self.file.requests.get(row.name()).cloned();
+        let found = asked.as_ref().map(|(requester, request)| (requester.as_str(), *request));
+        let conditions = Conditions {
+            limits: self.file.limits.get(row.name()).copied(),
+            request: asked.as_ref().map(|(_, request)| *request),
+        };
         let floor = self.file.epoch.floor;
         let (write, answer) = match action {
             Action::Claim { owner, ttl_ms, above, .. } => {
@@ -89,7 +107,7 @@ impl<R: Rules> RulePlayer<R> {
             }
             Action::Renew { owner, ttl_ms, token, .. } => {
                 let who = Claimant { owner, token: *token };
-                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?);
+                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?, conditions);
                 (step.write, step.answer.to_text())
             }
             Action::Release { owner, token, .. } => {
@@ -106,20 +124,127 @@ impl<R: Rules> RulePlayer<R> {
                 let step = self.rules.break_lease(row, now_ms, floor)?;
                 (step.write, step.answer.to_text())
             }
+            Action::Ensure { owner, ttl_ms, .. } => {
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let step = self.rules.ensure(row, owner, term, floor, conditions)?;
+                (step.write, step.answer.to_text())
+            }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
             Action::Owner { .. } => (None, owner(inspect(row, now_ms).map(|lease| lease.owner))),
             Action::Token { .. } => (None, number(row.token())),
+            Action::Attach { name, token, value } => {
+                let answer = self.rules.attach(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.values.insert(name.clone(), (*token, value.clone()));
+                }
+                (None, answer.to_text())
+            }
+            Action::Value { name } => {
+                let value = self.file.values.get(name);
+                let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
+                (None, play::value(value.map(|(_, value)| value)))
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                let term = read_term(*ttl_ms, now_ms)?;
+                let granted = self.rules.read(row, readers.get(reader).copied(), term, floor);
+                readers.extend(granted.map(|read| (reader.clone(), read.expires_at_ms)));
+                (None, play::version(granted.map(|read| read.version)))
+            }
+            Action::Unread { name, reader } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                (None, play::unread(readers.remove(reader).is_some()))
+            }
+            Action::Drained { name, token } => {
+                let readers = self.file.readers.get(name);
+                let last = readers.and_then(|readers| readers.values().max().copied());
+                (None, play::drained(self.rules.drained(row, *token, now_ms, last)))
+            }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                let limits = Limits::new(*token, *progress_ms, *until_ms, now_ms)?;
+                let answer = limit(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.limits.insert(name.clone(), limits);
+                }
+                (None, answer.to_text())
+            }
+            Action::Request { name, requester, within_ms } => {
+                let step = self.rules.request(row, found, requester, *within_ms, now_ms)?;
+                if let Some(request) = step.write {
+                    self.file.requests.insert(name.clone(), (requester.clone(), request));
+                }
+                (None, step.answer.to_text())
+            }
+            Action::Withdraw { name, requester } => {
+                let is_theirs = found.is_some_and(|(found, request)| {
+                    found == requester && row.token() == Some(request.token)
+                });
+                if is_theirs {
+                    self.file.requests.remove(name);
+                }
+                (None, play::withdrawn(is_theirs))
+            }
+            Action::Requested { .. } => {
+                let open = found.filter(|(_, request)| self.rules.is_open(*request, row, now_ms));
+                let told = |(requester, open): (_, Request)| (requester, open.until_ms, open.token);
+                (None, play::requested(open.map(told)))
+            }
+            Action::HandOver { owner, ttl_ms, token, .. } => {
+                let who = Claimant { owner, token: *token };
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let step = self.rules.hand_over(row, who, found, term, floor)?;
+                (step.write, step.answer.to_text())
+            }
+            Action::TakeOver { owner, ttl_ms, .. } => {
+                let step = self.rules.take_over(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
+            Action::Progress { name, token } => {
+                let answer = self.rules.progress(row, *token, now_ms);
+                if answer.is_done() {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, answer.to_text())
+            }
+            Action::Checkpoint { name, token, .. } => {
+                let answer = match is_newest(row, *token) {
+                    true => CheckpointResult::Stored,
+                    false => CheckpointResult::Stale { newest: row.token() },
+                };
+                if answer == CheckpointResult::Stored {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, play::checkpoint(answer, *token))
+            }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
             | Action::Borrow { .. }
             | Action::Return { .. }
             | Action::RenewSlot { .. }
             | Action::DeletePool { .. }
+            | Action::Keep { .. }
             | Action::Slots { .. } => return self.pool_step(now_ms, action),
+            Action::Queue(QueueAction::Fence) => return self.fence(now_ms),
+            Action::Queue(action) => {
+                let File { queues, epoch, .. } = &mut self.file;
+                let answer =
+                    queues.step(&self.rules, &mut self.receipts, *epoch, now_ms, action)?;
+                if let Some(needed) = epoch.needed(queues.newest(), CONTEXT)? {
+                    *epoch = needed;
+                }
+                return Ok(answer);
+            }
             _ => return Ok(self.transaction_step(action)),
         };
         self.write(row.name(), write, now_ms);
         Ok(answer)
+    }
+
+    fn note_progress(&mut self, name: &str, token: i64, now_ms: i64) {
+        let limits = self.file.limits.get_mut(name);
+        if let Some(limits) = limits.filter(|limits| limits.token == token) {
+            limits.progress_at_ms = now_ms;
+        }
     }
 
     fn pool_step(&mut self, now_ms: i64, action: &Action) -> Result<String, Refusal> {
@@ -140,7 +265,7 @@ impl<R: Rules> RulePlayer<R> {
                 "error InvalidText".into()
             }
             Action::Borrow { pool, lease, ttl_ms, key } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let is_kept = |loan: &&mut Loan| key.is_some() && loan.key == *key;
                 let kept = pool.live(&self.rules, now_ms).find(is_kept);
@@ -180,7 +305,7 @@ impl<R: Rules> RulePlayer<R> {
                 }
             }
             Action::RenewSlot { pool, lease, ttl_ms } => {
-                let term = Term::new(*ttl_ms, now_ms)?;
+                let term = slot_term(*ttl_ms, now_ms)?;
                 let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
                 let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
                 let loan = loans.find(|loan| loan.names.contains(lease));
@@ -189,6 +314,16 @@ impl<R: Rules> RulePlayer<R> {
                     Some(loan.slot)
                 });
                 play::slot(renewed)
+            }
+            Action::Keep { pool, lease } => {
+                let Some(pool) = pools.get_mut(pool) else { return no_such_pool() };
+                let mut loans = pool.slots.values_mut().filter_map(|(_, loan)| loan.as_mut());
+                let loan = loans.find(|loan| loan.names.contains(lease));
+                let kept = loan.and_then(|loan| {
+                    loan.slot = self.rules.keep_slot(loan.slot, now_ms)?;
+                    Some("kept".into())
+                });
+                kept.unwrap_or_else(|| "none".into())
             }
             Action::DeletePool { pool } => match pools.remove(pool) {
                 Some(pool) => {
@@ -208,6 +343,9 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
+        for readers in self.file.readers.values_mut() {
+            readers.retain(|_, expires_at_ms| *expires_at_ms > limit);
+        }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
@@ -217,7 +355,26 @@ impl<R: Rules> RulePlayer<R> {
             }
             !ended
         });
-        (before - rows.len()).to_string()
+        let items = self.file.queues.purge(limit, now_ms);
+        (before - self.file.rows.len() + items).to_string()
+    }
+
+    /// Ends every lease and delivery, and raises every token.
+    fn fence(&mut self, now_ms: i64) -> Result<String, Refusal> {
+        let File { rows, epoch, pools, queues, .. } = &mut self.file;
+        let names = rows.values().map(|row| row.token);
+        let slots = pools.values().flat_map(|pool| pool.slots.values().map(|slot| slot.0));
+        let newest = names.chain(slots).max().unwrap_or(0).max(queues.newest());
+        let floor = epoch.floor_after_restore(newest)?;
+        *epoch = epoch.raised(floor, CONTEXT)?;
+        for row in rows.values_mut() {
+            *row = Stored { token: floor, tenure: None, updated_at_ms: now_ms };
+        }
+        for slot in pools.values_mut().flat_map(|pool| pool.slots.values_mut()) {
+            slot.1 = None;
+        }
+        queues.fence(now_ms);
+        Ok("ok".into())
     }
 
     fn transaction_step(&mut self, action: &Action) -> String {
@@ -263,6 +420,9 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::InvalidTtl { .. } => "error InvalidTtl".into(),
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
+            Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
+            Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
+            Refusal::InvalidTime { .. } => "error InvalidTime".into(),
         }))
     }
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{env, fmt, fs, io};
 
+use crate::queue::{self, QueueAction};
+
 /// One file: a history on one database.
 #[derive(Debug)]
 pub struct Scenario {
@@ -54,6 +56,22 @@ pub enum Action {
     RenewSlot { pool: String, lease: String, ttl_ms: i64 },
     DeletePool { pool: String },
     Slots { pool: String },
+    Ensure { name: String, owner: String, ttl_ms: i64 },
+    Keep { pool: String, lease: String },
+    Attach { name: String, token: i64, value: String },
+    Value { name: String },
+    Queue(QueueAction),
+    Read { name: String, reader: String, ttl_ms: i64 },
+    Unread { name: String, reader: String },
+    Drained { name: String, token: i64 },
+    Limit { name: String, token: i64, progress_ms: Option<i64>, until_ms: Option<i64> },
+    Progress { name: String, token: i64 },
+    Checkpoint { name: String, token: i64, value: String },
+    Request { name: String, requester: String, within_ms: i64 },
+    Withdraw { name: String, requester: String },
+    Requested { name: String },
+    HandOver { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
+    TakeOver { name: String, owner: String, ttl_ms: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -169,6 +187,9 @@ fn step(words: &[Word], before_ms: Option<i64>) -> Result<(i64, Action, String),
 
 fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
     let verb = reader.keyword()?;
+    if let Some(action) = queue::parse(&verb, reader)? {
+        return Ok(Action::Queue(action));
+    }
     Ok(match verb.as_str() {
         "claim" => {
             let (name, owner) = (reader.text()?, reader.text()?);
@@ -202,6 +223,14 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             lease: reader.text()?,
             ttl_ms: reader.labelled("ttl")?,
         },
+        "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
+        "read" => Action::Read {
+            name: reader.text()?,
+            reader: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "unread" => Action::Unread { name: reader.text()?, reader: reader.text()? },
+        "drained" => Action::Drained { name: reader.text()?, token: reader.labelled("token")? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -242,6 +271,53 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
         "rollback" => Action::Rollback,
         "savepoint" => Action::Savepoint { name: reader.text()? },
         "conn" => Action::Conn { name: reader.text()? },
+        "ensure" => Action::Ensure {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "attach" => Action::Attach {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "value" => Action::Value { name: reader.text()? },
+        "limit" => Action::Limit {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            progress_ms: reader.option("progress")?,
+            until_ms: reader.option("until")?,
+        },
+        "progress" => Action::Progress { name: reader.text()?, token: reader.labelled("token")? },
+        "checkpoint" => Action::Checkpoint {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "request" => Action::Request {
+            name: reader.text()?,
+            requester: reader.text()?,
+            within_ms: reader.labelled("within")?,
+        },
+        "withdraw" => Action::Withdraw { name: reader.text()?, requester: reader.text()? },
+        "requested" => Action::Requested { name: reader.text()? },
+        "hand" if reader.takes("over") => Action::HandOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+            token: reader.option("token")?,
+        },
+        "take" if reader.takes("over") => Action::TakeOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -254,7 +330,12 @@ impl Action {
             Claim { name, .. } | Renew { name, .. } | Release { name, .. } => Some(name),
             ClaimFromDead { name, .. } => Some(name),
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
-            Owner { name } | Token { name } => Some(name),
+            Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
+            Attach { name, .. } | Value { name } => Some(name),
+            Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
+            Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),
+            HandOver { name, .. } | TakeOver { name, .. } => Some(name),
+            Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -265,6 +346,7 @@ impl Action {
         let mut texts: Vec<&str> = self.name().into_iter().collect();
         match self {
             Claim { owner, .. } | Renew { owner, .. } | Release { owner, .. } => texts.push(owner),
+            Ensure { owner, .. } => texts.push(owner),
             ClaimFromDead { owner, dead, .. } => texts.extend([owner.as_str(), dead]),
             Transfer { owner, new_owner, .. } => texts.extend([owner.as_str(), new_owner]),
             _ => {}
@@ -277,8 +359,11 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
-            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } | Read { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
+            Queue(action) => action.time_ms(),
+            Ensure { ttl_ms, .. } => Some(*ttl_ms),
+            HandOver { ttl_ms, .. } | TakeOver { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }
@@ -301,7 +386,7 @@ impl Action {
 }
 
 /// Takes words from the front.
-struct Reader<'w> {
+pub(crate) struct Reader<'w> {
     words: &'w [Word],
 }
 
@@ -312,7 +397,7 @@ impl Reader<'_> {
         Ok(first.clone())
     }
 
-    fn takes(&mut self, keyword: &str) -> bool {
+    pub(crate) fn takes(&mut self, keyword: &str) -> bool {
         let there = self.words.first().is_some_and(|word| is(word, keyword));
         self.words = &self.words[usize::from(there)..];
         there
@@ -325,7 +410,7 @@ impl Reader<'_> {
         }
     }
 
-    fn text(&mut self) -> Result<String, String> {
+    pub(crate) fn text(&mut self) -> Result<String, String> {
         Ok(text(&self.next("a name")?).to_owned())
     }
 
@@ -334,11 +419,11 @@ impl Reader<'_> {
         text(&word).parse().map_err(|_| format!("not a number: {}", shown(text(&word))))
     }
 
-    fn labelled(&mut self, label: &str) -> Result<i64, String> {
+    pub(crate) fn labelled(&mut self, label: &str) -> Result<i64, String> {
         if self.takes(label) { self.number() } else { Err(format!("`{label} N` is missing")) }
     }
 
-    fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
+    pub(crate) fn option(&mut self, label: &str) -> Result<Option<i64>, String> {
         if self.takes(label) { self.number().map(Some) } else { Ok(None) }
     }
 }

@@ -18,6 +18,8 @@ pub struct Server {
     pub address: SocketAddr,
     /// The file with its log.
     pub log: PathBuf,
+    /// The header with the local access key, which ends with CRLF. Empty if there is none.
+    pub access: String,
 }
 
 /// The id of the pool that tests use.
@@ -35,6 +37,9 @@ impl Server {
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(litelease());
         command.args(["serve", "--listen", listen, "--db"]).arg(db).args(flags);
+        // Its access key is not for the user who runs the tests.
+        let state = db.with_extension("state");
+        command.env("XDG_STATE_HOME", &state);
         let mut child = command.stdout(Stdio::piped()).stderr(stderr).spawn().expect("a server");
         let stdout = child.stdout.take().expect("its output");
         let mut line = String::new();
@@ -43,12 +48,14 @@ impl Server {
         let address = address.parse().unwrap_or_else(|_| {
             panic!("the server says {line:?}, and in its log is {:?}", fs::read_to_string(&log))
         });
-        Server { child, address, log }
+        let access = fs::read_to_string(state.join(format!("litelease/access/{address}")));
+        let access = access.unwrap_or_default().replace('\n', "\r\n");
+        Server { child, address, log, access }
     }
 
-    /// Returns a new client of this server.
+    /// Returns a new client of this server, with its local access key.
     pub fn client(&self) -> Client {
-        Client::of(self.address)
+        Client { access: self.access.clone(), ..Client::of(self.address) }
     }
 
     /// Returns its process id.
@@ -87,6 +94,7 @@ impl Drop for Server {
 /// A client with one connection, opened by the first request.
 pub struct Client {
     address: SocketAddr,
+    access: String,
     stream: Option<TcpStream>,
 }
 
@@ -118,12 +126,17 @@ impl Response {
 impl Client {
     /// Creates a client of the server at an address.
     pub fn of(address: SocketAddr) -> Self {
-        Client { address, stream: None }
+        Client { address, access: String::new(), stream: None }
     }
 
     /// Creates another client of the same server.
     pub fn another(&self) -> Self {
-        Client::of(self.address)
+        Client { access: self.access.clone(), ..Client::of(self.address) }
+    }
+
+    /// Returns the same client with another access key.
+    pub fn bearing(self, key: &str) -> Self {
+        Client { access: format!("Authorization: Bearer {key}\r\n"), ..self }
     }
 
     /// Sends a call on the pool with a JSON body. `path` follows the pool's id.
@@ -168,8 +181,9 @@ impl Client {
             true => "",
             false => "Host: localhost\r\n",
         };
+        let access = &self.access;
         let text = format!(
-            "{method} {path} HTTP/1.1\r\n{host}{kind}{headers}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\n{host}{kind}{access}{headers}Content-Length: {length}\r\n\r\n{body}"
         );
         self.write(text.as_bytes())
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use litelease::rusqlite::types::ToSql;
 use litelease::rusqlite::{self, Connection, OptionalExtension};
-use litelease::{PoolInfo, SlotInfo};
+use litelease::{KEPT, PoolInfo, SlotInfo};
 use tempfile::TempDir;
 
 use crate::crate_player::{Lent, transaction_sql};
 use crate::play::{self, Played, Player, error};
+use crate::queue;
 use crate::rig::load_extension;
 use crate::scenario::{Action, shown};
 
@@ -78,6 +79,25 @@ impl SqlPlayer {
         self.connection().query_row(sql, (name, now_ms), row).optional()
     }
 
+    /// The answer of a claim, of which SQL tells the token or NULL.
+    fn claimed(&self, name: &str, now_ms: i64, token: Option<i64>) -> rusqlite::Result<String> {
+        Ok(match (token, self.lease(name, now_ms)?) {
+            (Some(token), lease) => {
+                format!("acquired {token} until {}", lease.map_or(0, |(_, _, until)| until))
+            }
+            (None, Some((owner, token, until))) => {
+                format!("busy {} {token} until {until}", shown(&owner))
+            }
+            (None, None) => "busy nobody".into(),
+        })
+    }
+
+    fn requested(&self, name: &str, now_ms: i64) -> rusqlite::Result<Option<(String, i64, i64)>> {
+        let sql = "SELECT requester, until_ms, token FROM litelease_requested(?1, ?2)";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        self.connection().query_row(sql, (name, now_ms), row).optional()
+    }
+
     /// Calls the function of an action. `None` is a rejection, whose reason SQL does not tell.
     fn perform(&self, now_ms: i64, action: &Action) -> rusqlite::Result<Option<String>> {
         // An option that was not given must not be given to the function either.
@@ -93,15 +113,12 @@ impl SqlPlayer {
         let now = Some(now_ms);
         Ok(Some(match action {
             Action::Claim { name, owner, ttl_ms, above } => {
-                match call("claim", &[name, owner, ttl_ms], with(&[now, *above]))? {
-                    Some(token) => format!("acquired {token} until {}", until(name)?),
-                    None => match self.lease(name, now_ms)? {
-                        Some((owner, token, until)) => {
-                            format!("busy {} {token} until {until}", shown(&owner))
-                        }
-                        None => "busy nobody".into(),
-                    },
-                }
+                let token = call("claim", &[name, owner, ttl_ms], with(&[now, *above]))?;
+                self.claimed(name, now_ms, token)?
+            }
+            Action::Ensure { name, owner, ttl_ms } => {
+                let token = call("ensure", &[name, owner, ttl_ms], with(&[now]))?;
+                self.claimed(name, now_ms, token)?
             }
             Action::Renew { name, owner, ttl_ms, token } => {
                 match call("renew", &[name, owner, ttl_ms], with(&[now, *token]))? {
@@ -139,6 +156,76 @@ impl SqlPlayer {
                 owner.map_or("none".into(), |owner| format!("owner {}", shown(&owner)))
             }
             Action::Token { name } => number(self.call("token", &[name])?),
+            Action::Attach { name, token, value } => {
+                match self.call("attach", &[name, token, value, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                match self.call("limit", &[name, token, progress_ms, until_ms, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Progress { name, token } => {
+                match self.call("progress", &[name, token, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Checkpoint { name, token, value } => {
+                match self.call("checkpoint", &[name, token, value, &now_ms])? {
+                    Some(1) => "stored".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Request { name, requester, within_ms } => {
+                match self.call("request", &[name, requester, within_ms, &now_ms])? {
+                    Some(until_ms) => format!("requested until {until_ms}"),
+                    None => match self.requested(name, now_ms)? {
+                        Some((who, until_ms, _)) => {
+                            format!("requested by {} until {until_ms}", shown(&who))
+                        }
+                        None => return Ok(None),
+                    },
+                }
+            }
+            Action::Withdraw { name, requester } => {
+                play::withdrawn(self.call("withdraw_request", &[name, requester])? == Some(1))
+            }
+            Action::Requested { name } => play::requested(self.requested(name, now_ms)?),
+            Action::HandOver { name, owner, ttl_ms, token } => {
+                match call("hand_over", &[name, owner, ttl_ms], with(&[now, *token]))? {
+                    Some(token) => format!("transferred {token} until {}", until(name)?),
+                    None => return Ok(None),
+                }
+            }
+            Action::TakeOver { name, owner, ttl_ms } => {
+                let token = self.call("take_over", &[name, owner, ttl_ms, &now_ms])?;
+                format!("acquired {} until {}", number(token), until(name)?)
+            }
+            Action::Value { name } => {
+                let sql = "SELECT litelease_value(?1, ?2),
+                           (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
+                let texts = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let (value, listed): (Option<String>, Option<String>) =
+                    self.connection().query_row(sql, (name, now_ms), texts)?;
+                assert_eq!(value, listed, "the value of {name:?} and its column");
+                play::value(value)
+            }
+            Action::Queue(action) => {
+                queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                play::version(call("read", &[name, reader, ttl_ms], with(&[now]))?)
+            }
+            Action::Unread { name, reader } => {
+                play::unread(self.call("unread", &[name, reader])? == Some(1))
+            }
+            Action::Drained { name, token } => {
+                play::drained(call("drained", &[name, token], with(&[now]))? == Some(1))
+            }
             action => self.perform_on_pools(now_ms, action)?,
         }))
     }
@@ -182,6 +269,9 @@ impl SqlPlayer {
                     None => "none".into(),
                 }
             }
+            Action::Keep { pool, lease } => {
+                word(self.call("keep", &[pool, &uuid(&lent, lease), &now_ms])?, "kept")
+            }
             Action::DeletePool { pool } => word(self.call("pool_delete", &[pool])?, "deleted"),
             Action::Slots { pool } => {
                 let sql = "SELECT position, token, expires_at_ms FROM litelease_slots(?1, ?2)";
@@ -200,7 +290,9 @@ impl SqlPlayer {
 }
 
 fn as_slot(row: &rusqlite::Row<'_>) -> rusqlite::Result<SlotInfo> {
-    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms: row.get(2)? })
+    // A slot that is kept has no expiry.
+    let expires_at_ms = row.get::<_, Option<i64>>(2)?.unwrap_or(KEPT);
+    Ok(SlotInfo { position: row.get(0)?, token: row.get(1)?, expires_at_ms })
 }
 
 impl Player for SqlPlayer {
@@ -239,10 +331,16 @@ fn by_its_words(failed: rusqlite::Error) -> String {
     for (words, kind) in [
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
+        ("progress_within must be at least 1 ms", "InvalidTime"),
+        ("within must be at least 1 ms", "InvalidTime"),
         ("no larger token exists", "TokenExhausted"),
+        ("the ttl of a read is at most", "TtlTooLong"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),
+        ("of an item has", "InvalidText"),
+        ("the delay must not be negative", "InvalidDelay"),
+        ("a queue allows 0", "InvalidAttempts"),
     ] {
         if text.contains(words) {
             return format!("error {kind}");

@@ -3,11 +3,11 @@
 //! A test program of its own: one test forks, and one counts the threads of this process.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -655,4 +655,149 @@ fn a_process_that_was_forked_while_its_parent_waited_stays_neither_in_the_queue_
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
     note(&writer).unwrap();
+}
+
+#[test]
+fn a_lock_that_is_waited_for_in_slices_keeps_its_place_in_between() {
+    let place = TestFolder::new("WAL");
+    with_notes(&place);
+    let path = lock_file(&place);
+    let (patient, slice) = (Duration::from_secs(60), Duration::from_millis(10));
+    let first = WriteLock::new(&path);
+    let held = first.acquire(patient, Waiting::Fair).unwrap();
+    let mut second = WriteLock::new(&path).into_sliced();
+    assert!(!second.wait(patient, slice).unwrap());
+    eventually("it is the head", || has_head(&place).then_some(()));
+    drop(held);
+    // Nobody waits for it at this moment, and yet it is served; and others after it.
+    let third = WriteLock::new(&path);
+    let hurried = third.acquire(Duration::from_millis(300), Waiting::Fair);
+    assert!(matches!(hurried, Err(LockError::Timeout { .. })), "{hurried:?}");
+    assert!(second.wait(patient, slice).unwrap());
+    second.end();
+    // One that is given up is in nobody's way: in the queue, when it is served, or when it was.
+    let held = first.acquire(patient, Waiting::Fair).unwrap();
+    assert!(!second.wait(patient, slice).unwrap());
+    second.end();
+    drop(held);
+    let held = first.acquire(patient, Waiting::Fair).unwrap();
+    assert!(!second.wait(patient, slice).unwrap());
+    eventually("it is the head", || has_head(&place).then_some(()));
+    drop(held);
+    eventually("it is served", || (!has_head(&place)).then_some(()));
+    second.end();
+    eventually("the lock is free", || matches!(first.state(), Ok(LockState::Free)).then_some(()));
+    // The timeout is that of the first slice.
+    let held = first.acquire(patient, Waiting::Fair).unwrap();
+    assert!(!second.wait(3 * slice, slice).unwrap());
+    thread::sleep(3 * slice);
+    assert!(matches!(second.wait(patient, slice), Err(LockError::Timeout { .. })));
+    drop(held);
+    assert!(second.wait(patient, patient).unwrap());
+}
+
+/// The Pythons that `scripts/setup-python` has prepared.
+fn pythons() -> Vec<PathBuf> {
+    let environments = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/python");
+    let pythons = ["system", "other"].map(|name| environments.join(name).join("bin/python"));
+    let has_package = |python: &PathBuf| {
+        let probe = Command::new(python).args(["-c", "import litelease"]).output();
+        let is_there = probe.is_ok_and(|probe| probe.status.success());
+        if !is_there {
+            tell(&format!("SKIPPED: no package in {}", python.display()));
+        }
+        is_there
+    };
+    pythons.into_iter().filter(has_package).collect()
+}
+
+fn in_python(python: &Path, program: &str, file: &Path) -> Child {
+    let mut command = Command::new(python);
+    command.args(["-c", &format!("import sys, litelease\n{program}")]).arg(file);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// How many threads wait for a lock on one of these files.
+fn waiters(files: &[PathBuf]) -> usize {
+    let inodes = files.iter().filter_map(|file| Some(fs::metadata(file).ok()?.ino().to_string()));
+    let inodes: Vec<String> = inodes.collect();
+    let waits = |line: &&str| {
+        let mut words = line.split_whitespace();
+        words.any(|word| word == "->")
+            && words.any(|word| inodes.iter().any(|inode| word.rsplit(':').next() == Some(inode)))
+    };
+    fs::read_to_string("/proc/locks").unwrap().lines().filter(waits).count()
+}
+
+/// The order in which six writers are served that begin to wait one after the other, every second one in Python.
+fn order_of_service(python: &Path) -> String {
+    let place = TestFolder::new("WAL");
+    let writer = with_notes(&place);
+    let tx = writer.begin().unwrap();
+    let files = [lock_file(&place), queue_file(&place)];
+    let mut children: Vec<Child> = Vec::new();
+    for n in 0..6 {
+        children.push(match n % 2 {
+            0 => worker(PROGRAM, &["note", &n.to_string(), "1"], &place.file),
+            _ => {
+                let program = format!(
+                    "with litelease.SingleWriter(sys.argv[1], timeout=120).write() as conn:
+    conn.execute('INSERT INTO notes VALUES (?, 0)', ('{n}',))"
+                );
+                in_python(python, &program, &place.file)
+            }
+        });
+        eventually("it waits", || (waiters(&files) == n + 1).then_some(()));
+    }
+    tx.commit().unwrap();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let reader = writer.reader().unwrap();
+    let sql = "SELECT group_concat(who, '') FROM (SELECT who FROM notes ORDER BY rowid)";
+    reader.query_row(sql, [], |row| row.get(0)).unwrap()
+}
+
+#[test]
+fn writers_in_rust_and_in_python_wait_in_one_queue_and_are_served_in_order() {
+    for python in pythons() {
+        // A waiter now and then tries the lock past the queue, whose head may be stopped. In some rounds it is lucky.
+        let mut rounds = (0..5).map(|_| order_of_service(&python));
+        assert!(rounds.any(|order| order == "012345"), "{}: never in order", python.display());
+    }
+}
+
+#[test]
+fn writers_in_rust_and_in_python_name_each_other_as_the_holder() {
+    for python in pythons() {
+        let place = TestFolder::new("WAL");
+        let writer = with_notes(&place);
+        let program = "writer = litelease.SingleWriter(sys.argv[1], timeout=0.05)
+try:
+    writer.write().__enter__()
+except litelease.WriteLockTimeout as error:
+    assert error.holder == writer.holder()
+    print(error, flush=True)
+writer.timeout = 60
+sys.stdin.readline()
+with writer.write():
+    print('locked', flush=True)
+    sys.stdin.readline()";
+        let tx = writer.begin().unwrap();
+        let mut child = in_python(&python, program, &place.file);
+        let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
+        let told = output.next().unwrap().unwrap();
+        let me = format!("holder: pid:{} since 2", std::process::id());
+        assert!(told.contains(&me), "{told}");
+        tx.commit().unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(output.next().unwrap().unwrap(), "locked");
+        match writer.lock_state().unwrap() {
+            LockState::Held(Some(holder)) => assert_eq!(holder.pid, child.id()),
+            state => panic!("{state:?}"),
+        }
+        drop(child.stdin.take());
+        assert!(child.wait().unwrap().success());
+        assert_eq!(writer.lock_state().unwrap(), LockState::Free);
+    }
 }

@@ -137,7 +137,7 @@ function show() {
 
 // A slot is drawn anew only when somebody else has it, so that a focused button stays.
 function draw(item, position, slot) {
-  const sign = `${position} ${slot?.token} ${slot && own.has(grant(slot))}`;
+  const sign = `${position} ${slot?.token} ${isKept(slot)} ${slot && own.has(grant(slot))}`;
   if (item.dataset.sign === sign) return;
   item.dataset.sign = sign;
   item.dataset.position = position;
@@ -145,6 +145,7 @@ function draw(item, position, slot) {
   item.className = slot ? "slot" : "slot free";
   item.replaceChildren(part("b", position));
   if (!slot) return void item.append(part("span", "free", "token"));
+  item.classList.toggle("kept", isKept(slot));
   item.append(part("span", "", "left"), part("span", `token ${slot.token}`, "token"));
   if (slot.note) item.append(part("span", slot.note, "note"));
   if (own.has(grant(slot))) {
@@ -157,6 +158,11 @@ function draw(item, position, slot) {
   }
   item.classList.toggle("over", position >= state.count);
   item.append(document.createElement("i"));
+}
+
+// A slot that is kept has no time left to tell: it is lent out until it is returned.
+function isKept(slot) {
+  return slot?.expires_in === null;
 }
 
 // A token alone may be larger than a number can tell exactly here.
@@ -178,6 +184,11 @@ function tick() {
   for (const item of at("slots").children) {
     const slot = lent.get(item.dataset.position);
     if (!slot) continue;
+    if (isKept(slot)) {
+      const kept = slot.kept_for === null ? "kept" : `kept for ${clock(slot.kept_for + passed)}`;
+      item.querySelector(".left").textContent = kept;
+      continue;
+    }
     const left = Math.max(0, slot.expires_in - passed);
     const share = left / longest.get(grant(slot));
     item.querySelector(".left").textContent = clock(left);

@@ -3,11 +3,11 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use litelease::{PoolInfo, SlotInfo};
+use litelease::{PoolInfo, Reason, SlotInfo};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::job::{Answer, Id, Job, JobError, Jobs, State};
+use crate::job::{Answer, Grant, Id, Job, JobError, Jobs, State, Timed, Why};
 
 /// The response to a request.
 pub(crate) struct Response {
@@ -71,18 +71,24 @@ pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) struct HttpError {
     pub(crate) status: u16,
     pub(crate) text: String,
-    /// The methods that the path takes, for status 405.
-    allow: Option<String>,
+    /// A header that belongs to the status.
+    header: Option<(&'static str, Cow<'static, str>)>,
 }
 
 impl HttpError {
     pub(crate) fn new(status: u16, text: impl Into<String>) -> Self {
-        HttpError { status, text: text.into(), allow: None }
+        HttpError { status, text: text.into(), header: None }
     }
 
     pub(crate) fn method(allow: &str) -> Self {
         let refused = HttpError::new(405, "this path does not take that method");
-        HttpError { allow: Some(allow.into()), ..refused }
+        HttpError { header: Some(("allow", allow.to_owned().into())), ..refused }
+    }
+
+    /// Refuses a client that has not said who it is, with how to say it.
+    fn unauthorized(text: &str, challenge: &'static str) -> Self {
+        let header = Some(("www-authenticate", challenge.into()));
+        HttpError { header, ..HttpError::new(401, text) }
     }
 
     pub(crate) fn nothing_there() -> Self {
@@ -102,12 +108,35 @@ impl From<JobError> for HttpError {
     fn from(error: JobError) -> Self {
         let (status, text) = match error {
             JobError::NoSuchPool => (404, "there is no such pool"),
-            JobError::TooManyWaiters => (429, "too many borrows wait already"),
-            JobError::TooShort => (409, "the ttl was over before the slot could be handed out"),
+            JobError::TooManyWaiters => (429, "too many requests wait already"),
+            JobError::TooShort => (409, "the ttl was over before the grant could be handed out"),
+            JobError::TooLong => (400, "the ttl ends after the last representable time"),
             JobError::Exhausted => (502, "no larger token exists in this file"),
+            JobError::Damaged => {
+                (502, "what is stored for this name is invalid; litelease doctor says more")
+            }
             JobError::Database => (502, "the database failed; it is safe to try again"),
             JobError::NotReady(reason) => (503, reason),
             JobError::Stopping => (503, "the server is shutting down"),
+            JobError::NoKey => {
+                return HttpError::unauthorized(
+                    "this call needs an access key: send Authorization: Bearer KEY",
+                    "Bearer realm=\"litelease\"",
+                );
+            }
+            JobError::WrongKey => {
+                return HttpError::unauthorized(
+                    "the access key is not known, or has expired or was removed",
+                    "Bearer realm=\"litelease\", error=\"invalid_token\"",
+                );
+            }
+            JobError::NotAllowed(scope) => {
+                let text = format!(
+                    "the access key does not allow {scope} here: it needs --allow '{scope}:…' for \
+                     these names"
+                );
+                return HttpError::new(403, text);
+            }
         };
         HttpError::new(status, text)
     }
@@ -116,7 +145,10 @@ impl From<JobError> for HttpError {
 impl From<HttpError> for Response {
     fn from(refused: HttpError) -> Self {
         let response = Response::json(refused.status, &json!({ "error": refused.text }));
-        refused.allow.into_iter().fold(response, |response, allow| response.with("allow", allow))
+        refused
+            .header
+            .into_iter()
+            .fold(response, |response, (name, value)| response.with(name, value))
     }
 }
 
@@ -126,6 +158,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
             Response::json(200, &pool(id, info))
         }
+        Answer::Admitted => Response::new(200, TEXT, ""),
         Answer::Ready => Response::new(200, TEXT, "ready\n"),
         Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
         Answer::Nothing => HttpError::new(409, "no resource available").into(),
@@ -138,40 +171,131 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Renewed { lease, slot, ttl_ms } => {
             Response::new(200, JSON, lent(&lease, slot, ttl_ms))
         }
+        Answer::Kept => Response::json(200, &json!({ "kept": true })),
         Answer::Over => HttpError::new(409, "the lease is no longer live").into(),
-        Answer::Lent { borrowed, ttl_ms, has_key } => {
-            let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms).into();
-            let unsent = (!has_key).then(|| Unsent {
-                jobs: jobs.clone(),
-                id: id.clone(),
-                lease: Some(borrowed.lease_id),
-            });
-            let mut response = Response::new(200, JSON, Bytes::new());
-            response.body = Body::Whole { text, unsent };
-            response
+        Answer::Lent { ref borrowed, ttl_ms, .. } => {
+            let text = lent(&borrowed.lease_id, borrowed.slot, ttl_ms);
+            granted(text, answer, id, jobs)
+        }
+        Answer::Granted { ref lease, ref grant, .. } => {
+            granted(timed(lease, Some(grant)), answer, id, jobs)
+        }
+        Answer::Busy(current) => busy("the name has a live owner", &current),
+        Answer::RenewedName { lease, grant } => {
+            Response::new(200, JSON, timed(&lease, Some(&grant)))
+        }
+        Answer::Transferred(lease) => Response::new(200, JSON, timed(&lease, None)),
+        Answer::Released { name, token } => {
+            Response::json(200, &json!({ "released": true, "name": name, "token": token }))
+        }
+        Answer::Broken { name, owner, killed } => {
+            Response::json(200, &json!({ "name": name, "owner": owner, "killed": killed }))
+        }
+        Answer::Rejected { why, current } => rejected(why, current.as_ref()),
+        Answer::Name { name, token, current, waiters } => {
+            let mut value = current.as_ref().map_or_else(|| ended(&name), lease);
+            value["token"] = token.into();
+            value["waiters"] = waiters.into();
+            Response::json(200, &value)
+        }
+        Answer::Leases { leases, next } => {
+            let leases: Vec<Value> = leases.iter().map(lease).collect();
+            Response::json(200, &json!({ "leases": leases, "next": next }))
         }
     }
 }
 
-/// A grant whose response was not sent yet. Dropping it returns the slot.
+/// Returns the response of a grant, which is taken back if the response is not sent.
+fn granted(text: Vec<u8>, answer: Answer, id: &Id, jobs: &Jobs) -> Response {
+    let grant = answer.undelivered(id);
+    let unsent = grant.map(|grant| Unsent { jobs: jobs.clone(), grant: Some(grant) });
+    let mut response = Response::new(200, JSON, Bytes::new());
+    response.body = Body::Whole { text: text.into(), unsent };
+    response
+}
+
+/// Returns the response of a claim that was not granted.
+pub(crate) fn busy(text: &str, current: &Timed) -> Response {
+    Response::json(409, &json!({ "error": text, "current": lease(current) }))
+}
+
+fn rejected(why: Why, current: Option<&Timed>) -> Response {
+    let (reason, text) = match why {
+        Why::UnknownGrant => ("unknown_grant", "there is no such grant".into()),
+        Why::Rule(reason) => (word(reason), format!("rejected: {reason}")),
+    };
+    let current = current.map(lease);
+    Response::json(409, &json!({ "error": text, "reason": reason, "current": current }))
+}
+
+/// Returns the word of a reason in a response.
+fn word(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NeverClaimed => "never_claimed",
+        Reason::HeldBy => "held_by",
+        Reason::Superseded { .. } => "superseded",
+        Reason::UnknownToken => "unknown_token",
+        Reason::Released => "released",
+        Reason::Expired => "expired",
+        Reason::NoProgress => "no_progress",
+        Reason::TimeIsUp => "time_is_up",
+        Reason::Requested => "requested",
+        Reason::NotRequested => "not_requested",
+    }
+}
+
+/// Writes a live lease as JSON.
+pub(crate) fn lease(timed: &Timed) -> Value {
+    let Timed { lease, left_ms } = timed;
+    json!({
+        "name": lease.name,
+        "owner": lease.owner,
+        "token": lease.token,
+        "expires_at_unix": lease.lease_expires_at_ms.div_euclid(1000),
+        "expires_in": seconds(*left_ms),
+    })
+}
+
+/// Writes a name that nobody has as JSON.
+pub(crate) fn ended(name: &str) -> Value {
+    json!({ "name": name, "owner": null, "expires_at_unix": null, "expires_in": null })
+}
+
+/// Writes a lease, and the secret of its grant, as JSON. By hand: this is the answer to most
+/// requests.
+fn timed(timed: &Timed, grant: Option<&str>) -> Vec<u8> {
+    let Timed { lease, left_ms } = timed;
+    let mut text = Vec::with_capacity(256);
+    put(&mut text, "{\"expires_at_unix\":", lease.lease_expires_at_ms.div_euclid(1000));
+    put(&mut text, ",\"expires_in\":", seconds(*left_ms));
+    if let Some(grant) = grant {
+        put(&mut text, ",\"grant\":", grant);
+    }
+    put(&mut text, ",\"name\":", &lease.name);
+    put(&mut text, ",\"owner\":", &lease.owner);
+    put(&mut text, ",\"token\":", lease.token);
+    text.push(b'}');
+    text
+}
+
+/// A grant whose response was not sent yet. Dropping it takes the grant back.
 pub(crate) struct Unsent {
     pub(crate) jobs: Jobs,
-    pub(crate) id: Id,
-    pub(crate) lease: Option<String>,
+    pub(crate) grant: Option<Grant>,
 }
 
 impl Unsent {
-    /// Leaves the slot to the client: the response was sent.
+    /// Leaves the grant to the client: the response was sent.
     pub(crate) fn sent(mut self) {
-        self.lease = None;
+        self.grant = None;
     }
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(grant) = self.grant.take() {
             // An error means that the committer is gone: then the lease expires.
-            let _ = self.jobs.send(Job::GiveBack { id: self.id.clone(), lease });
+            let _ = self.jobs.send(Job::GiveBack(grant));
         }
     }
 }
@@ -180,12 +304,17 @@ impl Drop for Unsent {
 pub(crate) fn state(state: &State) -> Value {
     let slots = state.slots.iter().map(|row| {
         let left_ms = row.slot.expires_at_ms.saturating_sub(state.now_ms).max(0);
-        json!({
+        let mut slot = json!({
             "position": row.slot.position,
             "token": row.slot.token,
-            "expires_in": seconds(left_ms),
+            "expires_in": (!row.slot.is_kept()).then(|| seconds(left_ms)),
             "note": row.note,
-        })
+        });
+        if row.slot.is_kept() {
+            let kept_ms = row.kept_since_ms.map(|since| state.now_ms.saturating_sub(since).max(0));
+            slot["kept_for"] = kept_ms.map_or(Value::Null, seconds);
+        }
+        slot
     });
     json!({
         "count": state.info.count,
@@ -204,8 +333,13 @@ fn pool(id: &Id, info: PoolInfo) -> Value {
 /// Writes a lease as JSON. By hand: this is the answer to most requests.
 fn lent(lease: &str, slot: SlotInfo, ttl_ms: i64) -> Vec<u8> {
     let mut text = Vec::with_capacity(192);
-    put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
-    put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+    match slot.is_kept() {
+        true => text.extend_from_slice(b"{\"expires_at_unix\":null,\"expires_in\":null"),
+        false => {
+            put(&mut text, "{\"expires_at_unix\":", slot.expires_at_ms.div_euclid(1000));
+            put(&mut text, ",\"expires_in\":", seconds(ttl_ms));
+        }
+    }
     put(&mut text, ",\"lease\":", lease);
     put(&mut text, ",\"position\":", slot.position);
     put(&mut text, ",\"token\":", slot.token);

@@ -66,7 +66,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
         for job in std::iter::once(first).chain(todo.try_iter()) {
             let (request, id, reply, ttl_ms) = match job {
                 Job::Register { id, count, reply } => (Request::Register(count), id, reply, 0),
-                Job::Borrow(borrow) => {
+                Job::Grant(borrow) => {
                     (Request::Borrow(borrow.ttl_ms), borrow.id, borrow.reply, borrow.ttl_ms)
                 }
                 Job::Return { id, lease, reply } => (Request::Return(lease), id, reply, 0),

@@ -1,4 +1,4 @@
-//! Parses the bodies of requests and checks them against the fields of their call.
+//! Parses the bodies and queries of requests and checks them against the fields of their call.
 
 use std::fmt::{self, Formatter};
 
@@ -11,16 +11,29 @@ use crate::calls::{Field, FieldKind};
 /// The longest body that is accepted, in bytes.
 pub(crate) const LONGEST: usize = 16 * 1024;
 
-/// The checked fields of a body. Fields that the call does not have keep their default.
+/// Tokens stay below this number, so that every reader of JSON represents them exactly.
+const LARGEST_TOKEN: i64 = 1 << 53;
+
+/// The most leases that one page has.
+pub(crate) const MOST_LEASES: usize = 1000;
+
+/// The checked fields of a request. Fields that the call does not have keep their default.
 #[derive(Default)]
 pub(crate) struct Fields {
     pub(crate) count: i64,
     pub(crate) ttl: f64,
     pub(crate) wait: f64,
     pub(crate) note: Option<String>,
+    /// The UUID of a lease on a slot, or the secret of a grant.
     pub(crate) lease: String,
-    /// Which fields the body has, as bits.
-    given: u8,
+    pub(crate) name: Option<String>,
+    pub(crate) owner: String,
+    pub(crate) min_token: i64,
+    pub(crate) prefix: Option<String>,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: Option<usize>,
+    /// Which fields the request has, as bits.
+    given: u16,
 }
 
 /// Parses a JSON object and checks its fields against `wanted`.
@@ -32,6 +45,54 @@ pub(crate) fn check(bytes: &[u8], wanted: &[Field]) -> Result<Fields, HttpError>
         let (line, column) = (error.line(), error.column());
         let text = format!("the body is not a JSON object (line {line}, column {column})");
         Err(HttpError::new(400, text))
+    })
+}
+
+/// Parses the query of a request and checks its parameters against `wanted`.
+pub(crate) fn check_query(query: &str, wanted: &[Field]) -> Result<Fields, HttpError> {
+    let mut fields = Fields::default();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let field = known(&decode(name)?, wanted)?;
+        let text = decode(value)?;
+        let value = match field.kind {
+            FieldKind::Limit => text.parse::<u64>().map_or(Value::Null, Value::from),
+            _ => Value::String(text),
+        };
+        fields.take(field, value)?;
+    }
+    fields.complete(wanted)
+}
+
+/// Decodes a part of a query.
+fn decode(text: &str) -> Result<String, HttpError> {
+    let refuse = || HttpError::new(400, "the query must be percent-encoded UTF-8");
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        bytes.push(match first {
+            b'+' => b' ',
+            b'%' => {
+                let (digits, after) = rest.split_at_checked(2).ok_or_else(refuse)?;
+                rest = after;
+                let digit = |byte: u8| char::from(byte).to_digit(16).ok_or_else(refuse);
+                let [high, low] = *digits else { return Err(refuse()) };
+                // Both are below 16.
+                (digit(high)? * 16 + digit(low)?) as u8
+            }
+            byte => *byte,
+        });
+    }
+    String::from_utf8(bytes).map_err(|_| refuse())
+}
+
+/// Finds a field by its name.
+fn known<'a>(name: &str, wanted: &'a [Field]) -> Result<&'a Field, HttpError> {
+    wanted.iter().find(|field| field.name == name).ok_or_else(|| {
+        let name: String = name.chars().take(40).collect();
+        let known: Vec<&str> = wanted.iter().map(|field| field.name).collect();
+        let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+        HttpError::new(400, format!("unknown field {name:?}; known are {known}"))
     })
 }
 
@@ -75,12 +136,7 @@ impl<'a> Visitor<'_> for Name<'a> {
     }
 
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(self.0.iter().find(|field| field.name == name).ok_or_else(|| {
-            let name: String = name.chars().take(40).collect();
-            let known: Vec<&str> = self.0.iter().map(|field| field.name).collect();
-            let known = known.join(", ");
-            HttpError::new(400, format!("unknown field {name:?}; known are {known}"))
-        }))
+        Ok(known(name, self.0))
     }
 }
 
@@ -115,8 +171,35 @@ impl Fields {
                 Value::String(text) => self.lease = text,
                 _ => return refuse("a text"),
             },
+            FieldKind::Name | FieldKind::Prefix | FieldKind::After => match value {
+                Value::String(text) => *self.text(field.kind) = Some(text),
+                _ => return refuse("a text"),
+            },
+            FieldKind::Owner => match value {
+                Value::String(text) if is_of_process(&text) => {
+                    return refuse("another text: hold and run make texts of this form");
+                }
+                Value::String(text) => self.owner = text,
+                _ => return refuse("a text"),
+            },
+            FieldKind::MinToken => match value.as_i64() {
+                Some(token @ 0..LARGEST_TOKEN) => self.min_token = token,
+                _ => return refuse("a whole number, 0 or more and below 2^53"),
+            },
+            FieldKind::Limit => match value.as_u64().map(usize::try_from) {
+                Some(Ok(limit @ 1..=MOST_LEASES)) => self.limit = Some(limit),
+                _ => return refuse("a whole number, 1 to 1000"),
+            },
         }
         Ok(())
+    }
+
+    fn text(&mut self, kind: FieldKind) -> &mut Option<String> {
+        match kind {
+            FieldKind::Prefix => &mut self.prefix,
+            FieldKind::After => &mut self.after,
+            _ => &mut self.name,
+        }
     }
 
     /// Checks that no required field is missing.
@@ -132,7 +215,13 @@ impl Fields {
     }
 }
 
+/// Checks whether `hold` or `run` makes such an owner text. A lease under it would be taken over when
+/// its process has ended.
+fn is_of_process(owner: &str) -> bool {
+    litelease::Identity::parse(owner).is_some_and(|who| who.is_holder())
+}
+
 /// Returns the bit of a field in `given`. No call has two fields of one kind.
-fn bit(field: &Field) -> u8 {
+fn bit(field: &Field) -> u16 {
     1 << field.kind as u8
 }

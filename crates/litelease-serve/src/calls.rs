@@ -3,7 +3,9 @@
 
 use serde_json::{Value, json};
 
-/// The calls on a pool. Every `match` on it is exhaustive, so a new call does not compile until
+use crate::body::MOST_LEASES;
+
+/// The calls on pools and names. Every `match` on it is exhaustive, so a new call does not compile until
 /// all places handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
@@ -13,7 +15,15 @@ pub(crate) enum CallKind {
     Borrow,
     Return,
     Renew,
+    Keep,
     Events,
+    Claim,
+    RenewLease,
+    Release,
+    Transfer,
+    Break,
+    Leases,
+    LeaseEvents,
 }
 
 impl CallKind {
@@ -26,7 +36,15 @@ impl CallKind {
             CallKind::Borrow => "borrow",
             CallKind::Return => "return",
             CallKind::Renew => "renew",
+            CallKind::Keep => "keep",
             CallKind::Events => "events",
+            CallKind::Claim => "claim",
+            CallKind::RenewLease => "renew_lease",
+            CallKind::Release => "release",
+            CallKind::Transfer => "transfer",
+            CallKind::Break => "break",
+            CallKind::Leases => "leases",
+            CallKind::LeaseEvents => "lease_events",
         }
     }
 }
@@ -35,18 +53,31 @@ impl CallKind {
 pub(crate) struct Call {
     pub(crate) kind: CallKind,
     pub(crate) method: &'static str,
-    /// The end of the path, after the id of the pool.
+    pub(crate) base: Base,
+    /// The end of the path, after the id of the pool or after `/v1`.
     pub(crate) under: &'static str,
     pub(crate) does: &'static str,
     /// The fields of the body; empty if the call has no body.
     pub(crate) fields: &'static [Field],
+    /// The parameters of the query.
+    pub(crate) query: &'static [Field],
     /// The body of a 200 response.
     pub(crate) answer: Shape,
     /// The status codes of its errors, besides those that every call has.
     pub(crate) errors: &'static [u16],
 }
 
-/// A field of the body of a request.
+/// What the path of a call begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    /// The id of a pool, which is its secret.
+    Pool,
+    /// Names, for clients with an access key.
+    V1,
+}
+
+/// A field of a request.
+#[derive(Clone, Copy)]
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) kind: FieldKind,
@@ -65,8 +96,20 @@ pub(crate) enum FieldKind {
     Wait,
     /// A text of at most 200 bytes.
     Note,
-    /// A text.
+    /// A text: a lease on a slot, or the secret of a grant.
     Text,
+    /// A text: a name.
+    Name,
+    /// A text: an owner.
+    Owner,
+    /// A whole number that tokens are larger than.
+    MinToken,
+    /// A text: how names begin.
+    Prefix,
+    /// A text: the last name of the page before.
+    After,
+    /// How many leases a page has at most.
+    Limit,
 }
 
 /// The body of a successful response.
@@ -76,7 +119,13 @@ pub(crate) enum Shape {
     Lease,
     Deleted,
     Returned,
+    Kept,
     Events,
+    Grant,
+    NamedLease,
+    Released,
+    Broken,
+    Leases,
 }
 
 const TTL: Field = Field {
@@ -92,14 +141,49 @@ const LEASE: Field = Field {
     means: "the UUID from the answer to the borrow",
 };
 
-/// The start of the path of every call; the id of the pool follows.
+const WAIT: Field = Field {
+    name: "wait",
+    kind: FieldKind::Wait,
+    required: false,
+    means: "seconds to wait if none is free, 0 if left out",
+};
+const NAME: Field =
+    Field { name: "name", kind: FieldKind::Name, required: true, means: "the name, any text" };
+const GRANT: Field = Field {
+    name: "grant",
+    kind: FieldKind::Text,
+    required: true,
+    means: "the UUID from the answer to the claim",
+};
+
+/// Which leases to show: one, or all that begin with a text.
+const ONE_OR_MANY: [Field; 2] = [
+    Field {
+        name: "name",
+        kind: FieldKind::Name,
+        required: false,
+        means: "one name, whether it is leased or not",
+    },
+    Field {
+        name: "prefix",
+        kind: FieldKind::Prefix,
+        required: false,
+        means: "all leased names that begin with this text; every one if it is left out",
+    },
+];
+
+/// The start of the path of every call on a pool; its id follows.
 pub(crate) const POOLS: &str = "/l/";
 
-/// All calls on pools.
+/// The start of the path of every call on names.
+pub(crate) const V1: &str = "/v1";
+
+/// All calls.
 pub(crate) const CALLS: &[Call] = &[
     Call {
         kind: CallKind::Register,
         method: "put",
+        base: Base::Pool,
         under: "",
         does: "Creates a pool, or changes how many slots it has",
         fields: &[Field {
@@ -108,40 +192,41 @@ pub(crate) const CALLS: &[Call] = &[
             required: true,
             means: "how many slots",
         }],
+        query: &[],
         answer: Shape::Pool,
         errors: &[413, 415],
     },
     Call {
         kind: CallKind::Look,
         method: "get",
+        base: Base::Pool,
         under: "",
         does: "Returns how many slots a pool has, and how many are in use",
         fields: &[],
+        query: &[],
         answer: Shape::Pool,
         errors: &[404],
     },
     Call {
         kind: CallKind::Delete,
         method: "delete",
+        base: Base::Pool,
         under: "",
         does: "Deletes a pool: its leases stop being valid, and waiting borrows get 404",
         fields: &[],
+        query: &[],
         answer: Shape::Deleted,
         errors: &[],
     },
     Call {
         kind: CallKind::Borrow,
         method: "post",
+        base: Base::Pool,
         under: "/borrow",
         does: "Borrows the lowest free slot, and waits for one if asked to",
         fields: &[
             TTL,
-            Field {
-                name: "wait",
-                kind: FieldKind::Wait,
-                required: false,
-                means: "seconds to wait if none is free, 0 if left out",
-            },
+            WAIT,
             Field {
                 name: "note",
                 kind: FieldKind::Note,
@@ -149,35 +234,170 @@ pub(crate) const CALLS: &[Call] = &[
                 means: "who and why, for operators; at most 200 bytes",
             },
         ],
+        query: &[],
         answer: Shape::Lease,
         errors: &[404, 409, 413, 415, 429],
     },
     Call {
         kind: CallKind::Return,
         method: "post",
+        base: Base::Pool,
         under: "/return",
         does: "Returns a slot; may be repeated",
         fields: &[LEASE],
+        query: &[],
         answer: Shape::Returned,
         errors: &[404, 413, 415],
     },
     Call {
         kind: CallKind::Renew,
         method: "post",
+        base: Base::Pool,
         under: "/renew",
         does: "Prolongs a live lease under the same token; never shortens it",
         fields: &[LEASE, TTL],
+        query: &[],
         answer: Shape::Lease,
+        errors: &[404, 409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Keep,
+        method: "post",
+        base: Base::Pool,
+        under: "/keep",
+        does: "Keeps a live lease without expiry until it is returned; may be repeated",
+        fields: &[LEASE],
+        query: &[],
+        answer: Shape::Kept,
         errors: &[404, 409, 413, 415],
     },
     Call {
         kind: CallKind::Events,
         method: "get",
+        base: Base::Pool,
         under: "/events",
         does: "Streams the state of a pool as server-sent events, without UUIDs",
         fields: &[],
+        query: &[],
         answer: Shape::Events,
         errors: &[404],
+    },
+    Call {
+        kind: CallKind::Claim,
+        method: "post",
+        base: Base::V1,
+        under: "/claim",
+        does: "Claims a name, and waits for it if asked to",
+        fields: &[
+            NAME,
+            Field {
+                name: "owner",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who has the name then, for everyone to see",
+            },
+            TTL,
+            WAIT,
+            Field {
+                name: "min_token",
+                kind: FieldKind::MinToken,
+                required: false,
+                means: "the token of the grant is larger than this",
+            },
+        ],
+        query: &[],
+        answer: Shape::Grant,
+        errors: &[409, 413, 415, 429],
+    },
+    Call {
+        kind: CallKind::RenewLease,
+        method: "post",
+        base: Base::V1,
+        under: "/renew",
+        does: "Prolongs a live lease under the same token; never shortens it",
+        fields: &[GRANT, TTL],
+        query: &[],
+        answer: Shape::Grant,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Release,
+        method: "post",
+        base: Base::V1,
+        under: "/release",
+        does: "Ends a lease",
+        fields: &[GRANT],
+        query: &[],
+        answer: Shape::Released,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Transfer,
+        method: "post",
+        base: Base::V1,
+        under: "/transfer",
+        does: "Hands a lease to a new owner, who fetches its grant by claiming the name",
+        fields: &[
+            GRANT,
+            Field {
+                name: "new_owner",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who has the name from now on",
+            },
+            TTL,
+        ],
+        query: &[],
+        answer: Shape::NamedLease,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Break,
+        method: "post",
+        base: Base::V1,
+        under: "/break",
+        does: "Ends the lease of any holder, and raises its token",
+        fields: &[NAME],
+        query: &[],
+        answer: Shape::Broken,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Leases,
+        method: "get",
+        base: Base::V1,
+        under: "/leases",
+        does: "Returns who has a name, or lists live leases in pages",
+        fields: &[],
+        query: &[
+            ONE_OR_MANY[0],
+            ONE_OR_MANY[1],
+            Field {
+                name: "after",
+                kind: FieldKind::After,
+                required: false,
+                means: "what the page before has as next",
+            },
+            Field {
+                name: "limit",
+                kind: FieldKind::Limit,
+                required: false,
+                means: "how many leases at most, 100 if left out",
+            },
+        ],
+        answer: Shape::Leases,
+        errors: &[],
+    },
+    Call {
+        kind: CallKind::LeaseEvents,
+        method: "get",
+        base: Base::V1,
+        under: "/events",
+        does: "Streams live leases as server-sent events: all of them, then what changes",
+        fields: &[],
+        query: &ONE_OR_MANY,
+        answer: Shape::Events,
+        errors: &[],
     },
 ];
 
@@ -188,8 +408,12 @@ const ALWAYS: &[u16] = &[400, 403, 408, 421, 502, 503];
 pub(crate) fn openapi(max_count: i64) -> Value {
     let mut paths = json!({});
     for call in CALLS {
-        let place = &mut paths[format!("{POOLS}{{id}}{}", call.under)];
-        if place.is_null() {
+        let place = match call.base {
+            Base::Pool => format!("{POOLS}{{id}}{}", call.under),
+            Base::V1 => format!("{V1}{}", call.under),
+        };
+        let place = &mut paths[place];
+        if place.is_null() && call.base == Base::Pool {
             *place = json!({ "parameters": [{
                 "name": "id", "in": "path", "required": true,
                 "description": "the id of the pool; every client that knows it may use the pool",
@@ -201,13 +425,20 @@ pub(crate) fn openapi(max_count: i64) -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {
-            "title": "Litelease pools",
+            "title": "Litelease",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0" },
         },
         "paths": paths,
-        "components": { "schemas": {
+        "components": { "securitySchemes": {
+            "access": { "type": "http", "scheme": "bearer", "description": "an access key" },
+        }, "schemas": {
             "Error": object(&["error"], json!({ "error": { "type": "string" } })),
+            "Rejected": object(&["error"], json!({
+                "error": { "type": "string" },
+                "reason": { "type": "string" },
+                "current": { "oneOf": [reference("NamedLease"), { "type": "null" }] },
+            })),
             "Pool": object(&["id", "count", "in_use", "available"], json!({
                 "id": { "type": "string", "format": "uuid" },
                 "count": { "type": "integer", "minimum": 0 },
@@ -217,12 +448,55 @@ pub(crate) fn openapi(max_count: i64) -> Value {
             "Lease": object(&["lease", "position", "expires_at_unix", "expires_in", "token"], json!({
                 "lease": { "type": "string", "format": "uuid" },
                 "position": { "type": "integer", "minimum": 0 },
-                "expires_at_unix": { "type": "integer" },
-                "expires_in": { "type": "number" },
+                "expires_at_unix": {
+                    "type": ["integer", "null"], "description": "null if the slot is kept",
+                },
+                "expires_in": {
+                    "type": ["number", "null"], "description": "null if the slot is kept",
+                },
                 "token": { "type": "integer", "minimum": 1 },
             })),
             "Deleted": object(&["deleted"], json!({ "deleted": { "type": "boolean" } })),
             "Returned": object(&["returned"], json!({ "returned": { "type": "boolean" } })),
+            "Grant": object(&["grant", "name", "owner", "token", "expires_at_unix", "expires_in"], json!({
+                "grant": { "type": "string", "format": "uuid" },
+                "name": { "type": "string" },
+                "owner": { "type": "string" },
+                "token": { "type": "integer", "minimum": 1 },
+                "expires_at_unix": { "type": "integer" },
+                "expires_in": { "type": "number" },
+            })),
+            "NamedLease": object(&["name", "owner", "token", "expires_at_unix", "expires_in"], json!({
+                "name": { "type": "string" },
+                "owner": { "type": "string" },
+                "token": { "type": "integer", "minimum": 1 },
+                "expires_at_unix": { "type": "integer" },
+                "expires_in": { "type": "number" },
+            })),
+            "Name": object(&["name", "owner", "token", "expires_at_unix", "expires_in", "waiters"], json!({
+                "name": { "type": "string" },
+                "owner": { "type": ["string", "null"] },
+                "token": { "type": ["integer", "null"] },
+                "expires_at_unix": { "type": ["integer", "null"] },
+                "expires_in": { "type": ["number", "null"] },
+                "waiters": { "type": "integer", "minimum": 0 },
+            })),
+            "Page": object(&["leases", "next"], json!({
+                "leases": { "type": "array", "items": reference("NamedLease") },
+                "next": { "type": ["string", "null"] },
+            })),
+            "Leases": { "oneOf": [reference("Name"), reference("Page")] },
+            "Released": object(&["released", "name", "token"], json!({
+                "released": { "type": "boolean" },
+                "name": { "type": "string" },
+                "token": { "type": "integer", "minimum": 1 },
+            })),
+            "Broken": object(&["name", "owner", "killed"], json!({
+                "name": { "type": "string" },
+                "owner": { "type": "string" },
+                "killed": { "type": "integer", "minimum": 1 },
+            })),
+            "Kept": object(&["kept"], json!({ "kept": { "type": "boolean" } })),
         } },
     })
 }
@@ -235,8 +509,11 @@ fn operation(call: &Call, max_count: i64) -> Value {
         }),
         shape => content("done", shape.name()),
     } });
-    for status in ALWAYS.iter().chain(call.errors) {
-        responses[status.to_string()] = content(meaning(*status), "Error");
+    let is_named = call.base == Base::V1;
+    let unauthorized: &[u16] = if is_named { &[401] } else { &[] };
+    for status in ALWAYS.iter().chain(call.errors).chain(unauthorized) {
+        let schema = if is_named && *status == 409 { "Rejected" } else { "Error" };
+        responses[status.to_string()] = content(meaning(*status), schema);
     }
     let mut operation = json!({
         "operationId": call.kind.name(), "summary": call.does, "responses": responses,
@@ -250,14 +527,31 @@ fn operation(call: &Call, max_count: i64) -> Value {
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });
     }
-    if call.kind == CallKind::Borrow {
+    if call.has_key() {
         operation["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false,
             "description": "while its lease lives, the same key answers the same lease",
             "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$" },
         }]);
     }
+    if !call.query.is_empty() {
+        let parameter = |field: &Field| {
+            let schema = field.schema(max_count);
+            json!({ "name": field.name, "in": "query", "required": field.required, "schema": schema })
+        };
+        operation["parameters"] = call.query.iter().map(parameter).collect();
+    }
+    if is_named {
+        operation["security"] = json!([{ "access": [] }]);
+    }
     operation
+}
+
+impl Call {
+    /// Checks whether the call takes an idempotency key.
+    pub(crate) fn has_key(&self) -> bool {
+        matches!(self.kind, CallKind::Borrow | CallKind::Claim)
+    }
 }
 
 impl Field {
@@ -267,7 +561,15 @@ impl Field {
             FieldKind::Ttl => json!({ "type": "number", "exclusiveMinimum": 0 }),
             FieldKind::Wait => json!({ "type": "number", "minimum": 0 }),
             FieldKind::Note => json!({ "type": "string", "maxLength": 200 }),
-            FieldKind::Text => json!({ "type": "string" }),
+            FieldKind::Text
+            | FieldKind::Name
+            | FieldKind::Owner
+            | FieldKind::Prefix
+            | FieldKind::After => json!({ "type": "string" }),
+            FieldKind::MinToken => {
+                json!({ "type": "integer", "minimum": 0, "maximum": (1_i64 << 53) - 1 })
+            }
+            FieldKind::Limit => json!({ "type": "integer", "minimum": 1, "maximum": MOST_LEASES }),
         };
         schema["description"] = self.means.into();
         schema
@@ -281,17 +583,26 @@ impl Shape {
             Shape::Lease => "Lease",
             Shape::Deleted => "Deleted",
             Shape::Returned => "Returned",
+            Shape::Kept => "Kept",
             Shape::Events => "Events",
+            Shape::Grant => "Grant",
+            Shape::NamedLease => "NamedLease",
+            Shape::Released => "Released",
+            Shape::Broken => "Broken",
+            Shape::Leases => "Leases",
         }
     }
 }
 
 fn content(description: &str, schema: &str) -> Value {
-    let reference = format!("#/components/schemas/{schema}");
     json!({
         "description": description,
-        "content": { "application/json": { "schema": { "$ref": reference } } },
+        "content": { "application/json": { "schema": reference(schema) } },
     })
+}
+
+fn reference(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
 }
 
 fn object(required: &[&str], properties: Value) -> Value {
@@ -303,14 +614,17 @@ fn object(required: &[&str], properties: Value) -> Value {
 fn meaning(status: u16) -> &'static str {
     match status {
         400 => "the request is malformed; the text says where",
-        403 => "the request comes from a page of another origin",
+        401 => "the access key is missing or wrong",
+        403 => {
+            "the access key does not allow it, or the request comes from a page of another origin"
+        }
         404 => "there is no such pool",
         408 => "the body took too long",
-        409 => "nothing is free, or the lease is no longer live",
+        409 => "nothing is free, or the lease is no longer live; the text says why",
         413 => "the body is longer than 16 KiB",
         415 => "the body is not application/json",
         421 => "the server is not known by this host name",
-        429 => "too many borrows wait already",
+        429 => "too many requests wait already",
         502 => "the database failed; safe to try again",
         503 => "the server is shutting down",
         _ => "an error",

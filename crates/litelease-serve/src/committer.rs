@@ -6,6 +6,7 @@
 mod batch;
 mod expiry_schedule;
 mod inbox;
+mod names;
 mod queue;
 mod served_file;
 mod undelivered;
@@ -14,27 +15,32 @@ mod wait_lists;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease};
+use litelease::{Error, Litelease, Scope};
 use tokio::sync::broadcast;
 
 use self::batch::Batch;
 use self::inbox::Inbox;
 use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
-use self::undelivered::{Grant, Undelivered};
+use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
+use crate::access::Which;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, Id, Job, JobError, Receiver, RecvTimeoutError, State, receive,
+    Answer, Answered, Answers, Grant, Id, Job, JobError, Page, Receiver, RecvTimeoutError, State,
+    Timed, receive,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::pending_borrow::deliver;
+use crate::pending_grant::deliver;
 use crate::server_lock::ServerLock;
 
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The id of a pool that has changed, or `None` if any pool may have.
+/// How many rows one page of leases may look at: the others wait meanwhile.
+const MOST_ROWS: usize = 10_000;
+
+/// The pool or name that has changed, or `None` if anything may have, access keys as well.
 pub(crate) type Changed = Option<Id>;
 
 pub(crate) struct Committer {
@@ -48,6 +54,8 @@ pub(crate) struct Committer {
     changes: broadcast::Sender<Changed>,
     metrics: Arc<Metrics>,
     clock: fn() -> i64,
+    /// Names are used, so that access keys matter.
+    uses_names: bool,
 }
 
 impl Committer {
@@ -61,7 +69,7 @@ impl Committer {
         metrics: Arc<Metrics>,
     ) -> Self {
         Committer {
-            file: ServedFile::new(db, mark, lock),
+            file: ServedFile::new(db, mark, lock, options.open),
             inbox: Inbox::new(options.max_batch),
             waiting: WaitLists::new(options.max_waiters),
             undelivered: Undelivered::default(),
@@ -69,6 +77,7 @@ impl Committer {
             changes,
             metrics,
             clock: options.clock,
+            uses_names: false,
         }
     }
 
@@ -95,6 +104,7 @@ impl Committer {
         }
         self.commit(jobs);
         self.answer_looks();
+        self.answer_reads();
         self.answer_readies();
         if self.file.mark_due_in().is_some_and(|due| due.is_zero()) {
             self.file.sync_mark();
@@ -118,13 +128,14 @@ impl Committer {
     fn take(&mut self, job: Job) {
         match job {
             Job::Look { id, reply } => self.inbox.looks.push((id, reply)),
+            job @ (Job::Leases { .. } | Job::Admit { .. }) => self.inbox.reads.push(job),
             Job::Ready { reply } => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
                     self.announce(Some(id));
                 }
             }
-            Job::GiveBack { id, lease } => self.undelivered.push(id, lease),
+            Job::GiveBack(grant) => self.undelivered.push(grant),
             Job::Stop => {
                 // Delivery ends when it has handed out what it got before.
                 self.answers = None;
@@ -132,9 +143,11 @@ impl Committer {
             }
             job @ (Job::Register { .. }
             | Job::Delete { .. }
-            | Job::Borrow(_)
+            | Job::Grant(_)
+            | Job::Named(_)
             | Job::Return { .. }
-            | Job::Renew { .. }) => self.inbox.todo.push_back(job),
+            | Job::Renew { .. }
+            | Job::Keep { .. }) => self.inbox.todo.push_back(job),
         }
     }
 
@@ -168,7 +181,7 @@ impl Committer {
     fn take_due(&mut self) -> Vec<Id> {
         let (now_ms, started) = ((self.clock)(), Instant::now());
         let are_all_due = self.waiting.are_all_due(now_ms);
-        let due = self.waiting.take_due(&self.file.pools(), now_ms);
+        let due = self.waiting.take_due(&self.file.db, now_ms);
         if are_all_due {
             self.file.adapt_poll_interval(started.elapsed());
         }
@@ -187,16 +200,23 @@ impl Committer {
         // Read the clock under the write lock: waiting for the lock takes time too.
         batch.now_ms = (self.clock)();
         let mut count = 0;
-        batch.return_grants(grants, &self.file.pools(), &mut self.waiting)?;
+        if self.uses_names {
+            self.file.refresh_keys();
+        }
+        batch.take_back(grants, &self.file.served(), &mut self.waiting)?;
         while let Some(job) = self.next_job(jobs, count, started) {
             count += 1;
+            if !self.uses_names && job.needs_keys() {
+                self.uses_names = true;
+                self.file.refresh_keys();
+            }
             match self.is_stopping() {
                 true => batch.refuse(job, JobError::Stopping),
-                false => batch.perform(job, &self.file.pools(), &mut self.waiting)?,
+                false => batch.perform(job, &self.file.served(), &mut self.waiting)?,
             }
         }
         for id in due {
-            batch.freed(id, &self.file.pools(), &mut self.waiting)?;
+            batch.freed(id, &self.file.served(), &mut self.waiting)?;
         }
         Ok(count)
     }
@@ -220,13 +240,18 @@ impl Committer {
     fn send(&mut self, mut batch: Batch) {
         let (mut newest, now_ms) = (0, (self.clock)());
         for Answered { answer, .. } in &mut batch.answers {
-            if let Ok(Answer::Lent { borrowed, .. }) = answer {
-                newest = newest.max(borrowed.slot.token);
-                match borrowed.slot.is_live(now_ms) {
-                    true => self.metrics.lent(),
-                    // The commit took longer than the ttl.
-                    false => *answer = Err(JobError::TooShort),
+            let is_live = match answer {
+                Ok(Answer::Lent { borrowed, .. }) => {
+                    newest = newest.max(borrowed.slot.token);
+                    borrowed.slot.is_live(now_ms)
                 }
+                Ok(Answer::Granted { lease, .. }) => lease.lease.lease_expires_at_ms > now_ms,
+                _ => continue,
+            };
+            match is_live {
+                true => self.metrics.lent(),
+                // The commit took longer than the ttl.
+                false => *answer = Err(JobError::TooShort),
             }
         }
         self.file.raise_mark(newest);
@@ -234,7 +259,7 @@ impl Committer {
         batch.changed.sort_unstable();
         batch.changed.dedup();
         for id in batch.changed {
-            self.waiting.schedule(&id, &self.file.pools(), self.clock);
+            self.waiting.schedule(&id, &self.file.db, self.clock);
             self.announce(Some(id));
         }
     }
@@ -252,12 +277,10 @@ impl Committer {
         self.undelivered.put_back(grants);
         self.waiting.retry_all((self.clock)());
         for Answered { id, answer, .. } in &mut batch.answers {
-            // A key keeps its grant: the client may have had it before, and will ask for it again.
-            if let Ok(Answer::Lent { borrowed, has_key: false, .. }) = answer {
-                let lease = std::mem::take(&mut borrowed.lease_id);
-                self.undelivered.push(Arc::clone(id), lease);
+            let failed = std::mem::replace(answer, Err(JobError::Database));
+            if let Some(grant) = failed.ok().and_then(|answer| answer.undelivered(id)) {
+                self.undelivered.push(grant);
             }
-            *answer = Err(JobError::Database);
         }
         self.hand_over(batch.answers);
         self.undelivered.pause();
@@ -274,7 +297,7 @@ impl Committer {
             },
             None => answers,
         };
-        deliver(answers, |id, lease| self.undelivered.push(id, lease));
+        deliver(answers, |grant| self.undelivered.push(grant));
     }
 
     fn announce(&self, changed: Changed) {
@@ -303,6 +326,65 @@ impl Committer {
                 Err(JobError::Database)
             }
         }
+    }
+
+    /// Answers requests that only read, and need an access key.
+    fn answer_reads(&mut self) {
+        let reads = std::mem::take(&mut self.inbox.reads);
+        if reads.is_empty() {
+            return;
+        }
+        self.file.refresh_keys();
+        for job in reads {
+            let now_ms = (self.clock)();
+            let check = |caller, scope, names: &Which| {
+                self.file.served().keys.check(caller, scope, names.names(), now_ms)
+            };
+            let (reply, answer) = match job {
+                Job::Admit { caller, scope, names, reply } => {
+                    (reply, check(caller, scope, &names).map(|()| Answer::Admitted))
+                }
+                Job::Leases { caller, page, reply } => {
+                    let checked =
+                        caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
+                    (reply, checked.and_then(|()| self.page(&page, now_ms)))
+                }
+                _ => continue,
+            };
+            // The client may be gone.
+            let _ = reply.send(answer);
+        }
+    }
+
+    /// Reads one name, or a page of live leases.
+    fn page(&self, page: &Page, now_ms: i64) -> Result<Answer, JobError> {
+        let db = &self.file.db;
+        let read = match &page.names {
+            Which::One(name) => db.token(name).and_then(|token| {
+                let current = db.at(now_ms).inspect(name)?;
+                Ok(Answer::Name {
+                    name: name.to_string(),
+                    token,
+                    current: current.map(|current| Timed::at(now_ms, current)),
+                    waiters: self.waiting.len_of(&Id::Name(name.clone())),
+                })
+            }),
+            Which::Under(prefix) => {
+                let at = db.at(now_ms);
+                let read = at.live_page(prefix, page.after.as_deref(), page.limit, MOST_ROWS);
+                read.map(|(leases, next)| {
+                    let timed = |lease| Timed::at(now_ms, lease);
+                    Answer::Leases { leases: leases.into_iter().map(timed).collect(), next }
+                })
+            }
+        };
+        read.map_err(|error| {
+            tracing::error!(kind = error.kind(), "the database failed");
+            match error {
+                Error::InvalidLeaseRow(_) => JobError::Damaged,
+                _ => JobError::Database,
+            }
+        })
     }
 
     fn answer_readies(&mut self) {

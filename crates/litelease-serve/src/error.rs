@@ -60,6 +60,13 @@ pub enum OpenError {
         /// The error of the system.
         error: io::Error,
     },
+    /// The access key of the user who runs the server cannot be written.
+    LocalKey {
+        /// The folder for it.
+        folder: PathBuf,
+        /// The error of the system.
+        error: io::Error,
+    },
 }
 
 impl OpenError {
@@ -79,6 +86,7 @@ impl OpenError {
             OpenError::Lock(_) => "Lock",
             OpenError::Linked { .. } => "Linked",
             OpenError::Mark { .. } => "Mark",
+            OpenError::LocalKey { .. } => "LocalKey",
         }
     }
 }
@@ -122,6 +130,11 @@ impl fmt::Display for OpenError {
             OpenError::Mark { path, error } => {
                 write!(f, "the high-water mark {} cannot be used: {error}", path.display())
             }
+            OpenError::LocalKey { folder, error } => write!(
+                f,
+                "the local access key cannot be written in {}: {error}; make a key with litelease access add",
+                folder.display()
+            ),
         }
     }
 }
@@ -131,7 +144,7 @@ impl Error for OpenError {
         match self {
             OpenError::Database(error) => Some(error),
             OpenError::Lock(error) => Some(error),
-            OpenError::Mark { error, .. } => Some(error),
+            OpenError::Mark { error, .. } | OpenError::LocalKey { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -1,20 +1,24 @@
-//! Streams the state of a pool as server-sent events: at once, and again whenever it has changed.
+//! Streams the state of a pool, or of leases on names, as server-sent events: at once, and again
+//! whenever it has changed.
 //!
-//! All streams of a pool share one reporter, which reads the state and formats it once for all.
+//! All streams of a subject share one reporter, which reads the state and formats it once for all.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use litelease::{LeaseInfo, Scope};
+use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use crate::access::{Caller, Which};
 use crate::answer::{self, Body, HttpError, Response};
 use crate::committer::Changed;
 use crate::http::App;
-use crate::job::{Answer, Id, JobError, State};
+use crate::job::{Answer, Id, Job, JobError, Page, State, Timed};
 
 /// The shortest time between two reports. Changes that come faster are reported together.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
@@ -23,33 +27,67 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 /// leaves other clients their share of the thread that serves all connections.
 const INTERVAL_NANOS_PER_BYTE: u64 = 10;
 
+/// A reporter reads at most for one part in so many of the time: reading a thousand leases keeps
+/// the committer from its work.
+const LOOK_SHARE: u32 = 10;
+
 /// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// The pools that are watched, each with its reporter.
-#[derive(Default)]
-pub(crate) struct Watched(Mutex<HashMap<Id, Arc<Reporter>>>);
+/// What a stream is about.
+#[derive(Clone)]
+pub(crate) enum Target {
+    Pool(Id),
+    /// Leases on these names, for this client.
+    Names(Which, Caller),
+}
 
-/// Reads the state of one pool for all its streams.
+/// What is watched, each with its reporter.
+#[derive(Default)]
+pub(crate) struct Watched(Mutex<HashMap<Subject, Arc<Reporter>>>);
+
+/// What a reporter reads. It is the same for all clients.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Subject {
+    Pool(Id),
+    Names(Which),
+}
+
+/// Reads one subject for all its streams.
 struct Reporter {
     news: watch::Sender<Arc<News>>,
     /// A new stream needs the current state.
     asked: Notify,
 }
 
-/// The latest report, for all streams of a pool.
+/// The latest report, for all streams of a subject.
 #[derive(Default)]
 struct News {
-    /// Grows whenever the state has changed; the passing of time is no change.
+    /// Grows by one whenever the state has changed; the passing of time is no change.
     number: u64,
-    text: Bytes,
+    /// The whole state.
+    state: Bytes,
+    /// What has changed since the report before.
+    change: Bytes,
     /// The pool was deleted.
     is_gone: bool,
+    /// Grows whenever access keys may have changed.
+    access: u64,
 }
 
-/// Returns a stream as the response, if the pool exists.
-pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, HttpError> {
-    let mut news = Watched::join(app, &id);
+/// The state of a subject at one time.
+enum Seen {
+    Pool(State),
+    Names(Vec<Timed>),
+}
+
+/// The most leases that a stream shows.
+const MOST_WATCHED: usize = 10_000;
+
+/// Returns a stream as the response, if the client may watch and the pool exists.
+pub(crate) async fn stream(app: &Arc<App>, target: Target) -> Result<Response, HttpError> {
+    target.admit(app).await?;
+    let mut news = Watched::join(app, &target.subject());
     let first = match news.changed().await {
         Ok(()) => Arc::clone(&news.borrow_and_update()),
         Err(_) if app.is_stopping() => return Err(JobError::Stopping.into()),
@@ -59,43 +97,76 @@ pub(crate) async fn stream(app: &Arc<App>, id: Id) -> Result<Response, HttpError
         return Err(JobError::NoSuchPool.into());
     }
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(tell(first, news, sender));
+    tokio::spawn(tell(Arc::clone(app), target, first, news, sender));
     let mut response = Response::new(200, "text/event-stream", "");
     response.body = Body::Stream(receiver);
     Ok(response)
 }
 
-/// Sends reports to one stream. A slow stream skips to the newest.
-async fn tell(first: Arc<News>, mut news: watch::Receiver<Arc<News>>, sender: mpsc::Sender<Bytes>) {
-    let (mut told, mut text) = (first.number, first.text.clone());
+impl Target {
+    /// Checks whether the client may watch.
+    async fn admit(&self, app: &App) -> Result<(), JobError> {
+        match self {
+            Target::Pool(_) => Ok(()),
+            Target::Names(names, caller) => app.admit(*caller, Scope::Observe, names.clone()).await,
+        }
+    }
+
+    fn subject(&self) -> Subject {
+        match self {
+            Target::Pool(id) => Subject::Pool(id.clone()),
+            Target::Names(names, _) => Subject::Names(names.clone()),
+        }
+    }
+}
+
+/// Sends reports to one stream. A slow stream skips to the newest state. One whose client may no
+/// longer watch ends.
+async fn tell(
+    app: Arc<App>,
+    target: Target,
+    first: Arc<News>,
+    mut news: watch::Receiver<Arc<News>>,
+    sender: mpsc::Sender<Bytes>,
+) {
+    let (mut told, mut access, mut text) = (first.number, first.access, first.state.clone());
     loop {
         if sender.send(text).await.is_err() {
             return;
         }
         text = loop {
-            tokio::select! {
+            let news_came = tokio::select! {
                 changed = news.changed() => {
                     // The reporter has ended: the client connects again by itself.
                     let Ok(()) = changed else { return };
-                    let newest = Arc::clone(&news.borrow_and_update());
-                    if newest.number != told {
-                        told = newest.number;
-                        break newest.text.clone();
-                    }
+                    true
                 }
-                () = sleep(HEARTBEAT) => break Bytes::from_static(b": \n\n"),
+                () = sleep(HEARTBEAT) => false,
                 () = sender.closed() => return,
+            };
+            let newest = Arc::clone(&news.borrow_and_update());
+            if (!news_came || newest.access != access) && target.admit(&app).await.is_err() {
+                return;
+            }
+            access = newest.access;
+            let is_next = newest.number == told + 1;
+            if newest.number != told {
+                told = newest.number;
+                break if is_next { newest.change.clone() } else { newest.state.clone() };
+            }
+            if !news_came {
+                break Bytes::from_static(b": \n\n");
             }
         };
     }
 }
 
 impl Watched {
-    /// Subscribes to the reports of a pool, of which one comes at once. Starts a reporter if there
+    /// Subscribes to the reports of a subject, of which one comes at once. Starts a reporter if there
     /// is none.
-    fn join(app: &Arc<App>, id: &Id) -> watch::Receiver<Arc<News>> {
+    fn join(app: &Arc<App>, subject: &Subject) -> watch::Receiver<Arc<News>> {
         let mut reporters = app.watched.reporters();
-        match reporters.get(id) {
+        match reporters.get(subject) {
             // A reporter without streams is about to end.
             Some(reporter) if reporter.news.receiver_count() > 0 => {
                 let news = reporter.news.subscribe();
@@ -105,64 +176,80 @@ impl Watched {
             _ => {
                 let (sender, news) = watch::channel(Arc::default());
                 let reporter = Arc::new(Reporter { news: sender, asked: Notify::new() });
-                reporters.insert(Arc::clone(id), Arc::clone(&reporter));
-                tokio::spawn(reporter.work(Arc::clone(app), Arc::clone(id)));
+                reporters.insert(subject.clone(), Arc::clone(&reporter));
+                tokio::spawn(reporter.work(Arc::clone(app), subject.clone()));
                 news
             }
         }
     }
 
-    fn forget(&self, id: &Id, reporter: &Arc<Reporter>) {
+    fn forget(&self, subject: &Subject, reporter: &Arc<Reporter>) {
         let mut reporters = self.reporters();
-        if reporters.get(id).is_some_and(|there| Arc::ptr_eq(there, reporter)) {
-            reporters.remove(id);
+        if reporters.get(subject).is_some_and(|there| Arc::ptr_eq(there, reporter)) {
+            reporters.remove(subject);
         }
     }
 
-    fn reporters(&self) -> MutexGuard<'_, HashMap<Id, Arc<Reporter>>> {
+    fn reporters(&self) -> MutexGuard<'_, HashMap<Subject, Arc<Reporter>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Reporter {
     /// Works while there are streams.
-    async fn work(self: Arc<Self>, app: Arc<App>, id: Id) {
+    async fn work(self: Arc<Self>, app: Arc<App>, subject: Subject) {
         tokio::select! {
-            () = self.report(&app, &id) => {}
+            () = self.report(&app, &subject) => {}
             () = self.news.closed() => {}
             () = app.stopped() => {}
         }
-        app.watched.forget(&id, &self);
+        app.watched.forget(&subject, &self);
     }
 
-    /// Reads the state whenever the pool may have changed or a stream was added, and reports it.
-    async fn report(&self, app: &Arc<App>, id: &Id) {
+    /// Reads the state whenever the subject may have changed or a stream was added, and reports it.
+    async fn report(&self, app: &Arc<App>, subject: &Subject) {
         let mut changes = app.changes.subscribe();
-        let (mut last, mut number, mut is_asked) = (None, 0, true);
+        let (mut last, mut number, mut access, mut is_asked) = (None, 0, 0, true);
+        let mut change = Bytes::new();
         loop {
             let looked = Instant::now();
-            let state = match app.look(id).await {
-                Ok(Answer::State(state)) => state,
+            let seen = match subject.look(app).await {
+                Ok(seen) => seen,
                 Err(JobError::NoSuchPool) => return self.say_goodbye(number + 1),
-                _ => return,
+                Err(_) => return,
             };
-            let has_changed = last.as_ref().is_none_or(|last| !is_same(last, &state));
+            let took = looked.elapsed();
+            let has_changed = last.as_ref().is_none_or(|last| !seen.is_same(last));
             let mut bytes = 0;
             if has_changed || is_asked {
-                let text = Bytes::from(format!("data: {}\n\n", answer::state(&state)));
-                number += u64::from(has_changed);
-                bytes = usize::from(has_changed) * text.len() * self.news.receiver_count();
-                self.news.send_replace(Arc::new(News { number, text, is_gone: false }));
+                let state = seen.text();
+                if has_changed {
+                    number += 1;
+                    change = last.as_ref().map_or_else(|| state.clone(), |last| seen.since(last));
+                    bytes = change.len() * self.news.receiver_count();
+                }
+                let change = change.clone();
+                self.news.send_replace(Arc::new(News {
+                    number,
+                    state,
+                    change,
+                    is_gone: false,
+                    access,
+                }));
             }
-            let until_expiry = until_expiry(&state, app.options.clock);
-            last = Some(state);
-            sleep_until(looked + report_interval(bytes)).await;
+            let until_expiry = seen.until_expiry(app.options.clock);
+            last = Some(seen);
+            sleep_until(looked + report_interval(bytes).max(took * LOOK_SHARE)).await;
             is_asked = tokio::select! {
                 () = self.asked.notified() => true,
                 () = sleep(until_expiry) => false,
-                is_ours = next(&mut changes, id) => match is_ours {
-                    true => false,
-                    false => return,
+                next = next(&mut changes, subject) => match next {
+                    Next::Ours => false,
+                    Next::Anything => {
+                        access += 1;
+                        true
+                    }
+                    Next::Never => return,
                 },
             };
             // The next read includes all changes up to now.
@@ -172,32 +259,115 @@ impl Reporter {
 
     fn say_goodbye(&self, number: u64) {
         let text = Bytes::from_static(b"event: gone\ndata: {}\n\n");
-        self.news.send_replace(Arc::new(News { number, text, is_gone: true }));
+        let (state, change) = (text.clone(), text);
+        self.news.send_replace(Arc::new(News { number, state, change, is_gone: true, access: 0 }));
     }
+}
+
+impl Subject {
+    async fn look(&self, app: &App) -> Result<Seen, JobError> {
+        let names = match self {
+            Subject::Pool(id) => {
+                return match app.look(id).await? {
+                    Answer::State(state) => Ok(Seen::Pool(state)),
+                    _ => Err(JobError::Database),
+                };
+            }
+            Subject::Names(names) => names.clone(),
+        };
+        let page = Page { names, after: None, limit: MOST_WATCHED };
+        match app.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
+            Answer::Leases { leases, .. } => Ok(Seen::Names(leases)),
+            Answer::Name { current, .. } => Ok(Seen::Names(current.into_iter().collect())),
+            _ => Err(JobError::Database),
+        }
+    }
+
+    fn has(&self, id: &Id) -> bool {
+        match (self, id) {
+            (Subject::Pool(pool), id) => pool == id,
+            (Subject::Names(names), Id::Name(name)) => names.has(name),
+            (Subject::Names(_), Id::Pool(_)) => false,
+        }
+    }
+}
+
+impl Seen {
+    /// Writes the whole state as an event.
+    fn text(&self) -> Bytes {
+        match self {
+            Seen::Pool(state) => format!("data: {}\n\n", answer::state(state)).into(),
+            Seen::Names(leases) => event("state", leases.iter().map(answer::lease)),
+        }
+    }
+
+    /// Writes what has changed since `last` as an event.
+    fn since(&self, last: &Seen) -> Bytes {
+        let (Seen::Names(leases), Seen::Names(last)) = (self, last) else { return self.text() };
+        let by_name = |leases: &[Timed]| -> HashMap<String, LeaseInfo> {
+            leases.iter().map(|timed| (timed.lease.name.clone(), timed.lease.clone())).collect()
+        };
+        let (now, before) = (by_name(leases), by_name(last));
+        let new = leases.iter().filter(|timed| before.get(&timed.lease.name) != Some(&timed.lease));
+        let over = last.iter().filter(|timed| !now.contains_key(&timed.lease.name));
+        let over = over.map(|timed| {
+            let mut ended = answer::ended(&timed.lease.name);
+            ended["token"] = timed.lease.token.into();
+            ended
+        });
+        event("change", new.map(answer::lease).chain(over))
+    }
+
+    /// Checks whether two states differ in time only.
+    fn is_same(&self, other: &Seen) -> bool {
+        match (self, other) {
+            (Seen::Pool(a), Seen::Pool(b)) => {
+                (a.info, &a.slots, a.waiters) == (b.info, &b.slots, b.waiters)
+            }
+            (Seen::Names(a), Seen::Names(b)) => {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.lease == b.lease)
+            }
+            _ => false,
+        }
+    }
+
+    fn until_expiry(&self, clock: fn() -> i64) -> Duration {
+        let next = match self {
+            Seen::Pool(state) => state.slots.iter().map(|row| row.slot.expires_at_ms).min(),
+            Seen::Names(leases) => leases.iter().map(|timed| timed.lease.lease_expires_at_ms).min(),
+        };
+        let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
+        Duration::from_millis(left_ms.max(1).unsigned_abs())
+    }
+}
+
+fn event(kind: &str, leases: impl Iterator<Item = Value>) -> Bytes {
+    let leases: Vec<Value> = leases.collect();
+    format!("event: {kind}\ndata: {}\n\n", json!({ "leases": leases })).into()
 }
 
 fn report_interval(bytes: usize) -> Duration {
     REPORT_INTERVAL.max(Duration::from_nanos(INTERVAL_NANOS_PER_BYTE.saturating_mul(bytes as u64)))
 }
 
-/// Waits for a change of this pool. Returns false if there can be no more.
-async fn next(changes: &mut broadcast::Receiver<Changed>, id: &Id) -> bool {
+/// What a reporter is woken by.
+enum Next {
+    /// Its subject has changed.
+    Ours,
+    /// Anything may have changed, access keys as well.
+    Anything,
+    /// There can be no more changes.
+    Never,
+}
+
+/// Waits for a change of this subject.
+async fn next(changes: &mut broadcast::Receiver<Changed>, subject: &Subject) -> Next {
     loop {
         match changes.recv().await {
-            Ok(Some(changed)) if changed != *id => {}
-            Ok(_) | Err(RecvError::Lagged(_)) => return true,
-            Err(RecvError::Closed) => return false,
+            Ok(Some(changed)) if subject.has(&changed) => return Next::Ours,
+            Ok(Some(_)) => {}
+            Ok(None) | Err(RecvError::Lagged(_)) => return Next::Anything,
+            Err(RecvError::Closed) => return Next::Never,
         }
     }
-}
-
-fn until_expiry(state: &State, clock: fn() -> i64) -> Duration {
-    let next = state.slots.iter().map(|row| row.slot.expires_at_ms).min();
-    let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
-    Duration::from_millis(left_ms.max(1).unsigned_abs())
-}
-
-/// Checks whether two states differ in time only.
-fn is_same(a: &State, b: &State) -> bool {
-    (a.info, &a.slots, a.waiters) == (b.info, &b.slots, b.waiters)
 }

@@ -62,10 +62,10 @@ pub(crate) fn head<T>(
         return Err(HttpError::new(400, "header lines must end with CRLF"));
     }
     let target = request.path.unwrap_or_default();
-    let (authority, path) = split(target)
+    let (authority, path, query) = split(target)
         .ok_or_else(|| HttpError::new(400, "the target of the request must begin with a slash"))?;
     let method = request.method.unwrap_or_default();
-    let head = Head { method, path, authority, headers: request.headers };
+    let head = Head { method, path, query, authority, headers: request.headers };
     if authority.is_some() && head.all("host").next().is_none() {
         return Err(HttpError::new(400, "the Host header is missing"));
     }
@@ -73,8 +73,8 @@ pub(crate) fn head<T>(
     Ok(Some((take(&head), framing, used)))
 }
 
-/// Splits a target into host and path. Proxies are sent a whole URL, servers only a path.
-fn split(target: &str) -> Option<(Option<&str>, &str)> {
+/// Splits a target into host, path and query. Proxies are sent a whole URL, servers only a path.
+fn split(target: &str) -> Option<(Option<&str>, &str, &str)> {
     let (authority, path) = match target.strip_prefix("http://") {
         Some(rest) => match rest.find(['/', '?']) {
             Some(at) => rest.split_at_checked(at).map(|(host, path)| (Some(host), path))?,
@@ -83,9 +83,9 @@ fn split(target: &str) -> Option<(Option<&str>, &str)> {
         None if target.starts_with('/') => (None, target),
         None => return None,
     };
-    match path.split_once('?').map_or(path, |(path, _)| path) {
-        "" => Some((authority, "/")),
-        path => Some((authority, path)),
+    match path.split_once('?').unwrap_or((path, "")) {
+        ("", query) => Some((authority, "/", query)),
+        (path, query) => Some((authority, path, query)),
     }
 }
 

@@ -129,7 +129,7 @@ mod tests {
             ("GET", "/l/0b5b1f0e-1111-4222-8333-444455556666", vec![host, site, visit], false),
             ("GET", "/l/0b5b1f0e-1111-4222-8333-444455556666", vec![host], true),
         ] {
-            let head = Head { method, path, authority: None, headers: &headers };
+            let head = Head { method, path, query: "", authority: None, headers: &headers };
             let checked = check(&head, &[]).map_err(|refused| refused.status);
             assert_eq!(
                 checked,
@@ -139,7 +139,7 @@ mod tests {
         }
         // Under a foreign host name not even a page is served.
         let evil = [header("Host", "evil.example"), site, visit];
-        let head = Head { method: "GET", path: "/", authority: None, headers: &evil };
+        let head = Head { method: "GET", path: "/", query: "", authority: None, headers: &evil };
         assert_eq!(check(&head, &[]).map_err(|refused| refused.status), Err(421));
     }
 }

@@ -5,21 +5,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use litelease::Scope;
 use tokio::sync::{broadcast, oneshot, watch};
 
-use crate::answer::{HttpError, JSON, Response, TEXT, respond};
+use crate::access::{Caller, Which};
+use crate::answer::{HttpError, JSON, Response, TEXT, busy, respond};
 use crate::body::{self, Fields};
-use crate::calls::{CALLS, Call, CallKind, POOLS, openapi};
+use crate::calls::{Base, CALLS, Call, CallKind, POOLS, V1, openapi};
 use crate::committer::Changed;
-use crate::events;
+use crate::events::{self, Target};
 use crate::hosts;
-use crate::job::{Answer, BorrowJob, Id, Job, JobError, Jobs, Reply};
+use crate::job::{
+    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, NamedJob, Page, Reply, Verb, Wanted, no_id,
+};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
-use crate::pending_borrow::PendingBorrow;
+use crate::pending_grant::PendingGrant;
 use crate::request::{Head, text};
 use crate::timer::Timer;
+
+/// How many leases a page has if the client does not say.
+const USUAL_LEASES: usize = 100;
 
 /// The state that all requests share.
 pub(crate) struct App {
@@ -61,9 +68,21 @@ enum Action {
     Page(&'static page::File),
     Healthz,
     Readyz,
-    Metrics,
+    Metrics(Caller),
     OpenApi,
-    Call { call: &'static Call, id: Id, key: Option<String>, fields: Fields },
+    Call {
+        call: &'static Call,
+        id: Id,
+        key: Option<String>,
+        fields: Fields,
+    },
+    /// A call on names, by a client that may or may not.
+    Named {
+        call: &'static Call,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+    },
 }
 
 impl Route {
@@ -84,9 +103,24 @@ impl Route {
     /// and are counted: a line for each would cost a third of what its answer does.
     const fn is_frequent(self) -> bool {
         match self {
-            Route::Call(CallKind::Borrow | CallKind::Return | CallKind::Renew) => true,
             Route::Call(
-                CallKind::Register | CallKind::Look | CallKind::Delete | CallKind::Events,
+                CallKind::Borrow
+                | CallKind::Return
+                | CallKind::Renew
+                | CallKind::Claim
+                | CallKind::RenewLease
+                | CallKind::Release,
+            ) => true,
+            Route::Call(
+                CallKind::Register
+                | CallKind::Look
+                | CallKind::Delete
+                | CallKind::Keep
+                | CallKind::Events
+                | CallKind::Transfer
+                | CallKind::Break
+                | CallKind::Leases
+                | CallKind::LeaseEvents,
             ) => false,
             Route::Page
             | Route::Healthz
@@ -111,9 +145,12 @@ impl Request {
     /// Checks the body and adds it. A request that is refused already stays refused.
     pub(crate) fn add_body(&mut self, body: Result<Vec<u8>, HttpError>) {
         let added = match &mut self.action {
-            Ok(Action::Call { call, fields, .. }) if !call.fields.is_empty() => body
-                .and_then(|body| body::check(&body, call.fields))
-                .map(|checked| *fields = checked),
+            Ok(Action::Call { call, fields, .. } | Action::Named { call, fields, .. })
+                if !call.fields.is_empty() =>
+            {
+                body.and_then(|body| body::check(&body, call.fields))
+                    .map(|checked| *fields = checked)
+            }
             Ok(_) => body.map(|_| ()),
             Err(_) => Ok(()),
         };
@@ -122,9 +159,12 @@ impl Request {
         }
     }
 
-    /// Checks whether this is a borrow that waits until a slot is free.
+    /// Checks whether this is a borrow or a claim that waits.
     pub(crate) fn waits(&self) -> bool {
-        matches!(&self.action, Ok(Action::Call { fields, .. }) if fields.wait > 0.0)
+        matches!(
+            &self.action,
+            Ok(Action::Call { fields, .. } | Action::Named { fields, .. }) if fields.wait > 0.0
+        )
     }
 }
 
@@ -187,11 +227,15 @@ impl App {
             Action::Page(file) => Ok(file.response()),
             Action::Healthz => Ok(Response::new(200, TEXT, "ok\n")),
             Action::Readyz => self.ready().await,
-            Action::Metrics => {
+            Action::Metrics(caller) => {
+                self.admit_to_metrics(caller).await?;
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
+            Action::Named { call, caller, key, fields } => {
+                self.call_on_names(call, caller, key, fields, timer).await
+            }
         }
     }
 
@@ -221,10 +265,87 @@ impl App {
                 let (lease, ttl_ms) = (fields.lease, self.ttl_ms(fields.ttl));
                 self.ask(|reply| Job::Renew { id: id.clone(), lease, ttl_ms, reply }).await
             }
-            CallKind::Events => return events::stream(self, id).await,
+            CallKind::Keep => {
+                let lease = fields.lease;
+                self.ask(|reply| Job::Keep { id: id.clone(), lease, reply }).await
+            }
+            CallKind::Events => return events::stream(self, Target::Pool(id)).await,
             CallKind::Look => self.look(&id).await,
+            CallKind::Claim
+            | CallKind::RenewLease
+            | CallKind::Release
+            | CallKind::Transfer
+            | CallKind::Break
+            | CallKind::Leases
+            | CallKind::LeaseEvents => return Err(HttpError::nothing_there()),
         };
         Ok(respond(answer?, &id, &self.jobs))
+    }
+
+    async fn call_on_names(
+        self: &Arc<Self>,
+        call: &'static Call,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+        timer: &mut Timer,
+    ) -> Result<Response, HttpError> {
+        let ttl_ms = self.ttl_ms(fields.ttl);
+        let (grant, name) = (fields.lease.clone(), fields.name.clone().unwrap_or_default());
+        let verb = match call.kind {
+            CallKind::Claim => return self.claim(caller, key, fields, timer).await,
+            CallKind::RenewLease => Verb::Renew { grant, ttl_ms },
+            CallKind::Release => Verb::Release { grant },
+            CallKind::Transfer => Verb::Transfer { grant, new_owner: fields.owner, ttl_ms },
+            CallKind::Break => Verb::Break { name },
+            CallKind::Leases => {
+                let names = which(&fields)?;
+                let limit = fields.limit.unwrap_or(USUAL_LEASES);
+                let page = Page { names, after: fields.after, limit };
+                let caller = Some(caller);
+                let read = self.ask(|reply| Job::Leases { caller, page, reply }).await?;
+                return Ok(respond(read, &no_id(), &self.jobs));
+            }
+            CallKind::LeaseEvents => {
+                let target = Target::Names(which(&fields)?, caller);
+                return events::stream(self, target).await;
+            }
+            CallKind::Register
+            | CallKind::Look
+            | CallKind::Delete
+            | CallKind::Borrow
+            | CallKind::Return
+            | CallKind::Renew
+            | CallKind::Keep
+            | CallKind::Events => return Err(HttpError::nothing_there()),
+        };
+        let answer = self.ask(|reply| Job::Named(NamedJob { caller, verb, reply })).await?;
+        Ok(respond(answer, &no_id(), &self.jobs))
+    }
+
+    async fn claim(
+        &self,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+        timer: &mut Timer,
+    ) -> Result<Response, HttpError> {
+        let name: Arc<str> = fields.name.unwrap_or_default().into();
+        let claim = Claim { caller, owner: fields.owner, min_token: fields.min_token };
+        let (id, ttl_ms) = (Id::Name(name.clone()), self.ttl_ms(fields.ttl));
+        let wanted = Wanted::Name(Box::new(claim));
+        let answer = self.grant(&id, wanted, ttl_ms, fields.wait, key, timer).await?;
+        if !matches!(answer, Answer::Nothing) {
+            return Ok(respond(answer, &id, &self.jobs));
+        }
+        // The time is up. The client may have claimed the name, so it may see who has it.
+        let page = Page { names: Which::One(name), after: None, limit: 1 };
+        match self.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
+            Answer::Name { current: Some(current), .. } => {
+                Ok(busy("the name did not come free in time", &current))
+            }
+            _ => Err(HttpError::new(409, "the name did not come free in time")),
+        }
     }
 
     async fn borrow(
@@ -234,22 +355,54 @@ impl App {
         key: Option<String>,
         timer: &mut Timer,
     ) -> Result<Answer, JobError> {
-        let wait = Duration::try_from_secs_f64(fields.wait).unwrap_or(Duration::MAX);
+        let (ttl_ms, wanted) = (self.ttl_ms(fields.ttl), Wanted::Slot { note: fields.note });
+        self.grant(id, wanted, ttl_ms, fields.wait, key, timer).await
+    }
+
+    /// Asks for a slot or a name. The answer is `Nothing` if the time to wait is over.
+    async fn grant(
+        &self,
+        id: &Id,
+        wanted: Wanted,
+        ttl_ms: i64,
+        wait: f64,
+        key: Option<String>,
+        timer: &mut Timer,
+    ) -> Result<Answer, JobError> {
+        let wait = Duration::try_from_secs_f64(wait).unwrap_or(Duration::MAX);
         let wait = Some(wait.min(self.options.max_wait)).filter(|wait| !wait.is_zero());
         let place = self.places.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
-        let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
-        let (ttl_ms, note, waits) = (self.ttl_ms(fields.ttl), fields.note, wait.is_some());
-        let job = BorrowJob { id: id.clone(), ttl_ms, note, key, waits, place, reply };
-        self.jobs.send(Job::Borrow(job)).map_err(|_| JobError::Stopping)?;
-        pending_borrow.wait(wait.map(|wait| (wait, timer))).await
+        let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
+        let (id, waits) = (id.clone(), wait.is_some());
+        let job = GrantJob { id, wanted, ttl_ms, key, waits, place, reply };
+        self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
+        pending_grant.wait(wait.map(|wait| (wait, timer))).await
+    }
+
+    /// Checks whether a client may see the metrics.
+    async fn admit_to_metrics(&self, caller: Caller) -> Result<(), JobError> {
+        if self.options.open || self.options.open_metrics {
+            return Ok(());
+        }
+        self.admit(caller, Scope::Observe, Which::Under("".into())).await
+    }
+
+    /// Checks whether a client may do something.
+    pub(crate) async fn admit(
+        &self,
+        caller: Caller,
+        scope: Scope,
+        names: Which,
+    ) -> Result<(), JobError> {
+        self.ask(|reply| Job::Admit { caller, scope, names, reply }).await.map(drop)
     }
 
     async fn ready(&self) -> Result<Response, HttpError> {
         let asked = self.ask(|reply| Job::Ready { reply });
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
             _ if self.is_stopping() => Err(JobError::Stopping.into()),
-            Ok(answer) => Ok(respond(answer?, &"".into(), &self.jobs)),
+            Ok(answer) => Ok(respond(answer?, &no_id(), &self.jobs)),
             Err(_) => Err(HttpError::new(503, "the database does not answer")),
         }
     }
@@ -266,7 +419,7 @@ impl App {
     }
 
     /// Sends a job to the committer and waits for its answer.
-    async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, JobError> {
+    pub(crate) async fn ask(&self, job: impl FnOnce(Reply) -> Job) -> Result<Answer, JobError> {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(job(reply)).map_err(|_| JobError::Stopping)?;
         answer.await.unwrap_or(Err(JobError::Stopping))
@@ -289,9 +442,10 @@ fn route(head: &Head<'_>) -> Request {
     let started = Instant::now();
     // HEAD is GET without a body.
     let method = if head.method == "HEAD" { "GET" } else { head.method };
-    let found = match head.path.strip_prefix(POOLS) {
-        Some(pool) => on_pool(pool, method, head),
-        None => beside_pools(head.path, method),
+    let found = match (head.path.strip_prefix(POOLS), head.path.strip_prefix(V1)) {
+        (Some(pool), _) => on_pool(pool, method, head),
+        (_, Some(under)) => on_names(under, method, head),
+        _ => beside_pools(head, method),
     };
     let (route, action) = found.unwrap_or_else(|refused| (Route::Other, Err(refused)));
     Request { started, route, action }
@@ -302,9 +456,20 @@ type Found = Result<(Route, Result<Action, HttpError>), HttpError>;
 
 fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     let (id, under) = pool.split_at(pool.find('/').unwrap_or(pool.len()));
-    let there = || CALLS.iter().filter(|call| call.under == under);
+    let call = find(Base::Pool, under, method)?;
+    Ok((Route::Call(call.kind), called(call, id, head)))
+}
+
+fn on_names(under: &str, method: &str, head: &Head<'_>) -> Found {
+    let call = find(Base::V1, under, method)?;
+    Ok((Route::Call(call.kind), called_on_names(call, head)))
+}
+
+/// Finds a call by its path and method.
+fn find(base: Base, under: &str, method: &str) -> Result<&'static Call, HttpError> {
+    let there = || CALLS.iter().filter(|call| call.base == base && call.under == under);
     if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
-        return Ok((Route::Call(call.kind), called(call, id, head)));
+        return Ok(call);
     }
     let methods: Vec<String> = there().map(|call| call.method.to_uppercase()).collect();
     Err(match methods.is_empty() {
@@ -313,12 +478,12 @@ fn on_pool(pool: &str, method: &str, head: &Head<'_>) -> Found {
     })
 }
 
-fn beside_pools(path: &str, method: &str) -> Found {
-    let page = || page::FILES.iter().find(|file| file.path == path);
-    let (route, action) = match path {
+fn beside_pools(head: &Head<'_>, method: &str) -> Found {
+    let page = || page::FILES.iter().find(|file| file.path == head.path);
+    let (route, action) = match head.path {
         "/healthz" => (Route::Healthz, Action::Healthz),
         "/readyz" => (Route::Readyz, Action::Readyz),
-        "/metrics" => (Route::Metrics, Action::Metrics),
+        "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
@@ -330,29 +495,42 @@ fn beside_pools(path: &str, method: &str) -> Found {
 
 fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, HttpError> {
     let id = pool_id(id)?;
+    let key = key_of_json(call, head)?;
+    Ok(Action::Call { call, id, key, fields: Fields::default() })
+}
+
+fn called_on_names(call: &'static Call, head: &Head<'_>) -> Result<Action, HttpError> {
+    let key = key_of_json(call, head)?;
+    let fields = body::check_query(head.query, call.query)?;
+    Ok(Action::Named { call, caller: Caller::of(head), key, fields })
+}
+
+/// Checks the type of the body, if the call has one, and returns the idempotency key.
+fn key_of_json(call: &Call, head: &Head<'_>) -> Result<Option<String>, HttpError> {
     if !call.fields.is_empty() && !is_json(head) {
         return Err(HttpError::new(
             415,
             "the body must be JSON: send Content-Type: application/json",
         ));
     }
-    let key = match call.kind {
-        CallKind::Borrow => key(head)?,
-        CallKind::Register
-        | CallKind::Look
-        | CallKind::Delete
-        | CallKind::Return
-        | CallKind::Renew
-        | CallKind::Events => None,
-    };
-    Ok(Action::Call { call, id, key, fields: Fields::default() })
+    if call.has_key() { key(head) } else { Ok(None) }
+}
+
+/// Returns the names that a request asks for.
+fn which(fields: &Fields) -> Result<Which, HttpError> {
+    match (&fields.name, &fields.prefix) {
+        (Some(_), Some(_)) => Err(HttpError::new(400, "give name or prefix, not both")),
+        (Some(name), None) => Ok(Which::One(name.as_str().into())),
+        (None, prefix) => Ok(Which::Under(prefix.as_deref().unwrap_or_default().into())),
+    }
 }
 
 /// Parses the id of a pool: a UUID with hyphens, in either case.
 fn pool_id(text: &str) -> Result<Id, HttpError> {
     match uuid::Uuid::try_parse(text) {
         Ok(id) if text.len() == 36 => {
-            Ok(Id::from(&*id.as_hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer())))
+            let mut buffer = uuid::Uuid::encode_buffer();
+            Ok(Id::Pool((&*id.as_hyphenated().encode_lower(&mut buffer)).into()))
         }
         _ => Err(HttpError::new(400, "the id of a pool must be a UUID")),
     }

@@ -393,7 +393,7 @@ mod tests {
     use super::*;
     use crate::answer::Unsent;
     use crate::http;
-    use crate::job::{Job, Receiver};
+    use crate::job::{Grant, Id, Job, Receiver};
     use crate::options::Options;
 
     /// Returns a connection whose send buffer is full, its client, which reads nothing, and the
@@ -433,11 +433,12 @@ mod tests {
             // Not even `100 Continue` can be sent.
             is_given_up(timeout(LONG, connection.body(framing, false)).await);
             let jobs = connection.app.jobs.clone();
-            let unsent = Unsent { jobs, id: "p".into(), lease: Some("lease".into()) };
+            let grant = Grant::Slot { id: Id::Pool("p".into()), lease: "lease".into() };
+            let unsent = Unsent { jobs, grant: Some(grant.clone()) };
             let mut response = Response::new(200, "text/plain", "");
             response.body = Body::Whole { text: "lent".into(), unsent: Some(unsent) };
             is_given_up(timeout(LONG, connection.respond(response, framing, true)).await);
-            assert!(matches!(todo.try_recv(), Ok(Job::GiveBack { lease, .. }) if lease == "lease"));
+            assert!(matches!(todo.try_recv(), Ok(Job::GiveBack(given)) if given == grant));
         });
     }
 }

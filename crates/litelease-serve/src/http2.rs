@@ -61,7 +61,8 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
             .collect();
         let authority = parts.uri.authority().map(|authority| authority.as_str());
         let (method, path) = (parts.method.as_str(), parts.uri.path());
-        app.route(&Head { method, path, authority, headers: &headers })
+        let query = parts.uri.query().unwrap_or_default();
+        app.route(&Head { method, path, query, authority, headers: &headers })
     };
     let body = match request.is_refused() {
         true => Ok(Vec::new()),

@@ -1,5 +1,6 @@
 //! Jobs that requests send to the committer, and its answers.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,12 +10,30 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::{Borrowed, PoolInfo, SlotInfo, SlotRow};
+use litelease::{Borrowed, LeaseInfo, PoolInfo, Reason, Scope, SlotInfo, SlotRow};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-/// The id of a pool as it is stored: a UUID in lower case.
-pub(crate) type Id = Arc<str>;
+use crate::access::{Caller, Which};
+
+/// What a request is about, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Id {
+    /// A pool: a UUID in lower case.
+    Pool(Arc<str>),
+    /// A name.
+    Name(Arc<str>),
+}
+
+impl Deref for Id {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Id::Pool(text) | Id::Name(text) => text,
+        }
+    }
+}
 
 pub(crate) use mpsc::{Receiver, RecvTimeoutError, channel};
 
@@ -45,7 +64,7 @@ pub(crate) enum Job {
         id: Id,
         reply: Reply,
     },
-    Borrow(BorrowJob),
+    Grant(GrantJob),
     Return {
         id: Id,
         lease: String,
@@ -57,8 +76,29 @@ pub(crate) enum Job {
         ttl_ms: i64,
         reply: Reply,
     },
+    /// A verb on a name, except a claim.
+    Named(NamedJob),
+    Keep {
+        id: Id,
+        lease: String,
+        reply: Reply,
+    },
     Look {
         id: Id,
+        reply: Reply,
+    },
+    /// Reads leases on names.
+    Leases {
+        /// The client, if it is not known to be allowed to.
+        caller: Option<Caller>,
+        page: Page,
+        reply: Reply,
+    },
+    /// Asks whether a client may do something.
+    Admit {
+        caller: Caller,
+        scope: Scope,
+        names: Which,
         reply: Reply,
     },
     /// Asks whether the file can be written.
@@ -71,40 +111,111 @@ pub(crate) enum Job {
         place: u64,
     },
     /// No client has received this grant.
-    GiveBack {
-        id: Id,
-        lease: String,
-    },
+    GiveBack(Grant),
     /// Answer all waiters, and grant nothing from now on.
     Stop,
 }
 
 impl Job {
-    /// Returns the pool and the sender to answer, or `None` if the job has no answer.
+    /// Returns what the job is about and the sender to answer, or `None` if the job has no answer.
     pub(crate) fn into_reply(self) -> Option<(Id, Reply)> {
         match self {
             Job::Register { id, reply, .. }
             | Job::Delete { id, reply }
             | Job::Return { id, reply, .. }
             | Job::Renew { id, reply, .. }
+            | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
-            Job::Borrow(borrow) => Some((borrow.id, borrow.reply)),
-            Job::Ready { reply } => Some(("".into(), reply)),
-            Job::Leave { .. } | Job::GiveBack { .. } | Job::Stop => None,
+            Job::Grant(job) => Some((job.id, job.reply)),
+            Job::Named(NamedJob { reply, .. })
+            | Job::Leases { reply, .. }
+            | Job::Admit { reply, .. }
+            | Job::Ready { reply } => Some((no_id(), reply)),
+            Job::Leave { .. } | Job::GiveBack(_) | Job::Stop => None,
         }
+    }
+
+    /// Checks whether access keys decide about the job.
+    pub(crate) fn needs_keys(&self) -> bool {
+        matches!(self, Job::Named(_) | Job::Grant(GrantJob { wanted: Wanted::Name(_), .. }))
     }
 }
 
-/// A borrow, and its place in the queue if it has to wait.
-pub(crate) struct BorrowJob {
+/// Returns an id for what is not about one pool or name.
+pub(crate) fn no_id() -> Id {
+    Id::Name("".into())
+}
+
+/// A borrow or a claim, and its place in the queue if it has to wait.
+pub(crate) struct GrantJob {
     pub(crate) id: Id,
+    pub(crate) wanted: Wanted,
     pub(crate) ttl_ms: i64,
-    pub(crate) note: Option<String>,
     pub(crate) key: Option<String>,
     pub(crate) waits: bool,
     /// Larger than the place of every earlier request.
     pub(crate) place: u64,
     pub(crate) reply: Reply,
+}
+
+/// What a borrow or a claim asks for.
+pub(crate) enum Wanted {
+    Slot { note: Option<String> },
+    Name(Box<Claim>),
+}
+
+/// A claim of a name.
+#[derive(PartialEq)]
+pub(crate) struct Claim {
+    pub(crate) caller: Caller,
+    pub(crate) owner: String,
+    pub(crate) min_token: i64,
+}
+
+impl GrantJob {
+    /// Checks whether both are the same request, made twice.
+    pub(crate) fn repeats(&self, other: &GrantJob) -> bool {
+        let is_same_client = match (&self.wanted, &other.wanted) {
+            (Wanted::Name(one), Wanted::Name(other)) => {
+                one.caller == other.caller && one.owner == other.owner
+            }
+            _ => true,
+        };
+        self.key.is_some() && self.key == other.key && is_same_client
+    }
+}
+
+/// What the holder of a grant or an operator asks for.
+pub(crate) struct NamedJob {
+    pub(crate) caller: Caller,
+    pub(crate) verb: Verb,
+    pub(crate) reply: Reply,
+}
+
+/// A verb on a name, except a claim. `grant` is the secret that the answer to a claim has.
+pub(crate) enum Verb {
+    Renew { grant: String, ttl_ms: i64 },
+    Release { grant: String },
+    Transfer { grant: String, new_owner: String, ttl_ms: i64 },
+    Break { name: String },
+}
+
+/// Which leases to read.
+pub(crate) struct Page {
+    pub(crate) names: Which,
+    pub(crate) after: Option<String>,
+    pub(crate) limit: usize,
+}
+
+/// A grant that can be taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// A slot: it is returned.
+    Slot { id: Id, lease: String },
+    /// A lease on a name: it is released.
+    Name(LeaseInfo),
+    /// A lease that its new owner has fetched: it waits to be fetched again.
+    Fetched(LeaseInfo),
 }
 
 /// The outcome of a job.
@@ -128,11 +239,95 @@ pub(crate) enum Answer {
         slot: SlotInfo,
         ttl_ms: i64,
     },
-    /// The lease to renew is over.
+    /// The slot is kept until it is returned.
+    Kept,
+    /// The lease to renew or keep is over.
     Over,
     State(State),
+    /// A name was granted.
+    Granted {
+        lease: Timed,
+        /// The secret of the grant.
+        grant: String,
+        has_key: bool,
+        /// It was transferred to its owner, who has fetched it.
+        is_fetched: bool,
+    },
+    /// The name has a live lease.
+    Busy(Timed),
+    RenewedName {
+        lease: Timed,
+        grant: String,
+    },
+    Released {
+        name: String,
+        token: i64,
+    },
+    Transferred(Timed),
+    Broken {
+        name: String,
+        owner: String,
+        killed: i64,
+    },
+    Rejected {
+        why: Why,
+        current: Option<Timed>,
+    },
+    /// A name, whether it is live or not.
+    Name {
+        name: String,
+        token: Option<i64>,
+        current: Option<Timed>,
+        waiters: usize,
+    },
+    /// Live leases, and the name to go on after if there may be more.
+    Leases {
+        leases: Vec<Timed>,
+        next: Option<String>,
+    },
+    /// The client may do what it has asked for.
+    Admitted,
     /// The file can be written.
     Ready,
+}
+
+impl Answer {
+    /// Returns the grant that is to be taken back if no client receives the answer. A key keeps its
+    /// grant: the client will ask for it again.
+    pub(crate) fn undelivered(self, id: &Id) -> Option<Grant> {
+        match self {
+            Answer::Lent { borrowed, has_key: false, .. } => {
+                Some(Grant::Slot { id: id.clone(), lease: borrowed.lease_id })
+            }
+            Answer::Granted { lease, has_key: false, is_fetched, .. } => match is_fetched {
+                true => Some(Grant::Fetched(lease.lease)),
+                false => Some(Grant::Name(lease.lease)),
+            },
+            _ => None,
+        }
+    }
+}
+
+/// A lease, and the time that it has left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Timed {
+    pub(crate) lease: LeaseInfo,
+    pub(crate) left_ms: i64,
+}
+
+impl Timed {
+    pub(crate) fn at(now_ms: i64, lease: LeaseInfo) -> Self {
+        let left_ms = lease.lease_expires_at_ms.saturating_sub(now_ms);
+        Timed { lease, left_ms }
+    }
+}
+
+/// Why a verb on a name was rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    Rule(Reason),
+    /// No grant has this secret.
+    UnknownGrant,
 }
 
 /// The public state of a pool.
@@ -151,12 +346,22 @@ pub(crate) enum JobError {
     TooManyWaiters,
     /// The ttl was over before the grant was stored.
     TooShort,
+    /// The lease would end after the last representable time.
+    TooLong,
     /// No larger token exists.
     Exhausted,
+    /// What is stored for this name, or the table of served grants, is not as it should be.
+    Damaged,
     Database,
     /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,
+    /// The request has no access key.
+    NoKey,
+    /// There is no such access key, or it has expired or was removed.
+    WrongKey,
+    /// The access key does not allow this scope for the names of the request.
+    NotAllowed(Scope),
 }
 
 /// Waits for a job.

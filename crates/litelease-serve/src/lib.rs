@@ -1,11 +1,12 @@
-//! Serves pools of numbered slots over HTTP, from one SQLite file.
+//! Serves named leases and pools of numbered slots over HTTP, from one SQLite file.
 //!
-//! One thread writes. Requests that arrive together share a durable commit, and a slot that is
-//! freed goes to the borrower that has waited longest, in the same commit. `docs/http.md` lists
+//! One thread writes. Requests that arrive together share a durable commit, and a name or slot that
+//! is freed goes to the client that has waited longest, in the same commit. `docs/http.md` lists
 //! the calls.
 //!
 //! The feature `bench-backend` is for the benchmarks of this repository and not part of the API.
 
+mod access;
 mod answer;
 #[cfg(feature = "bench-backend")]
 #[doc(hidden)]
@@ -23,16 +24,19 @@ mod http;
 mod http1;
 mod http2;
 mod job;
+mod local_key;
 mod metrics;
 mod options;
 mod page;
-mod pending_borrow;
+mod pending_grant;
 mod program;
 mod request;
+mod secret;
 mod server;
 mod server_lock;
 mod timer;
 
+pub use access::AccessKey;
 pub use error::OpenError;
 pub use options::Options;
 pub use program::run_until_signal;

@@ -27,6 +27,10 @@ pub struct Options {
     pub max_batch: usize,
     /// Host names that clients may use for this server, besides `localhost` and IP addresses.
     pub hosts: Vec<String>,
+    /// Lets every client call everything, without an access key.
+    pub open: bool,
+    /// Shows the metrics without an access key.
+    pub open_metrics: bool,
     /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
@@ -42,6 +46,8 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             max_batch: 1_000,
             hosts: Vec::new(),
+            open: false,
+            open_metrics: false,
             clock: litelease::now_ms,
         }
     }

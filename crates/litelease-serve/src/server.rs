@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::io;
-use std::path::Path;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -22,9 +23,10 @@ use crate::http::App;
 use crate::http1;
 use crate::http2;
 use crate::job::{Answers, Job, Receiver, channel};
+use crate::local_key;
 use crate::metrics::Metrics;
 use crate::options::Options;
-use crate::pending_borrow::deliver_all;
+use crate::pending_grant::deliver_all;
 
 /// How long a shutdown waits for responses that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);
@@ -86,6 +88,37 @@ impl Service {
             answered => opened.db.restore_fence_above(answered)?,
         };
         Ok(Service { opened: opened.check_age()?, options })
+    }
+}
+
+impl Service {
+    /// Writes an access key for the user of this process into `folder`, where only this user can
+    /// read it, for a server that listens at `address`. Returns its file: the header to send, as
+    /// `curl -H @FILE` takes it.
+    ///
+    /// Makes a new key if the file was never served, or if the key of before is gone from the
+    /// folder. Returns `None` where there is no key: an operator has removed it, or no loopback
+    /// address leads to the server.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("pools.sqlite3");
+    /// # use litelease_serve::{Options, Service};
+    /// let service = Service::open(&path, Options::default())?;
+    /// let address = "127.0.0.1:7070".parse().unwrap();
+    /// let file = service.keep_local_key(&folder.path().join("access"), address)?.unwrap();
+    /// assert!(std::fs::read_to_string(file).unwrap().starts_with("Authorization: Bearer "));
+    /// # Ok::<(), litelease_serve::OpenError>(())
+    /// ```
+    pub fn keep_local_key(
+        &self,
+        folder: &Path,
+        address: SocketAddr,
+    ) -> Result<Option<PathBuf>, OpenError> {
+        match local_key::loopback(address) {
+            Some(address) => local_key::keep(&self.opened.db, folder, address),
+            None => Ok(None),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use litelease_core::{LeaseInfo, MAX_COUNT, Refusal};
+use litelease_core::{LeaseInfo, MAX_ATTEMPTS, MAX_COUNT, Refusal, StaleReason};
 
 use crate::code;
 
@@ -36,10 +36,28 @@ pub enum Error<E = Failure> {
         /// The ttl that was given.
         ttl_ms: i64,
     },
+    /// A time other than a ttl is zero or negative. Nothing was written.
+    InvalidTime {
+        /// The name that was asked for.
+        name: String,
+        /// Which time.
+        what: &'static str,
+        /// What was given.
+        time_ms: i64,
+    },
     /// The next token would be more than 64 bits can hold. Nothing was written.
     TokenExhausted {
         /// The name that was asked for.
         name: String,
+    },
+    /// The ttl of a read is longer than an hour. Nothing was written.
+    TtlTooLong {
+        /// The name that was asked for.
+        name: String,
+        /// The ttl that was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
     },
     /// A floor was to be raised to less than it is. Nothing was written.
     FloorTooLow {
@@ -87,7 +105,7 @@ pub enum Error<E = Failure> {
         /// The number that was given.
         count: i64,
     },
-    /// A text of a borrow is too short or too long. Nothing was borrowed.
+    /// A text of a borrow or of an item is too short or too long. Nothing was changed.
     InvalidText {
         /// Which one.
         what: &'static str,
@@ -97,6 +115,23 @@ pub enum Error<E = Failure> {
         most: usize,
         /// How many it has.
         bytes: usize,
+    },
+    /// The delay of an item is negative. Nothing was changed.
+    InvalidDelay {
+        /// The queue, or what else was asked for.
+        name: String,
+        /// The delay that was given.
+        delay_ms: i64,
+    },
+    /// A queue allows 0 (any number) to 1,000,000,000 attempts. Nothing was changed.
+    InvalidAttempts {
+        /// The number that was given.
+        max_attempts: i64,
+    },
+    /// The receipt of a delivery does not pass any more. In `finish` this means that everything was rolled back.
+    StaleReceipt {
+        /// Why not.
+        reason: StaleReason,
     },
     /// There is no pool of this id: it was never registered, or it was deleted.
     NoSuchPool,
@@ -155,7 +190,9 @@ impl<E> Error<E> {
         match self {
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
+            Error::InvalidTime { .. } => "InvalidTime",
             Error::TokenExhausted { .. } => "TokenExhausted",
+            Error::TtlTooLong { .. } => "TtlTooLong",
             Error::FloorTooLow { .. } => "FloorTooLow",
             Error::LargestTokenNeeded => "LargestTokenNeeded",
             Error::NotBootstrapped => "NotBootstrapped",
@@ -165,6 +202,9 @@ impl<E> Error<E> {
             Error::GuardMissing { .. } => "GuardMissing",
             Error::InvalidCount { .. } => "InvalidCount",
             Error::InvalidText { .. } => "InvalidText",
+            Error::InvalidDelay { .. } => "InvalidDelay",
+            Error::InvalidAttempts { .. } => "InvalidAttempts",
+            Error::StaleReceipt { .. } => "StaleReceipt",
             Error::NoSuchPool => "NoSuchPool",
             Error::InvalidLeaseRow(_) => "InvalidLeaseRow",
             Error::ExpiredOnArrival(_) => "ExpiredOnArrival",
@@ -183,7 +223,13 @@ impl<E> Error<E> {
             Error::TimeOverflow { name, now_ms, ttl_ms } => {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
+            Error::InvalidTime { name, what, time_ms } => {
+                Error::InvalidTime { name, what, time_ms }
+            }
             Error::TokenExhausted { name } => Error::TokenExhausted { name },
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                Error::TtlTooLong { name, ttl_ms, most_ms }
+            }
             Error::FloorTooLow { name, floor, present } => {
                 Error::FloorTooLow { name, floor, present }
             }
@@ -197,6 +243,9 @@ impl<E> Error<E> {
             Error::InvalidText { what, least, most, bytes } => {
                 Error::InvalidText { what, least, most, bytes }
             }
+            Error::InvalidDelay { name, delay_ms } => Error::InvalidDelay { name, delay_ms },
+            Error::InvalidAttempts { max_attempts } => Error::InvalidAttempts { max_attempts },
+            Error::StaleReceipt { reason } => Error::StaleReceipt { reason },
             Error::NoSuchPool => Error::NoSuchPool,
             Error::InvalidLeaseRow(name) => Error::InvalidLeaseRow(name),
             Error::ExpiredOnArrival(lease) => Error::ExpiredOnArrival(lease),
@@ -216,10 +265,13 @@ impl Error {
         let name = name.into();
         match refusal {
             Refusal::InvalidTtl { ttl_ms } => Error::InvalidTtl { name, ttl_ms },
+            Refusal::InvalidDelay { delay_ms } => Error::InvalidDelay { name, delay_ms },
             Refusal::TimeOverflow { now_ms, ttl_ms } => {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
             Refusal::TokenExhausted => Error::TokenExhausted { name },
+            Refusal::TtlTooLong { ttl_ms, most_ms } => Error::TtlTooLong { name, ttl_ms, most_ms },
+            Refusal::InvalidTime { what, ms } => Error::InvalidTime { name, what, time_ms: ms },
         }
     }
 
@@ -243,6 +295,40 @@ impl Error {
             let file = if file.is_empty() { "a database in memory" } else { &file };
             Failure { code, message: format!("cannot {verb}{what} in {file}: {message}") }
         })
+    }
+}
+
+/// Why there is no decision: the rule refuses the request, or what it depends on cannot be read.
+pub(crate) enum Undecided {
+    Refused(Refusal),
+    Failed(Error),
+}
+
+impl Undecided {
+    /// The error of a verb on `name`.
+    pub(crate) fn about(self, name: &str) -> Error {
+        match self {
+            Undecided::Refused(refusal) => Error::refused(name, refusal),
+            Undecided::Failed(error) => error,
+        }
+    }
+}
+
+impl From<Refusal> for Undecided {
+    fn from(refusal: Refusal) -> Self {
+        Undecided::Refused(refusal)
+    }
+}
+
+impl From<Error> for Undecided {
+    fn from(error: Error) -> Self {
+        Undecided::Failed(error)
+    }
+}
+
+impl From<Failure> for Undecided {
+    fn from(failure: Failure) -> Self {
+        Undecided::Failed(Error::Sqlite(failure))
     }
 }
 
@@ -274,8 +360,16 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 let refusal = Refusal::TimeOverflow { now_ms: *now_ms, ttl_ms: *ttl_ms };
                 write!(f, "{}: {refusal}", Short(name))
             }
+            Error::InvalidTime { name, what, time_ms } => {
+                let refusal = Refusal::InvalidTime { what, ms: *time_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
             Error::TokenExhausted { name } => {
                 write!(f, "{}: {}", Short(name), Refusal::TokenExhausted)
+            }
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                let refusal = Refusal::TtlTooLong { ttl_ms: *ttl_ms, most_ms: *most_ms };
+                write!(f, "{}: {refusal}", Short(name))
             }
             Error::FloorTooLow { name: Some(name), floor, present } => write!(
                 f,
@@ -310,8 +404,17 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 write!(f, "a pool has 0 to {MAX_COUNT} slots, got {count}")
             }
             Error::InvalidText { what, least, most, bytes } => {
-                write!(f, "the {what} of a borrow has {least} to {most} bytes, got {bytes}")
+                write!(f, "the {what} has {least} to {most} bytes, got {bytes}")
             }
+            Error::InvalidDelay { name, delay_ms } => {
+                let refusal = Refusal::InvalidDelay { delay_ms: *delay_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
+            Error::InvalidAttempts { max_attempts } => write!(
+                f,
+                "a queue allows 0 (any number) to {MAX_ATTEMPTS} attempts, got {max_attempts}"
+            ),
+            Error::StaleReceipt { reason } => write!(f, "stale receipt: {reason}"),
             Error::NoSuchPool => f.write_str("there is no such pool: register it first"),
             Error::InvalidLeaseRow(name) => write!(
                 f,

@@ -4,6 +4,7 @@
 //! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
+mod access;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -20,15 +21,23 @@ mod file;
 mod gate;
 mod grant;
 mod guard;
-pub mod host_api;
+mod hosted;
+mod keep;
+mod limit;
 mod list;
 mod pool;
 mod pool_rows;
 mod present;
 mod purge;
+mod queue;
+mod queue_rows;
 mod raise;
+mod read;
+mod request;
 mod rule_fn;
 mod schema;
+mod served;
+mod side_tables;
 pub mod sql;
 mod sqlite;
 mod statements;
@@ -36,7 +45,11 @@ mod store;
 mod table_info;
 mod transaction;
 mod trigger;
+mod value;
+mod verbs;
 
+#[doc(hidden)]
+pub use access::AccessRow;
 pub use batch::Batch;
 pub use callbacks::{Callbacks, Library};
 pub use clock::When;
@@ -44,10 +57,18 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
-pub use list::LeaseRow;
+pub use hosted::{Host, HostedStore, OwnedValue, Rows};
+pub use list::{LeaseRow, LeaseWalk};
+#[doc(hidden)]
+pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
+pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
+pub use read::Reader;
+#[doc(hidden)]
+pub use served::{Secret, ServedRow};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};

@@ -1,15 +1,24 @@
 //! Lists rows, in the order of their names.
 
-use litelease_core::Row;
+use litelease_core::{LeaseInfo, Row};
 
+use crate::side_tables::Side;
 use crate::sqlite::{Statement, Value};
 use crate::statements::{stored_row, stored_state};
-use crate::{Error, Store};
+use crate::{Error, Store, When};
 
 /// Rows that are added during the walk are not part of it; otherwise a walk that claims might never end.
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
 WHERE name >= ?1 AND name <= ?2
 AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
+
+/// The same with what each grant has attached, for files that have such a table.
+const LIST_WITH_VALUES: &str =
+    "SELECT lease.name, owner, lease.token, lease_expires_at_ms, side.value
+FROM main.litelease_resources AS lease LEFT JOIN main.litelease_values AS side
+ON side.name = lease.name AND side.token = lease.token
+WHERE lease.name >= ?1 AND lease.name <= ?2
+AND lease.rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY lease.name";
 
 /// A row with text of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +32,9 @@ pub struct LeaseRow {
 }
 
 /// Walks along rows in one snapshot, without collecting them.
-pub(crate) struct LeaseWalk {
+pub struct LeaseWalk {
     statement: Statement,
+    has_values: bool,
 }
 
 impl Store {
@@ -33,40 +43,80 @@ impl Store {
         self.with_context("list leases", None, || {
             let mut walk = self.walk(None, None)?;
             let mut list = Vec::new();
-            while let Some(row) = walk.next()? {
+            while let Some((row, _)) = walk.next()? {
                 list.push(LeaseRow::of(row));
             }
             Ok(list)
         })
     }
 
+    /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`, found among the
+    /// next `rows` rows. Answers them, and the name to go on after if there may be more.
+    pub fn live_page(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        rows: usize,
+        when: When,
+    ) -> Result<(Vec<LeaseInfo>, Option<String>), Error> {
+        self.with_context("list leases", None, || {
+            let now_ms = when.now_ms();
+            let mut walk =
+                self.walk(Some(after.map_or(prefix, |after| after.max(prefix))), None)?;
+            let (mut leases, mut seen, mut last) = (Vec::new(), 0, None);
+            while let Some((row, _)) = walk.next()? {
+                if !row.name().starts_with(prefix) {
+                    return Ok((leases, None));
+                }
+                if after.is_some_and(|after| row.name() <= after) {
+                    continue;
+                }
+                if seen >= rows || leases.len() >= limit {
+                    return Ok((leases, last));
+                }
+                seen += 1;
+                last = Some(row.name().to_owned());
+                leases.extend(row.live(now_ms).map(LeaseInfo::into_owned));
+            }
+            Ok((leases, None))
+        })
+    }
+
     /// Walks along the rows from one name to another, both included, in the order of their names.
-    pub(crate) fn walk(&self, from: Option<&str>, to: Option<&str>) -> Result<LeaseWalk, Error> {
+    pub fn walk(&self, from: Option<&str>, to: Option<&str>) -> Result<LeaseWalk, Error> {
         self.settle_debts()?;
         self.verify()?;
-        let statement = self.connection.prepare(LIST)?;
+        let has_values = self.has(Side::Values)?;
+        let sql = if has_values { LIST_WITH_VALUES } else { LIST };
+        let statement = self.connection.prepare(sql)?;
         // Every text is at least the empty one, and less than a blob.
         let to = to.map_or(Value::Blob(&[]), Value::Text);
         statement.start(&[Value::Text(from.unwrap_or("")), to])?;
-        Ok(LeaseWalk { statement })
+        Ok(LeaseWalk { statement, has_values })
     }
 }
 
 impl LeaseWalk {
-    /// Returns the next row, if there is one.
-    pub(crate) fn next(&mut self) -> Result<Option<Row<'_>>, Error> {
+    /// Returns the next row, if there is one, and what its newest grant has attached: NULL if nothing. A value
+    /// ends with its grant, so it counts only while the lease is live.
+    #[allow(clippy::should_implement_trait)] // it lends the row
+    pub fn next(&mut self) -> Result<Option<(Row<'_>, Value<'_>)>, Error> {
         if !self.statement.advance()? {
             return Ok(None);
         }
         let [name, owner, token, expiry] = [0, 1, 2, 3].map(|index| self.statement.column(index));
         let name = name.and_then(Value::text);
         let name = name.ok_or_else(|| Error::InvalidLeaseRow(String::new()))?;
-        stored_row(name, stored_state([owner, token, expiry])).map(Some)
+        let value = if self.has_values { self.statement.column(4) } else { None };
+        let row = stored_row(name, stored_state([owner, token, expiry]))?;
+        Ok(Some((row, value.unwrap_or(Value::Null))))
     }
 }
 
 impl LeaseRow {
-    fn of(row: Row<'_>) -> Self {
+    /// The same row with text of its own.
+    pub fn of(row: Row<'_>) -> Self {
         let tenure = row.state().and_then(|state| state.tenure());
         LeaseRow {
             name: row.name().into(),

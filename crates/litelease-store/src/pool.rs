@@ -2,6 +2,7 @@
 
 use litelease_core::{
     LeaseInfo, MAX_COUNT, MAX_TEXT, PoolInfo, Refusal, SlotInfo, Term, borrow_slot, renew_slot,
+    slot_term,
 };
 
 use crate::grant::{Attempt, check_arrival};
@@ -67,8 +68,8 @@ impl Store {
         options: BorrowOptions<'_>,
     ) -> Result<Option<Borrowed>, Error> {
         self.with_context("borrow a slot", None, || {
-            check_text("key", options.key, 1)?;
-            check_text("note", options.note, 0)?;
+            check_text("key of a borrow", options.key, 1)?;
+            check_text("note of a borrow", options.note, 0)?;
             let boundary = self.boundary()?;
             if boundary.may_look_first()
                 && let Some(answer) = self.without_lending(id, ttl_ms, when, options)?
@@ -109,7 +110,7 @@ impl Store {
                 return Ok(false);
             }
             self.changing_pools(boundary, || match live()? {
-                (mut pool, Some(slot)) => self.give_back(&mut pool, slot).map(|()| true),
+                (mut pool, Some(slot)) => self.give_back_any(&mut pool, slot).map(|()| true),
                 (_, None) => Ok(false),
             })
         })
@@ -165,6 +166,7 @@ impl Store {
                         0 => {}
                         newest => _ = self.raise_floor(context, newest)?,
                     }
+                    self.forget_kept_of(&pool)?;
                     self.delete_rows(&pool).map(|()| true)
                 })
             })
@@ -176,7 +178,7 @@ impl Store {
         self.with_context("list slots", None, || {
             let now_ms = when.now_ms();
             let pool = self.find_pool(id, now_ms)?.ok_or(Error::NoSuchPool)?;
-            self.live_slots(&pool, now_ms)
+            self.with_kept_times(&pool, self.live_slots(&pool, now_ms)?)
         })
     }
 
@@ -252,7 +254,7 @@ impl Store {
     }
 
     /// Does all of `work` or nothing, with the write lock held.
-    fn changing_pools<T>(
+    pub(crate) fn changing_pools<T>(
         &self,
         boundary: Boundary,
         work: impl FnOnce() -> Result<T, Error>,
@@ -267,7 +269,7 @@ impl Store {
 }
 
 fn term(ttl_ms: i64, when: When) -> Result<Term, Error> {
-    Term::new(ttl_ms, when.now_ms()).map_err(refused)
+    slot_term(ttl_ms, when.now_ms()).map_err(refused)
 }
 
 fn refused(refusal: Refusal) -> Error {

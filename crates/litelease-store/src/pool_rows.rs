@@ -4,9 +4,11 @@
 //! lower 20 bits. One that is free has no lease and no expiry, and so the index on (pool, expiry, slot) has the lowest free
 //! one and those whose time is up next to each other: no statement of a borrow looks at more rows than it changes.
 //!
+//! One that is kept has the largest integer as its expiry; `keep.rs` has the rest.
+//!
 //! The UUID of a lease ends with the position of its slot, so a lease is found without an index of its own.
 
-use litelease_core::{MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
+use litelease_core::{KEPT, MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
 use crate::schema::{Table, is_there};
 use crate::sqlite::{Statement, Value, code};
@@ -78,7 +80,7 @@ SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
 WHERE pool = +?1 AND expires_at_ms <= ?2";
 
 /// The lowest position that was lent out before and is free, or else the one after all that were lent out.
-pub(crate) const LOWEST_FREE: &str = "SELECT coalesce(
+pub const LOWEST_FREE: &str = "SELECT coalesce(
 (SELECT position FROM main.litelease_pool_slots WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY slot LIMIT 1),
 (SELECT position + 1 FROM main.litelease_pool_slots
 WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575 ORDER BY slot DESC LIMIT 1), 0)";
@@ -129,11 +131,15 @@ const DELETE_SLOTS: &str = "DELETE FROM main.litelease_pool_slots WHERE pool = +
 
 const DELETE_POOL: &str = "DELETE FROM main.litelease_pools WHERE number = ?1";
 
-/// Ends every lease on a slot.
+/// Ends every lease on a slot that is not kept.
 pub(crate) const FREE_SLOTS: &str = "UPDATE main.litelease_pool_slots
-SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL WHERE lease IS NOT NULL";
+SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
+WHERE lease IS NOT NULL AND expires_at_ms < 9223372036854775807";
 
-pub(crate) const FREE_POOLS: &str = "UPDATE main.litelease_pools SET used = 0";
+/// Counts the slots that are kept, after all others were freed.
+pub(crate) const FREE_POOLS: &str = "UPDATE main.litelease_pools SET used =
+(SELECT count(*) FROM main.litelease_pool_slots
+WHERE pool = number AND expires_at_ms = 9223372036854775807)";
 
 /// The statements of pools that are kept.
 pub(crate) struct PoolStatements {
@@ -200,7 +206,7 @@ impl PoolRow {
     }
 
     /// The key of a slot.
-    fn slot(&self, position: i64) -> i64 {
+    pub(crate) fn slot(&self, position: i64) -> i64 {
         self.number << 20 | position & POSITION
     }
 }
@@ -228,7 +234,7 @@ pub struct Borrowed {
 /// # use litelease_store::SlotRow;
 /// # use litelease_core::SlotInfo;
 /// let slot = SlotInfo { position: 0, token: 1, expires_at_ms: 150 };
-/// let row = SlotRow { slot, note: Some("nightly import".into()) };
+/// let row = SlotRow { slot, note: Some("nightly import".into()), kept_since_ms: None };
 /// assert_eq!(row.slot.token, 1);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +243,8 @@ pub struct SlotRow {
     pub slot: SlotInfo,
     /// What the borrower has noted: who, why.
     pub note: Option<String>,
+    /// When it was kept, if it is and that is known.
+    pub kept_since_ms: Option<i64>,
 }
 
 /// Options of a borrow.
@@ -318,6 +326,8 @@ impl Store {
 
     fn stored_pool(&self, id: &str, now_ms: i64) -> Result<Option<PoolRow>, Error> {
         let found = self.statements.pools.find.with(self.connection, |statement| {
+            // At the end of time, too, a slot that is kept is not over.
+            let now_ms = now_ms.min(KEPT - 1);
             let mut run = statement.run(&[Value::Text(id), Value::Integer(now_ms)])?;
             let there = run.step()?;
             if run.is_unverified() {
@@ -429,7 +439,7 @@ impl Store {
         self.lent(&self.statements.pools.by_key, pool.number, key)
     }
 
-    pub(crate) fn give_back(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
+    pub(crate) fn free_slot(&self, pool: &mut PoolRow, slot: SlotInfo) -> Result<(), Error> {
         let values = [Value::Integer(pool.slot(slot.position))];
         let statements = &self.statements.pools;
         statements.give_back.execute_with(self.connection, &values)?;
@@ -448,12 +458,13 @@ impl Store {
 
     pub(crate) fn live_slots(&self, pool: &PoolRow, now_ms: i64) -> Result<Vec<SlotRow>, Error> {
         let mut statement = self.connection.prepare(LIST)?;
-        let mut run = statement.run(&[pool.number, now_ms].map(Value::Integer))?;
+        let values = [pool.number, now_ms.min(KEPT - 1)].map(Value::Integer);
+        let mut run = statement.run(&values)?;
         let mut slots = Vec::new();
         while run.step()? {
             let slot = slot([run.column(0), run.column(1), run.column(2)])?;
             let note = run.column(3).and_then(Value::text).map(str::to_owned);
-            slots.push(SlotRow { slot, note });
+            slots.push(SlotRow { slot, note, kept_since_ms: None });
         }
         Ok(slots)
     }
@@ -463,7 +474,11 @@ impl Store {
         self.statements.pools.next_expiry.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Integer(pool.number)])?;
             run.step()?;
-            Ok(run.column(0).and_then(Value::integer))
+            // The smallest one: if that is kept, all others are too.
+            Ok(run
+                .column(0)
+                .and_then(Value::integer)
+                .filter(|expires_at_ms| *expires_at_ms != KEPT))
         })
     }
 
@@ -514,7 +529,7 @@ impl Store {
         self.changed(1, "a pool")
     }
 
-    fn changed(&self, expected: i64, what: &str) -> Result<(), Error> {
+    pub(crate) fn changed(&self, expected: i64, what: &str) -> Result<(), Error> {
         match self.connection.changes() {
             changed if changed == expected => Ok(()),
             changed => Err(Error::UnexpectedChange { what: what.into(), expected, changed }),
@@ -554,7 +569,7 @@ fn position_of(lease: &str) -> Option<i64> {
     i64::from_str_radix(lease.get(28..)?, 16).ok()
 }
 
-fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {
+pub(crate) fn slot(columns: [Option<Value<'_>>; 3]) -> Result<SlotInfo, Error> {
     match columns.map(|column| column.and_then(Value::integer)) {
         [Some(position), Some(token), Some(expires_at_ms)] => {
             Ok(SlotInfo { position, token, expires_at_ms })

@@ -17,7 +17,9 @@ struct Ended {
 }
 
 impl Store {
-    /// Deletes the rows of names that have not been live since `before_ms`, and answers how many.
+    /// Deletes the rows of names that have not been live since `before_ms`, and the items of queues that have been dead
+    /// since, and answers how many. Readers that have ended go
+    /// with them.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that a name which
     /// comes back gets a larger one.
@@ -25,16 +27,21 @@ impl Store {
         self.with_context("purge", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
-                let limit_ms = purge_limit(before_ms, when.now_ms());
-                self.all_or_nothing(|| self.delete_ended(context, limit_ms))
+                let now_ms = when.now_ms();
+                let limit_ms = purge_limit(before_ms, now_ms);
+                self.all_or_nothing(|| {
+                    let items = self.purge_queues(limit_ms, now_ms)?;
+                    Ok(self.delete_ended(context, limit_ms)? + items)
+                })
             })
         })
     }
 
     fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
+        self.purge_readers(limit_ms)?;
         let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
-            return Ok(0);
+            return self.purge_side_tables().map(|()| 0);
         }
         self.raise_floor(context, ended.largest_token)?;
         execute_once(
@@ -43,7 +50,11 @@ impl Store {
             &[Value::Integer(limit_ms)],
         )?;
         match self.connection.changes() {
-            rows if rows == ended.rows => Ok(rows.unsigned_abs()),
+            rows if rows == ended.rows => {
+                self.purge_side_tables()?;
+                self.forget_served()?;
+                Ok(rows.unsigned_abs())
+            }
             changed => Err(Error::UnexpectedChange {
                 what: "the rows to purge".into(),
                 expected: ended.rows,

@@ -42,7 +42,7 @@ impl Store {
             let boundary = self.boundary()?;
             let raised =
                 self.change(boundary, name, when, Change::Grant, |row, file_floor, _| {
-                    rule::raise_name(row, floor, file_floor)
+                    Ok(rule::raise_name(row, floor, file_floor)?)
                 })?;
             match raised {
                 RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
@@ -53,8 +53,8 @@ impl Store {
         })
     }
 
-    /// Fences off everything that was granted before this file was restored from a backup: ends every lease,
-    /// and raises every token and the floor far above whatever was granted since the backup, and above the token that is
+    /// Fences off everything that was granted before this file was restored from a backup: ends every lease but
+    /// those on slots that are kept, which get new tokens, and raises every token and the floor far above whatever was granted since the backup, and above the token that is
     /// given. Answers the new floor.
     ///
     /// Where the system has no boot id, every start of a process takes an epoch, and the token must be given.
@@ -70,7 +70,8 @@ impl Store {
                 let has_pools = self.verify_pools()?;
                 let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
                 let newest = if has_pools { newest.max(self.newest_slot_token()?) } else { newest };
-                let newest = newest.max(above.unwrap_or(0));
+                let has_queues = self.verify_queues()?;
+                let newest = newest.max(self.newest_in_queues()?).max(above.unwrap_or(0));
                 let floor = self.epoch_record()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
                 // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
@@ -80,7 +81,12 @@ impl Store {
                     if has_pools {
                         execute_once(self.connection, FREE_SLOTS, &[])?;
                         execute_once(self.connection, FREE_POOLS, &[])?;
+                        self.renumber_kept(floor)?;
                     }
+                    if has_queues {
+                        self.fence_queues(|item| rule::fence_item(item, when.now_ms()))?;
+                    }
+                    self.distrust_readers(when.now_ms())?;
                     let values = [floor, when.now_ms()].map(Value::Integer);
                     execute_once(self.connection, FENCE, &values)?;
                     match (self.connection.changes(), i64::try_from(rows.len())) {

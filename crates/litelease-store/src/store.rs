@@ -3,13 +3,15 @@
 use std::cell::RefCell;
 
 use litelease_core::{
-    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, Refusal, ReleaseResult,
-    RenewResult, Row, Term, TransferResult,
+    self as rule, BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row,
+    Term, TransferResult,
 };
 
 use crate::batch::BatchCache;
 use crate::change::Change;
 use crate::epoch::EpochState;
+use crate::error::Undecided;
+use crate::side_tables::SideTables;
 use crate::sqlite::{Connection, Value, code};
 use crate::statements::{CachedStatement, Statements, stored_row, stored_state};
 use crate::transaction::TransactionState;
@@ -23,6 +25,7 @@ pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
     pub(crate) epoch_state: EpochState,
+    pub(crate) side_tables: SideTables,
     pub(crate) transaction_state: TransactionState,
     /// The open batch, if there is one.
     pub(crate) batch: RefCell<Option<BatchCache>>,
@@ -42,6 +45,7 @@ impl Store {
             connection,
             statements: Statements::new(),
             epoch_state: EpochState::default(),
+            side_tables: SideTables::default(),
             transaction_state: TransactionState::default(),
             batch: RefCell::new(None),
         }
@@ -101,6 +105,36 @@ impl Store {
         })
     }
 
+    /// Claims `name`, or prolongs the live lease that `owner` already has on it, under the same token.
+    ///
+    /// Returns `Busy` without taking the write lock where [`claim`](Store::claim) does.
+    pub fn ensure<'q, T>(
+        &self,
+        name: &'q str,
+        owner: &'q str,
+        ttl_ms: i64,
+        when: When,
+        keep: impl Fn(ClaimResult<&str>) -> T,
+    ) -> Result<T, Error> {
+        self.with_context("ensure", Some(name), || {
+            let boundary = self.boundary()?;
+            if boundary.may_look_first()
+                && let Some(busy) = self.look(name, |row| {
+                    let now_ms = when.now_ms();
+                    Term::new(ttl_ms, now_ms)?;
+                    Ok(rule::busy_for(row, owner, now_ms).map(&keep))
+                })?
+            {
+                return Ok(busy);
+            }
+            self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
+                let term = Term::new(ttl_ms, now_ms)?;
+                let conditions = self.conditions(name)?;
+                Ok(rule::ensure(row, owner, term, floor, conditions)?.map(&keep))
+            })
+        })
+    }
+
     /// Prolongs a live lease.
     pub fn renew<'q, T>(
         &self,
@@ -112,7 +146,8 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("renew", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Prolong, |row, _, now_ms| {
-                Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
+                let term = Term::new(ttl_ms, now_ms)?;
+                Ok(rule::renew(row, who, term, self.conditions(name)?).map(&keep))
             })
         })
     }
@@ -189,7 +224,7 @@ impl Store {
     pub(crate) fn look<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || self.verify().map(|()| true);
         self.look_through(&self.statements.load, verify, name, answer)
@@ -199,7 +234,7 @@ impl Store {
     pub(crate) fn look_at_fences<T>(
         &self,
         name: &str,
-        answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let verify = || {
             self.verify()?;
@@ -222,7 +257,7 @@ impl Store {
         load: &CachedStatement,
         verify: impl Fn() -> Result<bool, Error>,
         name: &str,
-        mut answer: impl FnMut(Row<'_>) -> Result<T, Refusal>,
+        mut answer: impl FnMut(Row<'_>) -> Result<T, Undecided>,
     ) -> Result<T, Error> {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
@@ -238,7 +273,7 @@ impl Store {
                 }
                 false => Row::new(name, None),
             };
-            answer(row).map_err(|refusal| Error::refused(name, refusal))
+            answer(row).map_err(|undecided| undecided.about(name))
         });
         looked.or_else(|error| self.explain(error))
     }

@@ -1,6 +1,7 @@
 //! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and
 //! gates.
 
+use litelease_core::is_from_predecessor;
 use litelease_store::Value;
 use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
@@ -31,6 +32,27 @@ pub struct Checkpoint {
     pub value: types::Value,
     /// When, as Unix time in milliseconds.
     pub updated_at_ms: i64,
+}
+
+impl Checkpoint {
+    /// Checks whether it was stored by the grant right before that of the token `own`. If not, it is
+    /// not known whether grants in between have done more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let old = db.claim("import", "a", ttl)?.acquired().unwrap();
+    /// let _ = db.checkpoint("import", old.token, "page 3")?;
+    /// let new = db.transfer(&old, "b", ttl)?.transferred().unwrap();
+    /// assert!(db.last_checkpoint("import")?.unwrap().is_from_predecessor(new.token));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn is_from_predecessor(&self, own: i64) -> bool {
+        is_from_predecessor(self.token, own)
+    }
 }
 
 /// The verbs that stop an old owner.
@@ -157,7 +179,7 @@ impl Leases {
         value: impl ToSql,
     ) -> Result<CheckpointResult> {
         let output = value.to_sql()?;
-        lift(self.verbs()?.checkpoint(name, token, as_value(&output)?, self.when()))
+        lift(self.verbs()?.checkpoint(name, token, as_value(&output, "a checkpoint")?, self.when()))
     }
 
     /// Returns the latest checkpoint of `name`, from which a successor continues.
@@ -171,15 +193,10 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn last_checkpoint(&self, name: &str) -> Result<Option<Checkpoint>> {
-        lift(self.verbs()?.last_checkpoint(name, |token, value, updated_at_ms| {
-            let value = match value {
-                Value::Null => types::Value::Null,
-                Value::Integer(number) => types::Value::Integer(number),
-                Value::Real(number) => types::Value::Real(number),
-                Value::Text(text) => types::Value::Text(text.into()),
-                Value::Blob(bytes) => types::Value::Blob(bytes.into()),
-            };
-            Checkpoint { token, value, updated_at_ms }
+        lift(self.verbs()?.last_checkpoint(name, |token, value, updated_at_ms| Checkpoint {
+            token,
+            value: owned(value),
+            updated_at_ms,
         }))
     }
 
@@ -233,11 +250,23 @@ pub fn is_stale(error: &rusqlite::Error) -> bool {
     }
 }
 
-fn as_value<'a>(output: &'a ToSqlOutput<'a>) -> Result<Value<'a>> {
+/// Copies a value that was read.
+pub(crate) fn owned(value: Value<'_>) -> types::Value {
+    match value {
+        Value::Null => types::Value::Null,
+        Value::Integer(number) => types::Value::Integer(number),
+        Value::Real(number) => types::Value::Real(number),
+        Value::Text(text) => types::Value::Text(text.into()),
+        Value::Blob(bytes) => types::Value::Blob(bytes.into()),
+    }
+}
+
+/// Converts a value that is to be stored. `what` names it in an error.
+pub(crate) fn as_value<'a>(output: &'a ToSqlOutput<'a>, what: &str) -> Result<Value<'a>> {
     let value = match output {
         ToSqlOutput::Borrowed(value) => *value,
         ToSqlOutput::Owned(value) => ValueRef::from(value),
-        _ => return Err(failure("a checkpoint is NULL, a number, text or a blob")),
+        _ => return Err(failure(&format!("{what} is NULL, a number, text or a blob"))),
     };
     Ok(match value {
         ValueRef::Null => Value::Null,
@@ -245,7 +274,7 @@ fn as_value<'a>(output: &'a ToSqlOutput<'a>) -> Result<Value<'a>> {
         ValueRef::Real(number) => Value::Real(number),
         ValueRef::Text(text) => match str::from_utf8(text) {
             Ok(text) => Value::Text(text),
-            Err(_) => return Err(failure("the text of a checkpoint must be UTF-8")),
+            Err(_) => return Err(failure(&format!("the text of {what} must be UTF-8"))),
         },
         ValueRef::Blob(bytes) => Value::Blob(bytes),
     })

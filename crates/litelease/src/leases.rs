@@ -183,6 +183,34 @@ impl Leases {
         self.claim_when(name, owner, ttl, min_token)
     }
 
+    /// Claims `name` for `owner`, or prolongs the lease that `owner` already has on it, under the
+    /// same token. It never shortens a lease.
+    ///
+    /// Returns `Busy` only while another owner has a live lease. So a request may be repeated: by a
+    /// caller that does not know whether its first one was carried out, or by one that comes back
+    /// after a restart and kept nothing but its owner text. Two processes that use one owner text
+    /// would share the lease.
+    ///
+    /// Inside a transaction of the caller's, see [`claim`](Leases::claim).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ttl = Duration::from_millis(50);
+    /// let first = db.at(100).ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let again = db.at(120).ensure("scheduler", "a", ttl)?.acquired().expect("it is its own");
+    /// assert_eq!((first.token, first.lease_expires_at_ms), (1, 150));
+    /// assert_eq!((again.token, again.lease_expires_at_ms), (1, 170));
+    /// assert!(matches!(db.at(120).ensure("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn ensure(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        let ttl_ms = in_ms(ttl);
+        lift(self.verbs()?.ensure(name, owner, ttl_ms, self.when, |answer| answer.into_owned()))
+    }
+
     /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one commit,
     /// under a new token. Returns `Busy` if another grant is live by now.
     ///
@@ -593,6 +621,11 @@ impl Leases {
         }
     }
 
+    /// Notifies the processes that wait at this file, once what was just done is committed.
+    pub(crate) fn notify(&self) {
+        self.shared.notifier.freed(&self.shared.store);
+    }
+
     /// Notifies waiters of what a transaction of ours has freed, after its commit.
     pub(crate) fn committed(&self) {
         self.shared.notifier.committed(&self.shared.store);
@@ -682,7 +715,7 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 
-fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 

@@ -29,8 +29,11 @@
 //!
 //! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
-//! time, use a pool of numbered slots: [`Pools`].
+//! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
+mod access;
+mod cached;
+mod delivered_rows;
 mod error;
 mod fences;
 mod file;
@@ -39,19 +42,28 @@ mod gate;
 mod handle;
 mod hold;
 mod hold_error;
+mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
+mod limit;
 mod linked;
 mod notify;
 mod pools;
+mod queue;
 mod raw;
+mod read;
+mod request;
+mod served;
 mod single_writer;
 mod tracker;
 mod transaction;
+mod value;
 mod wait;
 mod watch;
+mod worker;
 
+pub use cached::Cached;
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
@@ -60,25 +72,35 @@ pub use hold::{Held, HoldOptions, LossSignal};
 pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
-    AdmitResult, BreakResult, CheckpointResult, ClaimResult, LeaseInfo, PoolInfo, Reason,
-    ReleaseResult, RenewResult, SlotInfo, Status, TransferResult,
+    AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult,
+    SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
+#[doc(hidden)]
+pub use litelease_core::{InvalidPermission, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
+#[doc(hidden)]
+pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
-    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, LeaseRow, SlotRow,
+    BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
+    QueueInfo, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
 pub use pools::Pools;
+pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
+pub use request::RequestInfo;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
+pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///

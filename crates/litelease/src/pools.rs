@@ -29,8 +29,8 @@ use crate::{BorrowOptions, Borrowed, Leases, Litelease, PoolInfo, Result, SlotIn
 /// ```
 #[derive(Clone, Copy)]
 pub struct Pools<'l> {
-    leases: &'l Leases,
-    when: When,
+    pub(crate) leases: &'l Leases,
+    pub(crate) when: When,
 }
 
 /// An open transaction for many changes of pools, which are stored all or not at all. Dropping it rolls back.
@@ -59,9 +59,12 @@ impl Litelease {
         lift(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
     }
 
-    /// Commits what `begin_batch` has opened. Whatever happens, no transaction is open afterwards.
+    /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has freed. Whatever
+    /// happens, no transaction is open afterwards.
     pub fn commit_batch(&self) -> Result<()> {
-        lift(self.store().commit())
+        lift(self.store().commit())?;
+        self.committed();
+        Ok(())
     }
 
     /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.

@@ -10,10 +10,12 @@ use crate::{ClaimResult, HoldError, Litelease};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
-/// Locks by name in a file of their own, for "only one process may rebuild this index".
+/// Locks by name that are never renewed: after `expire` another process can lock the name while the
+/// first one is still working, and the first one is not told.
 ///
-/// `new` creates the parent folders; the first lock creates the file and its table. A lock is never
-/// renewed: it ends after its `expire`. Use [`hold`](Litelease::hold) to keep one for longer.
+/// Give it far more time than the work can take. For work of unknown length use
+/// [`hold`](Litelease::hold). `new` creates the parent folders; the first lock creates the file and
+/// its table.
 ///
 /// ```
 /// use litelease::{HoldError, Tracker};

@@ -10,8 +10,9 @@
 from ._fences import Gate, is_stale
 from ._hold import Held
 from ._leases import Litelease
-from ._library import load, loadable_path, version
+from ._library import loadable_path, version
 from ._pools import Pools
+from ._session import load
 from ._tracker import Tracker
 from ._types import (
     Acquired,
@@ -27,6 +28,7 @@ from ._types import (
     FloorTooLow,
     GuardInfo,
     GuardMissing,
+    HoldTimeout,
     InvalidCount,
     InvalidLeaseRow,
     InvalidText,
@@ -56,6 +58,8 @@ from ._types import (
 )
 from ._writer import SingleWriter
 
+__version__ = version()
+
 __all__ = [
     "Acquired",
     "Admitted",
@@ -72,6 +76,7 @@ __all__ = [
     "GuardInfo",
     "GuardMissing",
     "Held",
+    "HoldTimeout",
     "InvalidCount",
     "InvalidLeaseRow",
     "InvalidText",
@@ -102,6 +107,7 @@ __all__ = [
     "Transferred",
     "UnexpectedChange",
     "WriteLockTimeout",
+    "__version__",
     "is_stale",
     "load",
     "loadable_path",

@@ -16,8 +16,7 @@ from . import _keeper, _library
 from ._identity import identity
 from ._keeper import clock
 from ._leases import Litelease
-from ._session import call, session_of
-from ._types import Acquired, Busy, CommitUnknown, InvalidTtl, LeaseInfo, LiteleaseError, Lost
+from ._types import Acquired, Busy, CommitUnknown, HoldTimeout, InvalidTtl, LeaseInfo, LiteleaseError, Lost
 
 # How often a holder is examined while others wait.
 _EXAMINE_EVERY = 0.25
@@ -32,27 +31,28 @@ class Held:
     Keep the object: a hold that nobody refers to any more is released.
     """
 
-    def __init__(
-        self, connection: sqlite3.Connection, name: str, ttl: float, wait: float, owner: str | None
-    ) -> None:
-        path = call(session_of(connection), False, lambda: _main_file(connection))
+    def __init__(self, db: Litelease, name: str, ttl: float, wait: float, owner: str | None) -> None:
+        path = db._file()
+        if db.conn.in_transaction:
+            raise LiteleaseError("hold() inside a transaction would wait on a snapshot for ever: commit first")
         if not path:
             raise LiteleaseError("a database in memory cannot be held: its leases are seen by one connection only")
-        if not ttl > 0.1:
+        window = _library.window(ttl)
+        if window is None:
             raise InvalidTtl(f"{name!r}: a hold of {ttl} s could never be trusted: give it more than 0.1 s")
         self.name = name
         self.owner = owner or identity()
         self.lost = threading.Event()
         # Why it is lost: the first of these.
         self._reasons: list[str] = []
-        self._ttl, self._margin = ttl, max(ttl / 10, 0.05)
+        self._ttl = ttl
+        self._trusted_for, self._interval, self._pause = window
         self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
         self._is_unique = not owner
         self._may_be_granted = self._is_released = self._ended = False
         try:
             start = self._acquire(wait)
-            self.trusted_until = start + ttl - self._margin
-            self.due = start + ttl / 3
+            self._trusted_until, self._due = start + self._trusted_for, start + self._interval
             self._kept = _keeper.Kept(path, self)
             self._kept.keep()
         except CommitUnknown:
@@ -72,7 +72,7 @@ class Held:
             raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
         if self._is_released and not self._reasons:
             raise Lost(self.name, "it was released")
-        self.look(clock())
+        self._look(clock())
         if self._reasons:
             if self._kept is not None:
                 self._kept.tell()
@@ -85,7 +85,7 @@ class Held:
         self._is_released = True
         if self._kept is not None:
             self._kept.leave()
-        if not self._reasons and not self.was_replaced():  # opening a file that was deleted would make it
+        if not self._reasons and not self._was_replaced():  # opening a file that was deleted would make it
             db = self._open()
             try:
                 db.release(LeaseInfo(self.name, self.owner, self.token, 0))
@@ -114,36 +114,31 @@ class Held:
 
     # What the keeper calls.
 
-    def look(self, now: float) -> bool:
+    def _look(self, now: float) -> bool:
         """Checks whether it is still trusted at ``now``; once it is not, it is lost for good."""
-        if not self._reasons and now >= self.trusted_until:
+        if not self._reasons and now >= self._trusted_until:
             self._reasons.append(self._trouble or "it could not be renewed in time")
         return not self._reasons
 
-    def renewed(self, start: float, due: float) -> None:
+    def _renewed(self, start: float) -> None:
         """Notes that a renewal begun at ``start`` succeeded. A late answer does not prolong trust."""
-        if self.look(clock()):
-            self.trusted_until, self.due, self._trouble = start + self._ttl - self._margin, due, None
+        if self._look(clock()):
+            self._trusted_until, self._due, self._trouble = start + self._trusted_for, start + self._interval, None
 
-    def refused(self, reason: str) -> None:
+    def _refused(self, reason: str) -> None:
         """Notes that the row says that the lease is over."""
         self._reasons.append(reason)
         self.lost.set()
 
-    def failed(self, trouble: str) -> None:
+    def _failed(self, trouble: str) -> None:
         """Notes that a renewal failed. It is tried again as long as there is trust."""
         self._trouble = f"cannot renew: {trouble}"
-        self.due = clock() + min(max(self._ttl / 20, 0.01), 0.25)
-        self.look(clock())
+        self._due = clock() + self._pause
+        self._look(clock())
 
-    def was_replaced(self) -> bool:
+    def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""
         return _keeper.file_of(self._path) != self._file
-
-    @property
-    def ttl(self) -> float:
-        """Returns how long each renewal lasts."""
-        return self._ttl
 
     _trouble: str | None = None
     _kept: _keeper.Kept | None = None
@@ -184,20 +179,10 @@ class Held:
                 self._may_be_granted = False
                 left = deadline - clock()
                 if left <= 0:
-                    raise TimeoutError(f"{self.name!r} is held by {answer.current.owner}")
+                    raise HoldTimeout(answer.current)
                 time.sleep(min(left, 0.05))
         finally:
             db.conn.close()
 
     def _open(self) -> Litelease:
         return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
-
-
-def _main_file(connection: sqlite3.Connection) -> str:
-    if connection.in_transaction:
-        raise LiteleaseError("hold() inside a transaction would wait on a snapshot for ever: commit first")
-    for _, schema, path in session_of(connection).cursor().execute("PRAGMA database_list").fetchall():
-        text = schema.decode() if isinstance(schema, bytes) else schema
-        if text == "main":
-            return path.decode() if isinstance(path, bytes) else str(path or "")
-    return ""

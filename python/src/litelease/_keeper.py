@@ -16,8 +16,8 @@ import weakref
 from typing import TYPE_CHECKING
 
 from . import _fork
+from ._atomic import start_thread
 from ._leases import Litelease
-from ._session import start_thread
 from ._types import LeaseInfo, LiteleaseError, Rejected
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Keeper:
                 if held is None:
                     with _fork.held_off(self):
                         self._drop(kept)
-                elif held.look(now):
+                elif held._look(now):
                     holds.setdefault(kept.path, []).append(held)
                 else:
                     self._kept.pop(kept, None)
@@ -119,12 +119,12 @@ class Keeper:
                 del held
             with _fork.held_off(self):
                 self._close_idle(holds)
-            next_due = min((held.due for batch in holds.values() for held in batch), default=None)
+            next_due = min((held._due for batch in holds.values() for held in batch), default=None)
             if next_due is not None and next_due <= now:
                 return {
-                    path: [held for held in batch if held.due <= now + held.ttl / 6]
+                    path: [held for held in batch if held._due <= now + held._ttl / 6]
                     for path, batch in holds.items()
-                    if any(held.due <= now for held in batch)
+                    if any(held._due <= now for held in batch)
                 }
             holds.clear()  # nobody's any more: it must be seen when one is dropped
             try:
@@ -135,28 +135,28 @@ class Keeper:
                 pass
 
     def _renew(self, path: str, batch: list[Held]) -> None:
-        if any(held.was_replaced() for held in batch):
+        if any(held._was_replaced() for held in batch):
             self._connections.pop(path, None)
             for held in batch:
-                if held.was_replaced():
-                    held.refused("the database file was moved, deleted or replaced")
+                if held._was_replaced():
+                    held._refused("the database file was moved, deleted or replaced")
             return
         start = clock()
         try:
-            grants = [(held.name, held.owner, held.ttl, held.token) for held in batch]
+            grants = [(held.name, held.owner, held._ttl, held.token) for held in batch]
             answers = self._connection(path)._renew_all(grants)
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
-                held.failed(str(error))
+                held._failed(str(error))
             return
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
-                held.failed(str(answer))
+                held._failed(str(answer))
             elif isinstance(answer, Rejected):
-                held.refused(answer.reason.value)
+                held._refused(answer.reason.value)
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
-                held.renewed(start, start + held.ttl / 3)
+                held._renewed(start)
 
     def _drop(self, kept: Kept) -> None:
         """Releases a hold without references: an exception may have come before its block was entered."""

@@ -1,6 +1,6 @@
-"""Path in, lock out: a lock per dataset in a file that is made when it is first needed.
+"""A lock is never renewed: after ``expire`` seconds another owner can take it while the first one is still working.
 
-A lock is never renewed: it ends after its time, whether or not the work is done.
+Path in, lock out: a lock per dataset in a file that is made when it is first needed.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import os
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Iterator
+from typing import Generator
 
 from ._identity import LOCK, identity
 from ._keeper import file_of
 from ._leases import Litelease
+from ._time import Seconds
 from ._types import Acquired, CommitUnknown, LiteleaseError, TrackerIsLockedError
 from ._wal import switch_to_wal
 
@@ -22,8 +23,8 @@ _BUSY_TIMEOUT = 10.0
 
 
 class Tracker:
-    """Locks by name in a file of their own. They are never renewed: each ends ``expire`` seconds after it was taken, and then
-    another owner can take it while the first one is still working. Give it far more time than the work can take, or use
+    """Locks by name that are never renewed: after ``expire`` seconds another owner can take the lock while the first one is
+    still working, and the first one is not told. Give it far more time than the work can take. For work of unknown length use
     ``Litelease.hold``, which renews and tells when it is lost.
 
     Making a Tracker creates the parent folders; the first lock creates the file and the table.
@@ -37,10 +38,11 @@ class Tracker:
     def __reduce__(self) -> tuple[type[Tracker], tuple[Path]]:
         return Tracker, (self.db_path,)
 
-    def lock_it(self, name: str, expire: float = 60) -> str:
+    def lock_it(self, name: str, expire: Seconds = 60) -> str:
         """Locks ``name`` and returns a token (32 hex digits) to unlock it with.
 
-        Raises ``TrackerIsLockedError`` if another owner has it. It ends after ``expire`` seconds and is not renewed.
+        The lock is not renewed: after ``expire`` seconds another owner can take it. Raises ``TrackerIsLockedError`` if another
+        owner has it now.
         """
         taken = [identity(LOCK)]
         try:
@@ -62,7 +64,7 @@ class Tracker:
             db.release(lease)
 
     @contextlib.contextmanager
-    def lock(self, name: str, expire: float = 60) -> Iterator[str]:
+    def lock(self, name: str, expire: Seconds = 60) -> Generator[str, None, None]:
         """Locks ``name`` while the block runs, but for no longer than ``expire`` seconds: it is not renewed, and a block that
         takes longer is not told."""
         taken = [identity(LOCK)]
@@ -79,7 +81,7 @@ class Tracker:
             with contextlib.suppress(sqlite3.Error, LiteleaseError):
                 self._give_back(name, taken)
 
-    def _lock(self, name: str, taken: list[str], expire: float) -> str:
+    def _lock(self, name: str, taken: list[str], expire: Seconds) -> str:
         """Locks a name for the owner in ``taken``, which stays there while it may have it."""
         try:
             answer = self._open().claim(name, taken[0], expire)

@@ -6,6 +6,7 @@ import datetime
 import enum
 import os
 from dataclasses import dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,10 @@ class Reason(enum.Enum):
     UNKNOWN_TOKEN = "unknown token"
     RELEASED = "released"
     EXPIRED = "expired"
+    NO_PROGRESS = "no progress"
+    TIME_IS_UP = "time is up"
+    REQUESTED = "requested"
+    NOT_REQUESTED = "not requested"
 
 
 @dataclass(frozen=True)
@@ -38,9 +43,12 @@ class Acquired:
 
 @dataclass(frozen=True)
 class Busy:
-    """The name has a live owner. It may even be the same owner text."""
+    """The name has a live owner. It may even be the same owner text. It is falsy."""
 
     current: LeaseInfo
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,14 @@ class Broken:
 
 @dataclass(frozen=True)
 class Rejected:
-    """Nothing was changed. ``newest`` is the newest token of the name, if it was ever claimed."""
+    """Nothing was changed; it is falsy. ``newest`` is the newest token of the name, if it was ever claimed."""
 
     reason: Reason
     current: LeaseInfo | None
     newest: int | None
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 @dataclass(frozen=True)
@@ -133,9 +144,12 @@ class Admitted:
 
 @dataclass(frozen=True)
 class Stale:
-    """Nothing was changed: a newer token exists. ``newest`` is that one, or None or 0 if there is none."""
+    """Nothing was changed: a newer token exists. It is falsy. ``newest`` is that one, or None or 0 if there is none."""
 
     newest: int | None
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 class LiteleaseError(Exception):
@@ -231,6 +245,14 @@ class Lost(LiteleaseError):
         self.reason = reason
 
 
+class HoldTimeout(LiteleaseError, TimeoutError):
+    """Another owner had the name all the time. ``current`` is its lease."""
+
+    def __init__(self, current: LeaseInfo) -> None:
+        super().__init__(f"{current.name!r} is held by {current.owner}")
+        self.current = current
+
+
 class WriteLockTimeout(LiteleaseError, TimeoutError):
     """Another process held the write lock all the time. ``holder`` is its process and since when, if known."""
 
@@ -267,3 +289,22 @@ class TrackerIsLockedError(LiteleaseError):
         self.name = name
         self.owner = owner
         self.until = until
+
+
+def answer(row: tuple[Any, ...]) -> Any:
+    """Gives the answer of a verb its class: the row begins with the case."""
+    case, values = row[0], row[1:]
+    if case in _WITH_LEASE:
+        return _WITH_LEASE[case](LeaseInfo(*values))
+    if case == "Rejected":
+        reason, newest, *current = values
+        return Rejected(Reason[reason], LeaseInfo(*current) if current else None, newest)
+    if case == "Error":
+        kind, text = values
+        error: type[LiteleaseError] = globals().get(kind, LiteleaseError)
+        return LiteleaseError(text) if error is ExpiredOnArrival else error(text)
+    return _OTHERS[case](*values)
+
+
+_WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
+_OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}

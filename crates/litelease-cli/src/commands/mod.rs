@@ -1,28 +1,35 @@
 //! The subcommands: one file each, with its arguments and what it does.
 
+mod access;
 mod break_lease;
 mod claim;
 mod command_line;
 mod completions;
 mod demo;
 mod doctor;
+mod ensure;
 mod grant;
 mod guard;
 mod guards;
 mod man;
 mod nesting;
+mod progress;
 mod purge;
+mod queue;
 mod release;
 mod renew;
+mod request;
 mod restore_fence;
 mod run;
 mod serve;
 mod status;
+mod take_over;
 mod transfer;
 mod unguard;
 mod wait;
 mod watch;
 mod who;
+mod work;
 mod write;
 mod writer;
 
@@ -57,16 +64,23 @@ macro_rules! commands {
 commands! {
     Run in run,
     Serve in serve,
+    Access in access,
     Status in status,
     Who in who,
     Wait in wait,
     Watch in watch,
     Claim in claim,
+    Ensure in ensure,
     Renew in renew,
     Release in release,
     Transfer in transfer,
+    Progress in progress,
+    Request in request,
+    TakeOver in take_over,
     Break in break_lease,
     Purge in purge,
+    Queue in queue,
+    Work in work,
     Guard in guard,
     Unguard in unguard,
     Guards in guards,

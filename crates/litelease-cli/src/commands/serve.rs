@@ -1,7 +1,8 @@
-//! `litelease serve`: pools of numbered slots over HTTP.
+//! `litelease serve`: named leases and pools of numbered slots over HTTP.
 
 use std::io::{self, ErrorKind};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use litelease_serve::{OpenError, Options, Service, run_until_signal};
@@ -13,20 +14,21 @@ use crate::Common;
 use crate::database;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
-use crate::output::remark;
+use crate::output::{complain, remark};
 
-/// Serve pools of numbered slots over HTTP, with a page to watch them
+/// Serve named leases and pools of numbered slots over HTTP, with a page to watch pools
 ///
 /// Prints the address and serves until SIGINT or SIGTERM. Logs to standard error, one line of JSON
-/// per request, except borrows, returns and renewals that succeeded. Ids, leases, keys and notes
-/// are never logged.
+/// per request, except claims, borrows, renewals and returns that succeeded. Ids, leases, grants,
+/// keys and notes are never logged.
 ///
 /// A new file is readable by you alone (0600); an existing file keeps its mode. A second server on
 /// the same file is refused.
 ///
-/// There is no TLS and there are no accounts: every client that knows the UUID of a pool may use
-/// it. To serve other machines, put it behind a proxy that has both, and pass the proxy's name with
-/// --host.
+/// Every client that knows the UUID of a pool may use it; everything else needs an access key (see
+/// `litelease access --help`). The first start makes a key for you, in the folder for state. There
+/// is no TLS: to serve other machines, put it behind a proxy that has it, and pass the proxy's name
+/// with --host.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
@@ -45,6 +47,15 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_HOST", hide_env_values = true, value_name = "NAME")]
     #[arg(value_delimiter = ',')]
     host: Vec<String>,
+    /// Let every client call everything, without an access key
+    #[arg(long, env = "LITELEASE_OPEN", hide_env_values = true)]
+    open: bool,
+    /// Show /metrics without an access key
+    #[arg(long, env = "LITELEASE_OPEN_METRICS", hide_env_values = true)]
+    open_metrics: bool,
+    /// Allow what other machines could abuse: --open beyond loopback
+    #[arg(long, env = "LITELEASE_INSECURE", hide_env_values = true)]
+    insecure: bool,
     /// The largest pool
     #[arg(long, env = "LITELEASE_MAX_COUNT", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
@@ -90,6 +101,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let listener =
         TcpListener::bind(&args.listen).map_err(|error| cannot_listen(&args.listen, &error))?;
     let address = listener.local_addr()?;
+    args.check_exposure(address)?;
     let path = database::prepare(common)?;
     database::check_local(&path)?;
     start_log(args.log);
@@ -97,16 +109,41 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         true => Service::open_restored(&path, args.options()),
         false => Service::open(&path, args.options()),
     };
-    let url = format!("http://{address}");
-    run_until_signal(listener, opened?, || {
+    let (service, url) = (opened?, format!("http://{address}"));
+    let access = if args.open { None } else { keep_local_key(&service, address)? };
+    run_until_signal(listener, service, || {
         // A log that is full does not keep a service from its clients.
-        let told = remark(common, json!({ "listening": url }), &format!("listening at {url}"));
+        let told = json!({ "listening": url, "access_file": access });
+        let told = remark(common, told, &format!("listening at {url}"));
         told.unwrap_or_else(|failure| failure.tell(common.json));
     })?;
     Ok(code::OK)
 }
 
+/// Writes the access key of this user. Where that is not possible, the service does without it.
+fn keep_local_key(service: &Service, address: SocketAddr) -> Result<Option<PathBuf>> {
+    let Some(folder) = database::state_folder() else { return Ok(None) };
+    match service.keep_local_key(&folder.join("access"), address) {
+        Err(error @ OpenError::LocalKey { .. }) => {
+            complain(&json!({ "level": "WARN", "message": error.to_string() }).to_string());
+            Ok(None)
+        }
+        kept => Ok(kept?),
+    }
+}
+
 impl Args {
+    /// Refuses to let other machines do everything, unless that was said twice.
+    fn check_exposure(&self, address: SocketAddr) -> Result<()> {
+        match self.open && !self.insecure && !address.ip().is_loopback() {
+            true => Err(Failure::usage(format!(
+                "--open at {address} lets every machine that reaches it end every lease: leave --open out and make \
+                 keys with litelease access add, or add --insecure"
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn options(&self) -> Options {
         let size = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         Options {
@@ -117,6 +154,8 @@ impl Args {
             max_connections: size(self.max_connections),
             patience: self.max_patience,
             max_batch: size(self.max_batch),
+            open: self.open,
+            open_metrics: self.open_metrics,
             hosts: self.host.iter().map(|name| name.trim().to_owned()).collect(),
             ..Options::default()
         }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use litelease::{LeaseRow, Litelease, Status};
+use litelease::rusqlite::types::Value;
+use litelease::{LeaseRow, ListedLease, Litelease, Status};
 use serde_json::json;
 
 use crate::Common;
@@ -12,10 +13,10 @@ use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
 
-/// Print a line for every grant, release and expiry, as they happen
+/// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
-/// It compares the file with its last look, so a grant that begins and ends in between is not
-/// shown.
+/// The present state comes first, then changes in order. It compares the file with its last look,
+/// so what begins and ends in between is not shown.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease watch
@@ -38,7 +39,7 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         database::check_moved(&db)?;
         let now = look(&db, &args.names)?;
         for (name, listed) in &now {
-            if let Some(event) = event(known.get(name), listed) {
+            for event in events(known.get(name), listed) {
                 tell(common.json, event, listed)?;
             }
         }
@@ -54,9 +55,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
 }
 
-/// A row, and whether it was live when we looked.
+/// A row with its value, and whether it was live when we looked.
 struct Seen {
     row: LeaseRow,
+    value: Option<Value>,
     was_live: bool,
 }
 
@@ -73,17 +75,38 @@ impl Seen {
 
 fn look(db: &Litelease, names: &[String]) -> Result<BTreeMap<String, Seen>> {
     let now_ms = litelease::now_ms();
-    let wanted = db.list()?.into_iter().filter(|row| names.is_empty() || names.contains(&row.name));
-    Ok(wanted
-        .map(|row| {
-            let was_live = row.status(now_ms) == Some(Status::Live);
-            (row.name.clone(), Seen { row, was_live })
-        })
-        .collect())
+    let mut found = BTreeMap::new();
+    let mut keep = |listed: ListedLease| {
+        let ListedLease { lease: row, value, .. } = listed;
+        let was_live = row.status(now_ms) == Some(Status::Live);
+        found.insert(row.name.clone(), Seen { row, value, was_live });
+    };
+    if names.is_empty() {
+        for listed in db.at(now_ms).leases_under("") {
+            keep(listed?);
+        }
+    }
+    for name in names {
+        // The first name that begins like this is the name itself, if it is there.
+        if let Some(listed) = db.at(now_ms).leases_under(name).next().transpose()?
+            && listed.lease.name == *name
+        {
+            keep(listed);
+        }
+    }
+    Ok(found)
 }
 
-/// Returns what has happened to a name between two looks.
-fn event(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
+/// Returns what has happened to a name between two looks, in order.
+fn events(before: Option<&Seen>, now: &Seen) -> Vec<&'static str> {
+    let hands = change_of_hands(before, now);
+    let before = before.filter(|_| hands.is_none()).and_then(|seen| seen.value.as_ref());
+    let is_new = now.was_live && now.value.is_some() && before != now.value.as_ref();
+    // A grant shows its value in its own line.
+    hands.into_iter().chain((is_new && hands.is_none()).then_some("value")).collect()
+}
+
+fn change_of_hands(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
     let (was_live, was_token) = before.map_or((false, 0), |seen| (seen.was_live, seen.row.token));
     match (was_live, now.was_live) {
         (_, true) if now.row.token != was_token => Some("granted"),
@@ -97,18 +120,36 @@ fn event(before: Option<&Seen>, now: &Seen) -> Option<&'static str> {
 fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
     if as_json {
         let mut line = entry(&seen.row);
+        line["value"] = seen.value.as_ref().map_or(json!(null), |value| match value {
+            Value::Integer(number) => json!(number),
+            Value::Real(number) => json!(number),
+            value => json!(shown(value)),
+        });
         line["event"] = json!(event);
         line["at_ms"] = json!(litelease::now_ms());
         say(&line.to_string())
     } else {
         let colour = match event {
-            "granted" => GREEN,
+            "granted" | "value" => GREEN,
             "released" => YELLOW,
             _ => RED,
         };
         let who = seen.row.tenure.as_ref().map(|(who, _)| format!(" {}", owner(who)));
         let (name, token) = (printable(&seen.row.name), seen.row.token);
         let who = who.unwrap_or_default();
-        say(&format!("{colour}{event}{colour:#} {name} token {token}{who}"))
+        let value = seen.value.as_ref().map(|value| format!(" value {}", printable(&shown(value))));
+        let value = value.unwrap_or_default();
+        say(&format!("{colour}{event}{colour:#} {name} token {token}{who}{value}"))
+    }
+}
+
+/// Returns a value as text.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Integer(number) => number.to_string(),
+        Value::Real(number) => number.to_string(),
+        Value::Text(text) => text.clone(),
+        Value::Blob(bytes) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }

@@ -1,4 +1,4 @@
-//! The subcommands besides `run`, bad input, and every example of docs/cli.md.
+//! The subcommands besides `run`, bad input, and every example of docs/cli.md and docs/queues.md.
 
 use std::fs;
 use std::path::Path;
@@ -21,25 +21,40 @@ fn json(desk: &Desk, words: &[&str]) -> (i32, Value) {
 
 #[test]
 fn the_examples_of_the_manual_do_what_it_says() {
-    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    assert!(run_examples("docs/cli.md") > 30);
+}
+
+#[test]
+fn the_shell_worker_of_the_page_on_queues_does_what_it_says() {
+    assert!(run_examples("docs/queues.md") > 4);
+}
+
+/// Runs the examples of a document in their order, and returns how many there are.
+fn run_examples(document: &str) -> usize {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let manual = fs::read_to_string(manual).unwrap();
     let desk = Desk::new();
     let mut examples = 0;
     for block in manual.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-        for example in block.split("$ ").skip(1) {
-            let (line, expected) = example.split_once('\n').unwrap();
+        for example in format!("\n{block}").split("\n$ ").skip(1) {
+            let (line, expected) = example.split_once('\n').unwrap_or((example, ""));
+            // A command goes on in lines that begin like those that a shell asks for.
+            let more = expected.lines().take_while(|line| line.starts_with("> ")).count();
+            let typed = expected.lines().take(more).map(|line| &line[2..]);
+            let line = [line].into_iter().chain(typed).collect::<Vec<_>>().join("\n");
+            let expected = expected.lines().skip(more).collect::<Vec<_>>().join("\n");
             let mut shell = Command::new("sh");
-            shell.args(["-c", line]).current_dir(desk.folder.path()).stdin(Stdio::null());
+            shell.args(["-c", &line]).current_dir(desk.folder.path()).stdin(Stdio::null());
             desk.environment(&mut shell);
             shell.env_remove("LITELEASE_DB");
             let (code, said, errors) = told(&shell.output().unwrap());
             let end = if code == 0 { String::new() } else { format!("? {code}\n") };
             let found = format!("{said}{errors}{end}");
-            assert!(matches(expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
+            assert!(matches(&expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
             examples += 1;
         }
     }
-    assert!(examples > 30, "{examples} examples");
+    examples
 }
 
 /// Whether a text is as expected, where `[..]` stands for anything within a line.
@@ -85,6 +100,26 @@ fn a_script_claims_renews_transfers_and_releases_exactly_its_grant() {
     assert_eq!(json(&desk, &["release", "x", "--token", "2"]).1["released"], "x");
     let (_, lease) = json(&desk, &["claim", "x", "--owner", "c", "--above", "40"]);
     assert_eq!((&lease["token"], &lease["owner"]), (&41.into(), &"c".into()));
+}
+
+#[test]
+fn a_script_ensures_its_lease_as_often_as_it_likes() {
+    let desk = Desk::new();
+    let ensure = |owner, ttl| json(&desk, &["ensure", "x", "--owner", owner, "--ttl", ttl]);
+    let (code, first) = ensure("a", "10s");
+    assert_eq!((code, &first["token"], &first["owner"]), (0, &1.into(), &"a".into()));
+    let (code, again) = ensure("a", "10m");
+    assert_eq!((code, &again["token"]), (0, &1.into()));
+    let until = |lease: &Value| lease["expires_at_ms"].as_i64().unwrap();
+    assert!(until(&again) > until(&first), "prolonged");
+    assert_eq!(until(&ensure("a", "1s").1), until(&again), "never shortened");
+    let (code, busy) = ensure("b", "1s");
+    assert_eq!((code, &busy["busy"]["token"]), (1, &1.into()));
+    assert_eq!(json(&desk, &["release", "x", "--token", "1"]).0, 0);
+    assert_eq!(ensure("b", "1s").1["token"], 2);
+    // An owner text that is another one each time would make it a claim.
+    assert_eq!(told(&desk.run(&["ensure", "x"])).0, 64);
+    assert_eq!(told(&desk.run(&["ensure", "x", "--owner", ""])).0, 64);
 }
 
 #[test]
@@ -525,6 +560,22 @@ fn the_doctor_names_a_writer_that_stays_and_a_file_that_is_not_there() {
 }
 
 #[test]
+fn the_doctor_names_dead_items_and_those_of_a_clock_that_went_back() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let queue = db.queue("mail");
+    queue.send("x").unwrap();
+    queue.receive(LONG).unwrap().unwrap().bury(None).unwrap();
+    queue.at(litelease::now_ms() + 3_600_000).send("later").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 0 && said.contains("mail: 1 dead items"), "{said}");
+    assert!(said.contains("mail: 1 items were sent in the future"), "{said}");
+    db.conn().execute_batch("CREATE TABLE litelease_items (theirs)").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 1 && said.contains("the table litelease_items is not"), "{said}");
+}
+
+#[test]
 fn names_that_play_tricks_are_shown_harmlessly_and_found_again() {
     let desk = Desk::new();
     let db = desk.db();
@@ -553,8 +604,8 @@ fn help_completions_and_manual_pages_are_there_for_everything() {
         })
         .collect();
     for expected in [
-        "run", "status", "who", "wait", "watch", "claim", "renew", "release", "transfer", "break",
-        "purge",
+        "run", "status", "who", "wait", "watch", "claim", "ensure", "renew", "release", "transfer",
+        "break", "purge",
     ] {
         assert!(commands.contains(&expected), "{expected} is missing in {commands:?}");
     }

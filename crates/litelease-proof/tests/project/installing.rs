@@ -285,6 +285,25 @@ fn make_dist_makes_everything_with_checksums() {
     works(&folder.path().join("bin/litelease"));
 }
 
+/// The script itself installs the wheel where there is no Rust, and claims.
+#[test]
+fn the_python_wheel_is_for_every_python_of_the_platform_and_installs_without_rust() {
+    if !root().join("target/python/system/bin/python").exists() {
+        return tell("SKIPPED: the wheel, because no Python was prepared");
+    }
+    let folder = TempDir::new().unwrap();
+    let told = run(project("scripts/python-wheel").env("DIST", folder.path()));
+    assert!(told.contains("has installed it, and claimed token 1"), "{told}");
+    let made = files(folder.path());
+    let [wheel] = &made[..] else { panic!("{made:?}") };
+    let (name, machine) =
+        (concat!("litelease-", env!("CARGO_PKG_VERSION")), std::env::consts::ARCH);
+    let platform = wheel.strip_prefix(&format!("{name}-py3-none-"));
+    let platform = platform.and_then(|rest| rest.strip_suffix(".whl")).unwrap_or_default();
+    let is_linux = platform.starts_with("manylinux_2_") || platform.starts_with("linux_");
+    assert!(!cfg!(target_os = "linux") || is_linux && platform.ends_with(machine), "{wheel}");
+}
+
 #[test]
 fn a_first_build_shows_what_it_does_and_a_later_one_is_one_line() {
     let folder = TempDir::new().unwrap();

@@ -75,6 +75,15 @@ fn the_examples_run() {
     let batch = example("transactional_claim");
     assert!(batch.contains("batch 1 is imported, and the lease released"), "{batch}");
     assert!(example("transactional_claim").contains("batch 2 is ours, under token 2"));
+    let page = read("docs/queues.md");
+    let block = |kind: &str| {
+        let begin = format!("```{kind}\n");
+        page.split_once(&begin).and_then(|(_, rest)| rest.split("```").next()).unwrap_or_default()
+    };
+    assert_eq!(example("paused_worker"), block("text"), "as docs/queues.md shows it");
+    let shown: Vec<&str> =
+        block("rust,no_run").lines().filter(|line| !line.starts_with("# ")).collect();
+    assert!(read("examples/paused_worker.rs").contains(&shown.join("\n")), "{shown:?}");
     let single = |words: &[&str]| {
         let mut cargo = cargo();
         let file = folder.path().join("notes.sqlite3");
@@ -159,7 +168,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "drives SQLite through its C functions, and is called back by it",
         "crates/litelease-store/src",
-        &["closing.rs", "debts.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
+        &["closing.rs", "debts.rs", "hosted.rs", "present.rs", "rule_fn.rs", "sqlite.rs"],
     ),
     ("reads the clock", "crates/litelease-store/src", &["clock.rs"]),
     (
@@ -170,7 +179,12 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "is loaded by SQLite, and called by Python through ctypes",
         "crates/litelease-extension/src",
-        &["host_api.rs", "lib.rs", "routines.rs"],
+        &["lib.rs", "routines.rs", "write_lock.rs"],
+    ),
+    (
+        "calls CPython by the addresses of its functions, and is called by it",
+        "crates/litelease-extension/src/python",
+        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs"],
     ),
     (
         "hands the connections of rusqlite to the store",
@@ -325,8 +339,9 @@ fn dependencies_point_inward() {
         ("litelease-store", &["libc", "litelease-core"]),
         (
             "litelease-extension",
-            // The keeper judges owner texts for hosts that hold leases by themselves.
-            &["litelease-core", "litelease-keeper", "litelease-store"],
+            // The keeper judges owner texts for hosts that hold leases by themselves, and the file lock is the write lock of
+            // hosts that write on connections of their own.
+            &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
         ("litelease-keeper", &["libc", "litelease-files"]),
@@ -354,6 +369,7 @@ fn dependencies_point_inward() {
                 "itoa",
                 "litelease",
                 "litelease-files",
+                "ring",
                 "serde",
                 "serde_json",
                 "socket2",

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use litelease_core::{
-    BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row, State, Tenure,
-    Term, TransferResult, has_ended, purge_limit,
+    BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, ReleaseResult, RenewResult, Row,
+    State, Tenure, Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
@@ -29,9 +29,10 @@ enum Verb {
     TransferFirst(&'static str, &'static str),
     Break,
     Purge,
+    Ensure(&'static str),
 }
 
-const VERBS: [Verb; 15] = [
+const VERBS: [Verb; 16] = [
     Verb::Claim("a"),
     Verb::Claim("b"),
     Verb::ClaimAbove("a"),
@@ -47,6 +48,7 @@ const VERBS: [Verb; 15] = [
     Verb::TransferFirst("a", "b"),
     Verb::Break,
     Verb::Purge,
+    Verb::Ensure("a"),
 ];
 
 /// How many steps the longest histories have.
@@ -148,7 +150,7 @@ impl World {
                     _ => None,
                 };
                 let who = Claimant { owner, token };
-                let step = rules.renew(row, who, term);
+                let step = rules.renew(row, who, term, Conditions::default());
                 self.write(step.write);
                 self.after_renew(&before, who, step.answer)
             }
@@ -172,6 +174,13 @@ impl World {
                 self.after_break(&before, step.answer)
             }
             Verb::Purge => self.purge(),
+            Verb::Ensure(owner) => {
+                let step = rules
+                    .ensure(row, owner, term, self.floor, Conditions::default())
+                    .map_err(refused)?;
+                self.write(step.write);
+                self.after_ensure(&before, owner, step.answer)
+            }
         }?;
         self.highest = self.highest.max(self.token());
         demand(self.token() == 0 || self.token() == self.highest, TOKENS_GROW)?;
@@ -224,6 +233,22 @@ impl World {
         let ClaimResult::Acquired(lease) = answer else { return Err(ONLY_THE_DEAD) };
         self.on_newest(|grant| grant.given_up = true);
         self.granted(before, owner, lease)
+    }
+
+    fn after_ensure(
+        &mut self,
+        before: &World,
+        owner: &'static str,
+        answer: ClaimResult<&str>,
+    ) -> Result<(), Broken> {
+        let who = Claimant { owner, token: None };
+        match answer {
+            ClaimResult::Acquired(lease) if before.live().is_some() => {
+                self.after_renew(before, who, RenewResult::Renewed(lease))
+            }
+            ClaimResult::Busy(_) if before.is_held_by(who) => Err(ONLY_THE_HOLDER),
+            answer => self.after_claim(before, owner, 0, answer),
+        }
     }
 
     fn after_renew(
@@ -497,6 +522,21 @@ fn a_takeover_by_the_owner_text_alone_is_found() {
 #[test]
 fn a_takeover_that_keeps_the_token_is_found() {
     check_finds(TakeoverKeepsToken, TOKENS_GROW);
+}
+
+#[test]
+fn an_ensure_that_renews_a_strangers_lease_is_found() {
+    check_finds(EnsureRenewsAnyones, ONLY_THE_HOLDER);
+}
+
+#[test]
+fn an_ensure_that_makes_a_new_token_is_found() {
+    check_finds(EnsureRaisesToken, RENEW_PROLONGS);
+}
+
+#[test]
+fn an_ensure_that_shortens_is_found() {
+    check_finds(EnsureShortens, RENEW_PROLONGS);
 }
 
 #[test]

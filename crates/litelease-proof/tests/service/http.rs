@@ -5,8 +5,9 @@ use std::io::Read;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_proof::command::Desk;
 use litelease_proof::rig::TestFolder;
-use litelease_proof::server::{POOL, Server};
+use litelease_proof::server::{Client, POOL, Server};
 use serde_json::{Value, json};
 
 fn served(flags: &[&str]) -> (TestFolder, Server) {
@@ -82,7 +83,7 @@ fn limits_cut_what_is_too_long_and_refuse_what_is_too_much() {
         // On a machine that is very slow it may have come when the second was over.
         (refused.status == 429).then_some(refused)
     });
-    assert_eq!(refused.unwrap().error(), "too many borrows wait already");
+    assert_eq!(refused.unwrap().error(), "too many requests wait already");
 }
 
 #[test]
@@ -259,12 +260,37 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         "Idempotency-Key: 5ec7e7-key\r\nIdempotency-Key: 5ec7e7-key\r\n".to_owned(),
         format!("Idempotency-Key: 5ec7e7-{}\r\n", "x".repeat(200)),
         "Host: 5ec7e7.example\r\n".to_owned(),
+        "Host: 5ec7e7.example\r\nAuthorization: Bearer 5ec7e7\r\n".to_owned(),
         "Origin: http://5ec7e7.example\r\n".to_owned(),
         "Content-Type: text/5ec7e7\r\n".to_owned(),
     ] {
         let answer = client.try_call("POST", "/borrow", &json!({"ttl": 1}), &headers).unwrap();
         assert!(answer.status >= 400, "{headers}: {answer:?}");
         seen += &format!("{}{}", answer.head, answer.body);
+    }
+    for key in ["5ec7e7", "litelease-5ec7e7", "5ec7e7 5ec7e7"] {
+        let mut stranger = Client::of(server.address).bearing(key);
+        let answer = stranger.ask("GET", "/metrics", &Value::Null, "").unwrap();
+        assert_eq!(answer.status, 401);
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    let named = json!({"name": "n", "owner": "a", "ttl": 60});
+    let named = client.ask("POST", "/v1/claim", &named, "Idempotency-Key: 5ec7e7-key\r\n").unwrap();
+    let grant = named.json()["grant"].as_str().unwrap().to_owned();
+    for (call, body) in [
+        ("claim", json!({"name": "n", "owner": "5ec7e7-owner", "ttl": 1})),
+        ("claim", json!({"name": "5ec7e7", "owner": 7, "ttl": 1})),
+        ("renew", json!({"grant": grant, "ttl": "5ec7e7"})),
+        ("release", json!({"grant": "5ec7e7"})),
+        ("transfer", json!({"grant": grant, "new_owner": 7, "ttl": 1})),
+        ("break", json!({"name": "5ec7e7"})),
+    ] {
+        let answer = client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap();
+        assert!(answer.status >= 400, "{answer:?}");
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    for path in ["/v1/leases?name=n", "/v1/leases", "/v1/leases?prefix=5ec7e7&limit=5ec7e7"] {
+        seen += &client.ask("GET", path, &Value::Null, "").unwrap().body;
     }
     seen += &over_http2(&server, &lease);
     for path in [
@@ -300,7 +326,9 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         "{log}"
     );
     seen += &log;
-    for secret in [POOL, &lease, "5ec7e7"] {
+    let local_key = server.access.trim().rsplit(' ').next().unwrap();
+    assert!(local_key.starts_with("litelease-"));
+    for secret in [POOL, &lease, &grant, "5ec7e7", local_key.trim_start_matches("litelease-")] {
         assert!(!seen.contains(secret), "{secret} is in {seen}");
     }
     for line in log.lines() {
@@ -314,6 +342,7 @@ fn over_http2(server: &Server, lease: &str) -> String {
     for path in [format!("/l/{POOL}/renew"), format!("/l/{lease}/\"5ec7e7\\<>"), "*5ec7e7".into()] {
         let mut curl = std::process::Command::new("curl");
         curl.args(["-sS", "--http2-prior-knowledge", "--request-target", &path]);
+        curl.args(["-H", "Authorization: Bearer 5ec7e7"]);
         curl.args(["--json", r#"{"ttl":"5ec7e7"}"#, &format!("http://{}/", server.address)]);
         let output = curl.output().unwrap();
         // What curl itself says has what it was told.
@@ -355,7 +384,12 @@ fn health_metrics_and_the_description_are_there() {
                 required.iter().map(|name| (name.as_str().unwrap().to_owned(), json!([]))).collect()
             });
             let answer = client.ask(&method.to_uppercase(), &path, &body, "").unwrap();
+            if path.ends_with("/events") && answer.status == 200 {
+                // The stream goes on.
+                client.hang_up();
+            }
             let expected = match (body.is_null(), method.as_str()) {
+                (true, _) if path.starts_with("/v1") => 200,
                 (false, _) => 400,
                 (true, "delete") => 200,
                 (true, _) => 404,
@@ -363,7 +397,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 7);
+    assert_eq!(calls, 15);
 }
 
 #[test]
@@ -400,6 +434,29 @@ fn events_tell_what_happens_to_a_pool_without_uuids() {
     until("event: gone");
 }
 
+/// Runs the shell lines of a document, with these words replaced, and compares what they print with what it shows.
+pub(crate) fn run_document(name: &str, skipped: usize, replaced: &[(&str, &str)], desk: &Desk) {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+    let document = fs::read_to_string(path).unwrap();
+    let commands = blocks(&document, "sh");
+    let shown: Vec<String> = blocks(&document, "text").into_iter().skip(skipped).collect();
+    assert_eq!(commands.len(), shown.len());
+    let mut script = format!("set -eu\n{}", commands.join("\necho; echo ----\n"));
+    for (words, by) in replaced {
+        assert!(script.contains(words), "{name} has no {words}");
+        script = script.replace(words, by);
+    }
+    let mut shell = std::process::Command::new("bash");
+    desk.environment(&mut shell);
+    let output = shell.args(["-c", &script]).current_dir(desk.folder.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let output = String::from_utf8(output.stdout).unwrap();
+    for (told, shown) in output.split("\n----\n").zip(&shown) {
+        assert!(is_like(told.trim(), shown.trim()), "{told}\nis not like\n{shown}");
+    }
+    assert_eq!(output.split("\n----\n").count(), shown.len());
+}
+
 /// The blocks of a document with these words after their fence.
 fn blocks(document: &str, words: &str) -> Vec<String> {
     let fence = format!("```{words}\n");
@@ -421,21 +478,16 @@ fn is_like(text: &str, shown: &str) -> bool {
 
 #[test]
 fn the_curl_lines_of_the_document_answer_what_it_says() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
-    let document = fs::read_to_string(path).unwrap();
-    let (_place, server) = served(&[]);
-    let commands = blocks(&document, "sh");
-    let shown: Vec<String> = blocks(&document, "text").into_iter().skip(1).collect();
-    assert_eq!((commands.len(), shown.len()), (5, 5));
-    let script = format!("set -eu\n{}", commands.join("\necho; echo ----\n"));
-    let script = script.replace("localhost:7070", &server.address.to_string());
-    let output = std::process::Command::new("bash").args(["-c", &script]).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let output = String::from_utf8(output.stdout).unwrap();
-    for (told, shown) in output.split("\n----\n").zip(&shown) {
-        assert!(is_like(told.trim(), shown.trim()), "{told}\nis not like\n{shown}");
-    }
-    assert_eq!(output.split("\n----\n").count(), 5);
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let (address, state) = (server.address.to_string(), desk.file.with_extension("state"));
+    let state = state.display().to_string();
+    let replaced = [
+        ("localhost:7070", address.as_str()),
+        ("127.0.0.1:7070", &address),
+        ("$HOME/.local/state", &state),
+    ];
+    run_document("http.md", 1, &replaced, &desk);
     assert!(!is_like("abc", "a…d") && is_like("abc", "a…c") && !is_like("abc", "b…"));
 }
 

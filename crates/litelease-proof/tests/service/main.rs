@@ -1,6 +1,9 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
+mod access;
 mod http;
+mod keep;
+mod names;
 mod page;
 mod queueing;
 mod serve;

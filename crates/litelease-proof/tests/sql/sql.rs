@@ -42,7 +42,10 @@ fn the_list_of_functions_is_pinned() {
     assert_eq!(
         list,
         [
+            "litelease_ack/1 direct only",
             "litelease_admit/2 direct only",
+            "litelease_attach/3 direct only",
+            "litelease_attach/4 direct only",
             "litelease_bootstrap/0 direct only",
             "litelease_borrow/2 direct only",
             "litelease_borrow/3 direct only",
@@ -50,13 +53,39 @@ fn the_list_of_functions_is_pinned() {
             "litelease_borrow/5 direct only",
             "litelease_break/1 direct only",
             "litelease_break/2 direct only",
+            "litelease_bury/1 direct only",
+            "litelease_bury/2 direct only",
+            "litelease_bury/3 direct only",
+            "litelease_cancel/2 direct only",
+            "litelease_cancel/3 direct only",
             "litelease_checkpoint/3 direct only",
+            "litelease_checkpoint/4 direct only",
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
+            "litelease_discard/1 direct only",
+            "litelease_discard/2 direct only",
+            "litelease_discard/3 direct only",
+            "litelease_drained/2 innocuous",
+            "litelease_drained/3 innocuous",
+            "litelease_ensure/3 direct only",
+            "litelease_ensure/4 direct only",
+            "litelease_extend/2 direct only",
+            "litelease_extend/3 direct only",
+            "litelease_give_back/1 direct only",
+            "litelease_give_back/2 direct only",
+            "litelease_give_back/3 direct only",
+            "litelease_give_back/4 direct only",
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_hand_over/3 direct only",
+            "litelease_hand_over/4 direct only",
+            "litelease_hand_over/5 direct only",
+            "litelease_keep/2 direct only",
+            "litelease_keep/3 direct only",
+            "litelease_limit/4 direct only",
+            "litelease_limit/5 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
@@ -67,10 +96,22 @@ fn the_list_of_functions_is_pinned() {
             "litelease_present/2 direct only",
             "litelease_presented/1 innocuous",
             "litelease_presenting/2 direct only",
+            "litelease_progress/2 direct only",
+            "litelease_progress/3 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
+            "litelease_queue/1 direct only",
+            "litelease_queue/2 direct only",
+            "litelease_queue_delete/1 direct only",
             "litelease_raise/1 direct only",
             "litelease_raise/2 direct only",
+            "litelease_read/3 direct only",
+            "litelease_read/4 direct only",
+            "litelease_receive/2 direct only",
+            "litelease_receive/3 direct only",
+            "litelease_redrive/1 direct only",
+            "litelease_redrive/2 direct only",
+            "litelease_redrive/3 direct only",
             "litelease_refused/2 innocuous",
             "litelease_release/2 direct only",
             "litelease_release/3 direct only",
@@ -78,29 +119,57 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_request/3 direct only",
+            "litelease_request/4 direct only",
             "litelease_restore_fence/0 direct only",
             "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
             "litelease_return/3 direct only",
+            "litelease_send/2 direct only",
+            "litelease_send/3 direct only",
+            "litelease_send/4 direct only",
+            "litelease_send/5 direct only",
+            "litelease_take_over/3 direct only",
+            "litelease_take_over/4 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_unread/2 direct only",
+            "litelease_value/1 innocuous",
+            "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
+            "litelease_withdraw_request/2 direct only",
         ]
     );
     let modules: i64 = conn
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots')",
+              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
+              'litelease_readers', 'litelease_requested')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 5);
+    assert_eq!(modules, 10);
+}
+
+/// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:
+/// so a SELECT that claims was granted its lease unseen, and then told that somebody has it.
+#[test]
+fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
+    let conn = memory();
+    let twice = |sql: &str| -> [Option<i64>; 2] {
+        let mut statement = conn.prepare(sql).unwrap();
+        [(); 2].map(|()| statement.query_row([], |row| row.get(0)).unwrap())
+    };
+    assert_eq!(twice("SELECT litelease_claim('x', 'a', 60000)"), [Some(1), None]);
+    assert_eq!(twice("SELECT litelease_ensure('x', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'a', 60000)"), [Some(1), Some(1)]);
+    assert_eq!(twice("SELECT litelease_ensure('y', 'b', 60000)"), [None, None]);
 }
 
 #[test]
@@ -185,6 +254,8 @@ fn a_whole_real_is_an_integer_up_to_what_a_real_can_tell_apart() {
         "litelease_claim('y', 'a', ?1)",
         "litelease_claim('y', 'a', 50, ?1)",
         "litelease_claim('y', 'a', 50, 100, ?1)",
+        "litelease_ensure('y', 'a', ?1)",
+        "litelease_ensure('y', 'a', 50, ?1)",
         "litelease_renew('x', 'a', ?1)",
         "litelease_renew('x', 'a', 50, ?1)",
         "litelease_renew('x', 'a', 50, 100, ?1)",

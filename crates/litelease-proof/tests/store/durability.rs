@@ -159,12 +159,14 @@ fn a_connection_that_becomes_weak_is_noticed_at_its_next_grant() {
 #[test]
 fn every_verb_that_raises_a_token_goes_on_in_the_new_epoch_and_no_other_needs_a_mark() {
     type Verb = fn(&Leases) -> litelease::Result<Option<i64>>;
-    let verbs: [(&str, Verb); 5] = [
+    let verbs: [(&str, Verb); 7] = [
         ("transfer", |db| db.at(10).transfer_by_owner("x", "a", "b", TTL).map(|_| None)),
         ("break", |db| db.at(10).break_lease("x").map(|_| None)),
         ("claim", |db| db.at(100).claim("x", "b", TTL).map(|_| None)),
         ("renew", |db| db.at(10).renew_by_owner("x", "a", TTL).map(|_| Some(1))),
         ("release", |db| db.at(10).release_by_owner("x", "a").map(|_| Some(1))),
+        ("ensure, claiming", |db| db.at(100).ensure("x", "a", TTL).map(|_| None)),
+        ("ensure, renewing", |db| db.at(10).ensure("x", "a", TTL).map(|_| Some(1))),
     ];
     for (verb, call) in verbs {
         let place = TestFolder::new("DELETE");
@@ -398,8 +400,9 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
         db.conn().query_row(sql, [], |row| row.get(0)).unwrap()
     };
     type Verb = Box<dyn Fn(&Litelease) -> i64>;
-    let verbs: [(&str, Verb); 11] = [
+    let verbs: [(&str, Verb); 12] = [
         ("claim", Box::new(|db| claim_at(db, "x", 1_000))),
+        ("ensure", Box::new(|db| acquired(db.at(1_000).ensure("x", "a", TTL)).token)),
         ("claim of a new name above", {
             Box::new(|db| acquired(db.at(0).claim_above("new", "a", TTL, EPOCH - 1)).token)
         }),

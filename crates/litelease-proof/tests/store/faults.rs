@@ -59,6 +59,7 @@ fn a_stored_row_that_is_not_valid_is_reported_and_left_alone() {
             db.at(120).renew_by_owner("x", "a", LONG).unwrap_err(),
             db.at(120).renew(&lease, LONG).unwrap_err(),
             db.at(120).release_by_owner("x", "a").unwrap_err(),
+            db.at(120).ensure("x", "a", LONG).unwrap_err(),
             db.at(120).transfer_by_owner("x", "a", "b", LONG).unwrap_err(),
             db.at(120).break_lease("x").unwrap_err(),
             db.at(120).inspect("x").unwrap_err(),

@@ -12,7 +12,7 @@ use litelease_proof::rig::{LONG, TestFolder, acquired, tell};
 /// Every verb, with every kind of answer: grants, noes, deletions, first rows and later ones.
 fn every_verb(leases: &Leases) {
     type Call = fn(&Leases) -> litelease::Result<()>;
-    let calls: [(&str, Call); 15] = [
+    let calls: [(&str, Call); 18] = [
         ("bootstrap", |db| db.bootstrap()),
         ("claim, first", |db| db.claim("x", "a", LONG).map(drop)),
         ("claim, busy", |db| db.claim("x", "b", LONG).map(drop)),
@@ -28,6 +28,9 @@ fn every_verb(leases: &Leases) {
         ("release, rejected", |db| db.release_by_owner("x", "c").map(drop)),
         ("purge", |db| db.purge(i64::MAX).map(drop)),
         ("claim, after purge", |db| db.claim("x", "d", LONG).map(drop)),
+        ("ensure, first", |db| db.ensure("z", "a", LONG).map(drop)),
+        ("ensure, renewing", |db| db.ensure("z", "a", 2 * LONG).map(drop)),
+        ("ensure, busy", |db| db.ensure("z", "b", LONG).map(drop)),
     ];
     for (verb, call) in calls {
         call(leases).unwrap_or_else(|error| panic!("{verb}: {error}"));

@@ -1,19 +1,25 @@
 //! The jobs of one transaction, and the answers to send once it is committed.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use litelease::{BorrowOptions, Error, Pools};
+use litelease::{BorrowOptions, Error, Litelease, ReleaseResult};
 
-use super::undelivered::Grant;
+use super::names;
 use super::wait_lists::WaitLists;
-use crate::job::{Answer, Answered, BorrowJob, Id, Job, JobError, Reply};
+use crate::access::Keys;
+use crate::job::{Answer, Answered, Grant, GrantJob, Id, Job, JobError, Reply, Wanted};
+
+/// The file inside a transaction, and who may use it.
+pub(super) struct Served<'a> {
+    pub(super) db: &'a Litelease,
+    pub(super) keys: &'a Keys,
+}
 
 #[derive(Default)]
 pub(super) struct Batch {
     pub(super) now_ms: i64,
     pub(super) answers: Vec<Answered>,
-    /// The pools that have changed, in any order, some of them more than once.
+    /// What has changed, in any order, some of them more than once.
     pub(super) changed: Vec<Id>,
 }
 
@@ -33,12 +39,13 @@ impl Batch {
     pub(super) fn perform(
         &mut self,
         job: Job,
-        pools: &Pools<'_>,
+        file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        let now_ms = self.now_ms;
+        let (now_ms, pools) = (self.now_ms, file.db.pools());
         let (id, reply, done) = match job {
-            Job::Borrow(borrow) => return self.borrow(borrow, pools, waiting),
+            Job::Grant(job) => return self.grant(job, file, waiting),
+            Job::Named(job) => return self.perform_on_name(job, file, waiting),
             Job::Register { id, count, reply } => {
                 let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, done)
@@ -62,97 +69,126 @@ impl Batch {
                 });
                 (id, reply, done)
             }
+            Job::Keep { id, lease, reply } => {
+                let kept = pools.at(now_ms).keep(&id, &lease);
+                let done = kept.map(|kept| if kept { Answer::Kept } else { Answer::Over });
+                (id, reply, done)
+            }
             // The committer does these without a transaction.
             Job::Look { .. }
+            | Job::Leases { .. }
+            | Job::Admit { .. }
             | Job::Ready { .. }
             | Job::Leave { .. }
-            | Job::GiveBack { .. }
+            | Job::GiveBack(_)
             | Job::Stop => return Ok(()),
         };
         match as_answer(done) {
-            Ok(answer) => self.answer(Arc::clone(&id), reply, answer),
+            Ok(answer) => self.answer(id.clone(), reply, answer),
             Err(error) => {
                 self.answer(id, reply, Err(JobError::Database));
                 return Err(error);
             }
         }
-        self.freed(&id, pools, waiting)
+        self.freed(&id, file, waiting)
     }
 
-    /// Answers a borrow with a slot or an error, or adds it to the wait list.
-    fn borrow(
+    /// Answers a borrow or a claim with a grant or an error, or adds it to the wait list.
+    fn grant(
         &mut self,
-        borrow: BorrowJob,
-        pools: &Pools<'_>,
+        job: GrantJob,
+        file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         // The client has gone, and its `Leave` may have been handled already: nothing would take
-        // the borrow off the wait list again.
-        if borrow.reply.is_closed() {
+        // the job off the wait list again.
+        if job.reply.is_closed() {
             return Ok(());
         }
-        // Waiters come first. If the pool has nothing left for them, it has nothing for this one.
-        waiting.serve(&borrow.id, pools, self)?;
-        match lend(pools, &borrow, self.now_ms) {
-            Ok(Ok(Answer::Nothing)) if borrow.waits && waiting.is_full() => {
-                self.answer(borrow.id, borrow.reply, Err(JobError::TooManyWaiters));
+        // Waiters come first. If there is nothing left for them, there is nothing for this one.
+        waiting.serve(&job.id, file, self)?;
+        match lend(file, &job, self.now_ms) {
+            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.waits && waiting.is_full() => {
+                self.answer(job.id, job.reply, Err(JobError::TooManyWaiters));
             }
-            Ok(Ok(Answer::Nothing)) if borrow.waits => {
-                self.changed.push(Arc::clone(&borrow.id));
-                waiting.join(borrow);
+            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.waits => {
+                self.changed.push(job.id.clone());
+                waiting.join(job);
             }
             Ok(answer) => {
-                if matches!(answer, Ok(Answer::Lent { .. })) {
-                    self.changed.push(Arc::clone(&borrow.id));
+                if matches!(answer, Ok(Answer::Lent { .. } | Answer::Granted { .. })) {
+                    self.changed.push(job.id.clone());
                 }
-                self.answer(borrow.id, borrow.reply, answer);
+                self.answer(job.id, job.reply, answer);
             }
             Err(error) => {
-                self.answer(borrow.id, borrow.reply, Err(JobError::Database));
+                self.answer(job.id, job.reply, Err(JobError::Database));
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Returns grants that no client has received.
-    pub(super) fn return_grants(
+    /// Takes back grants that no client has received.
+    pub(super) fn take_back(
         &mut self,
         grants: &[Grant],
-        pools: &Pools<'_>,
+        file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        for (id, lease) in grants {
-            match pools.at(self.now_ms).return_slot(id, lease) {
-                Ok(true) => self.freed(id, pools, waiting)?,
-                Ok(false) | Err(Error::NoSuchPool) => {}
-                Err(error) => return Err(error),
+        let now_ms = self.now_ms;
+        for grant in grants {
+            match grant {
+                Grant::Slot { id, lease } => {
+                    match file.db.pools().at(now_ms).return_slot(id, lease) {
+                        Ok(true) => self.freed(id, file, waiting)?,
+                        Ok(false) | Err(Error::NoSuchPool) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Grant::Name(lease) => {
+                    if let ReleaseResult::Released { name, .. } =
+                        file.db.at(now_ms).release(lease)?
+                    {
+                        self.freed(&Id::Name(name.into()), file, waiting)?;
+                    }
+                }
+                Grant::Fetched(lease) => {
+                    if file.db.token(&lease.name)? == Some(lease.token) {
+                        names::wait_for_owner(file.db, lease)?;
+                        let id = Id::Name(lease.name.as_str().into());
+                        waiting.hand_over(&id, file, self)?;
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Serves the waiters of a pool that has changed.
+    /// Serves the waiters of a pool or name that has changed.
     pub(super) fn freed(
         &mut self,
         id: &Id,
-        pools: &Pools<'_>,
+        file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        self.changed.push(Arc::clone(id));
-        waiting.serve(id, pools, self)
+        self.changed.push(id.clone());
+        waiting.serve(id, file, self)
     }
 }
 
-/// Borrows a slot. The inner result is the client's answer; the outer error fails the whole batch.
-pub(super) fn lend(
-    pools: &Pools<'_>,
-    borrow: &BorrowJob,
-    now_ms: i64,
-) -> Result<Result<Answer, JobError>, Error> {
-    let (ttl_ms, has_key) = (borrow.ttl_ms, borrow.key.is_some());
-    let options = BorrowOptions { note: borrow.note.as_deref(), key: borrow.key.as_deref() };
-    let lent = pools.at(now_ms).borrow_with(&borrow.id, duration(ttl_ms), options);
+/// What becomes of a borrow or a claim: the client's answer, or an error that fails the whole batch.
+pub(super) type Granting = Result<Result<Answer, JobError>, Error>;
+
+/// Lends a slot or grants a name.
+pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Granting {
+    let note = match &job.wanted {
+        Wanted::Name(claim) => return names::claim(file, job, claim, now_ms),
+        Wanted::Slot { note } => note.as_deref(),
+    };
+    let (ttl_ms, has_key) = (job.ttl_ms, job.key.is_some());
+    let options = BorrowOptions { note, key: job.key.as_deref() };
+    let lent = file.db.pools().at(now_ms).borrow_with(&job.id, duration(ttl_ms), options);
     as_answer(lent.map(|lent| match lent {
         Some(borrowed) => {
             // A key may have found a lease from before, with another time left than was asked for.
@@ -165,7 +201,7 @@ pub(super) fn lend(
 }
 
 /// Separates errors that concern one client from those that fail the whole batch.
-fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, JobError>, Error> {
+fn as_answer(done: Result<Answer, Error>) -> Granting {
     match done {
         Ok(answer) => Ok(Ok(answer)),
         Err(Error::NoSuchPool) => Ok(Err(JobError::NoSuchPool)),
@@ -174,6 +210,6 @@ fn as_answer(done: Result<Answer, Error>) -> Result<Result<Answer, JobError>, Er
     }
 }
 
-fn duration(ms: i64) -> Duration {
+pub(super) fn duration(ms: i64) -> Duration {
     Duration::from_millis(ms.max(0).unsigned_abs())
 }

@@ -1,10 +1,10 @@
-//! When to serve the waiters of each pool. Finds the pool that is due first without a scan.
+//! When to serve the waiters of each pool and name. Finds what is due first without a scan.
 
 use std::collections::{BTreeSet, HashMap};
 
 use crate::job::Id;
 
-/// A time for each pool, in Unix milliseconds.
+/// A time for each pool and name, in Unix milliseconds.
 #[derive(Default)]
 pub(super) struct ExpirySchedule {
     by_id: HashMap<Id, i64>,
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_pool_is_due_once_at_the_time_that_was_set_last() {
         let mut expiries = ExpirySchedule::default();
-        let [a, b, c] = ["a", "b", "c"].map(Id::from);
+        let [a, b, c] = ["a", "b", "c"].map(|id| Id::Pool(id.into()));
         for (id, at_ms) in [(&a, 100), (&b, 150), (&c, 120), (&a, 160), (&c, 110), (&b, 150)] {
             expiries.set(id, at_ms);
         }

@@ -14,6 +14,8 @@ pub(super) struct Inbox {
     pub(super) todo: VecDeque<Job>,
     /// Requests for the state of a pool, answered after the commit.
     pub(super) looks: Vec<(Id, Reply)>,
+    /// Requests that only read and need an access key, answered after the commit.
+    pub(super) reads: Vec<Job>,
     /// Requests that ask whether the file can be written, answered after the commit.
     pub(super) readies: Vec<Reply>,
     max_batch: usize,
@@ -26,6 +28,7 @@ impl Inbox {
         Inbox {
             todo: VecDeque::new(),
             looks: Vec::new(),
+            reads: Vec::new(),
             readies: Vec::new(),
             max_batch: max_batch.max(1),
             last_batch: (0, Duration::ZERO),

@@ -1,62 +1,62 @@
-//! The borrows that wait for a slot of one pool: first come, first served.
+//! The requests that wait for one pool or name: first come, first served.
 
 use std::collections::BTreeMap;
 
-use crate::job::BorrowJob;
+use crate::job::GrantJob;
 
-/// The queue of one pool. Places are numbers that grow with every request.
+/// The queue of one pool or name. Places are numbers that grow with every request.
 ///
-/// Borrows with the same key share the place of the first of them, and get the same slot.
+/// Requests with the same key share the place of the first of them, and get the same grant.
 #[derive(Default)]
 pub(super) struct Queue {
-    borrows: BTreeMap<u64, Vec<BorrowJob>>,
+    jobs: BTreeMap<u64, Vec<GrantJob>>,
 }
 
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
-        self.borrows.is_empty()
+        self.jobs.is_empty()
     }
 
     /// Returns how many requests wait.
     pub(super) fn len(&self) -> usize {
-        self.borrows.values().map(Vec::len).sum()
+        self.jobs.values().map(Vec::len).sum()
     }
 
-    /// Adds a borrow at its place, or at the place of a borrow with the same key.
-    pub(super) fn join(&mut self, borrow: BorrowJob) {
-        let has_same_key = |other: &BorrowJob| other.key == borrow.key;
-        let shared = match borrow.key {
-            Some(_) => self.borrows.values_mut().find(|sharing| sharing.iter().any(has_same_key)),
+    /// Adds a request at its place, or at the place of one with the same key.
+    pub(super) fn join(&mut self, job: GrantJob) {
+        let is_same = |other: &GrantJob| other.repeats(&job);
+        let shared = match job.key {
+            Some(_) => self.jobs.values_mut().find(|sharing| sharing.iter().any(is_same)),
             None => None,
         };
         match shared {
-            Some(sharing) => sharing.push(borrow),
-            None => _ = self.borrows.insert(borrow.place, vec![borrow]),
+            Some(sharing) => sharing.push(job),
+            None => _ = self.jobs.insert(job.place, vec![job]),
         }
     }
 
-    /// Takes a borrow out, wherever it is. Returns whether it was there.
+    /// Takes a request out, wherever it is. Returns whether it was there.
     pub(super) fn leave(&mut self, place: u64) -> bool {
-        let has_it = |sharing: &Vec<BorrowJob>| sharing.iter().any(|one| one.place == place);
-        let found = match self.borrows.get(&place) {
+        let has_it = |sharing: &Vec<GrantJob>| sharing.iter().any(|one| one.place == place);
+        let found = match self.jobs.get(&place) {
             Some(sharing) if has_it(sharing) => Some(place),
             // It shares the place of another one, or has left its own to another one.
-            _ => self.borrows.iter().find(|(_, sharing)| has_it(sharing)).map(|(at, _)| *at),
+            _ => self.jobs.iter().find(|(_, sharing)| has_it(sharing)).map(|(at, _)| *at),
         };
         let Some(at) = found else { return false };
-        if let Some(sharing) = self.borrows.get_mut(&at) {
+        if let Some(sharing) = self.jobs.get_mut(&at) {
             sharing.retain(|one| one.place != place);
             if sharing.is_empty() {
-                self.borrows.remove(&at);
+                self.jobs.remove(&at);
             }
         }
         true
     }
 
-    /// Returns the first borrow whose client is still there. Drops and counts those before it.
-    pub(super) fn head(&mut self) -> (usize, Option<&BorrowJob>) {
+    /// Returns the first request whose client is still there. Drops and counts those before it.
+    pub(super) fn head(&mut self) -> (usize, Option<&GrantJob>) {
         let mut gone = 0;
-        while let Some(mut first) = self.borrows.first_entry() {
+        while let Some(mut first) = self.jobs.first_entry() {
             let sharing = first.get_mut();
             let before = sharing.len();
             sharing.retain(|one| !one.reply.is_closed());
@@ -66,12 +66,19 @@ impl Queue {
                 false => break,
             }
         }
-        (gone, self.borrows.values().next().and_then(|sharing| sharing.first()))
+        (gone, self.jobs.values().next().and_then(|sharing| sharing.first()))
     }
 
-    /// Takes out all borrows at the first place.
-    pub(super) fn pop(&mut self) -> Option<Vec<BorrowJob>> {
-        self.borrows.pop_first().map(|(_, sharing)| sharing)
+    /// Takes out all requests at the first place that has such a one.
+    pub(super) fn take(&mut self, is_it: impl Fn(&GrantJob) -> bool) -> Option<Vec<GrantJob>> {
+        let mut places = self.jobs.iter();
+        let place = places.find(|(_, sharing)| sharing.iter().any(&is_it)).map(|(at, _)| *at)?;
+        self.jobs.remove(&place)
+    }
+
+    /// Takes out all requests at the first place.
+    pub(super) fn pop(&mut self) -> Option<Vec<GrantJob>> {
+        self.jobs.pop_first().map(|(_, sharing)| sharing)
     }
 }
 
@@ -80,19 +87,19 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::job::{Answer, JobError};
+    use crate::job::{Answer, Id, JobError, Wanted};
 
     type Answered = Result<Answer, JobError>;
 
     fn join(queue: &mut Queue, place: u64, key: Option<&str>) -> oneshot::Receiver<Answered> {
         let (reply, answer) = oneshot::channel();
         let key = key.map(str::to_owned);
-        let (id, note) = ("p".into(), None);
-        queue.join(BorrowJob { id, ttl_ms: 50, note, key, waits: true, place, reply });
+        let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
+        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, waits: true, place, reply });
         answer
     }
 
-    fn places(sharing: Option<Vec<BorrowJob>>) -> Vec<u64> {
+    fn places(sharing: Option<Vec<GrantJob>>) -> Vec<u64> {
         sharing.unwrap_or_default().iter().map(|one| one.place).collect()
     }
 

@@ -3,8 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease, PoolInfo, Pools, SlotRow};
+use litelease::{Error, Litelease, PoolInfo, SlotRow};
 
+use super::batch::Served;
+use crate::access::Keys;
 use crate::file;
 use crate::high_water::HighWater;
 use crate::server_lock::ServerLock;
@@ -29,10 +31,18 @@ pub(super) struct ServedFile {
     version: i64,
     polled_at: Instant,
     poll_interval: Duration,
+    /// The access keys, and the `data_version` at which they were read.
+    keys: Keys,
+    keys_version: Option<i64>,
 }
 
 impl ServedFile {
-    pub(super) fn new(db: Litelease, mark: HighWater, lock: Option<ServerLock>) -> Self {
+    pub(super) fn new(
+        db: Litelease,
+        mark: HighWater,
+        lock: Option<ServerLock>,
+        is_open: bool,
+    ) -> Self {
         ServedFile {
             db,
             mark,
@@ -42,11 +52,14 @@ impl ServedFile {
             version: 0,
             polled_at: Instant::now(),
             poll_interval: CHANGE_POLL_INTERVAL,
+            keys: if is_open { Keys::Open } else { Keys::Unreadable },
+            keys_version: None,
         }
     }
 
-    pub(super) fn pools(&self) -> Pools<'_> {
-        self.db.pools()
+    /// Returns the file and who may use it, as far as that was read.
+    pub(super) fn served(&self) -> Served<'_> {
+        Served { db: &self.db, keys: &self.keys }
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
@@ -113,10 +126,34 @@ impl ServedFile {
         now_ms: i64,
     ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
         file::check_place(&self.db)?;
-        match self.pools().at(now_ms).info(id)? {
-            Some(info) => Ok(Some((info, self.pools().at(now_ms).slots(id)?))),
+        match self.db.pools().at(now_ms).info(id)? {
+            Some(info) => Ok(Some((info, self.db.pools().at(now_ms).slots(id)?))),
             None => Ok(None),
         }
+    }
+
+    /// Reads the access keys, if another process may have changed them: that changes the
+    /// `data_version`, and inside a transaction nobody can.
+    pub(super) fn refresh_keys(&mut self) {
+        if matches!(self.keys, Keys::Open) {
+            return;
+        }
+        match self.data_version() {
+            Ok(version) if self.keys_version == Some(version) => return,
+            version => self.keys_version = version.ok(),
+        }
+        self.keys = match self.db.access() {
+            Ok(rows) => Keys::of(&rows.unwrap_or_default()),
+            Err(error) => {
+                tracing::error!(error = %error, "the access keys cannot be read");
+                self.keys_version = None;
+                Keys::Unreadable
+            }
+        };
+    }
+
+    fn data_version(&self) -> Result<i64, Error> {
+        Ok(self.db.conn().query_row("PRAGMA data_version", [], |row| row.get(0))?)
     }
 
     /// Checks whether another process has changed the file since the last time. Does nothing and
@@ -129,8 +166,7 @@ impl ServedFile {
         // A lost lock is reported by the next write.
         let _ = self.lock.as_mut().map(ServerLock::ensure);
         let before = self.version;
-        let sql = "PRAGMA data_version";
-        self.version = self.db.conn().query_row(sql, [], |row| row.get(0)).unwrap_or(before);
+        self.version = self.data_version().unwrap_or(before);
         self.version != before
     }
 

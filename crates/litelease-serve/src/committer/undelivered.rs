@@ -2,14 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::job::Id;
+use crate::job::Grant;
 
 /// How long to leave the database alone after a failure, unless a request arrives.
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(RETRY_PAUSE_MS.unsigned_abs());
 pub(super) const RETRY_PAUSE_MS: i64 = 1_000;
-
-/// A grant: the pool and the lease.
-pub(super) type Grant = (Id, String);
 
 #[derive(Default)]
 pub(super) struct Undelivered {
@@ -19,8 +16,8 @@ pub(super) struct Undelivered {
 }
 
 impl Undelivered {
-    pub(super) fn push(&mut self, id: Id, lease: String) {
-        self.grants.push((id, lease));
+    pub(super) fn push(&mut self, grant: Grant) {
+        self.grants.push(grant);
     }
 
     /// Returns how long to wait before returning the grants, or `None` if there are none.
@@ -53,12 +50,13 @@ impl Undelivered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::job::Id;
 
     #[test]
     fn grants_are_due_at_once_and_after_a_failure_only_when_the_pause_is_over() {
         let mut undelivered = Undelivered::default();
         assert_eq!(undelivered.due_in(), None);
-        undelivered.push("p".into(), "a".into());
+        undelivered.push(Grant::Slot { id: Id::Pool("p".into()), lease: "a".into() });
         assert_eq!(undelivered.due_in(), Some(Duration::ZERO));
         let grants = undelivered.take();
         assert_eq!(undelivered.due_in(), None);

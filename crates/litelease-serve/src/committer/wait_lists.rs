@@ -1,25 +1,24 @@
-//! The wait lists of all pools: which borrows wait, and when a slot may come free for them.
+//! The wait lists of all pools and names: which requests wait, and when they may be served.
 //!
 //! The lists are in memory only. Losing them costs clients their place in the queue, never a slot.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use litelease::{Error, Pools};
+use litelease::{Error, Litelease};
 
-use super::batch::{Batch, lend};
+use super::batch::{Batch, Served, lend};
 use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
 use super::undelivered::RETRY_PAUSE_MS;
-use crate::job::{Answer, BorrowJob, Id, JobError};
+use crate::job::{Answer, GrantJob, Id, JobError, Wanted};
 
 pub(super) struct WaitLists {
     queues: HashMap<Id, Queue>,
-    /// How many requests wait, in all pools together.
+    /// How many requests wait, for all pools and names together.
     count: usize,
     max: usize,
-    /// When the next lease ends in each pool that has a queue.
+    /// When the next lease ends on each pool or name that has a queue.
     expiries: ExpirySchedule,
     /// When every queue is to be served, in Unix milliseconds.
     all_due_ms: i64,
@@ -44,14 +43,14 @@ impl WaitLists {
         self.count >= self.max
     }
 
-    /// Returns how many requests wait for a slot of this pool.
+    /// Returns how many requests wait for this pool or name.
     pub(super) fn len_of(&self, id: &Id) -> usize {
         self.queues.get(id).map_or(0, Queue::len)
     }
 
-    pub(super) fn join(&mut self, borrow: BorrowJob) {
+    pub(super) fn join(&mut self, job: GrantJob) {
         self.count += 1;
-        self.queues.entry(Arc::clone(&borrow.id)).or_default().join(borrow);
+        self.queues.entry(job.id.clone()).or_default().join(job);
     }
 
     /// Takes a request out. Returns whether it was waiting.
@@ -69,19 +68,19 @@ impl WaitLists {
         self.expiries.clear();
         for (_, mut queue) in self.queues.drain() {
             while let Some(waiting) = queue.pop() {
-                for borrow in waiting {
+                for job in waiting {
                     // The client may be gone.
-                    let _ = borrow.reply.send(Err(JobError::Stopping));
+                    let _ = job.reply.send(Err(JobError::Stopping));
                 }
             }
         }
     }
 
-    /// Lends slots of a pool to its waiters, in order, until none is free.
+    /// Serves the waiters of a pool or name, in order, until nothing is free.
     pub(super) fn serve(
         &mut self,
         id: &Id,
-        pools: &Pools<'_>,
+        file: &Served<'_>,
         batch: &mut Batch,
     ) -> Result<(), Error> {
         let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
@@ -89,18 +88,43 @@ impl WaitLists {
             let (gone, head) = queue.head();
             self.count = self.count.saturating_sub(gone);
             let Some(head) = head else { break };
-            let (answer, error) = match lend(pools, head, batch.now_ms) {
-                Ok(Ok(Answer::Nothing)) => break,
+            let (answer, error) = match lend(file, head, batch.now_ms) {
+                Ok(Ok(Answer::Nothing | Answer::Busy(_))) => break,
                 Ok(answer) => (answer, None),
                 Err(error) => (Err(JobError::Database), Some(error)),
             };
-            for borrow in queue.pop().into_iter().flatten() {
+            for job in queue.pop().into_iter().flatten() {
                 self.count = self.count.saturating_sub(1);
-                batch.answer(borrow.id, borrow.reply, answer.clone());
+                batch.answer(job.id, job.reply, answer.clone());
             }
-            batch.changed.push(Arc::clone(id));
+            batch.changed.push(id.clone());
             if let Some(error) = error {
                 return Err(error);
+            }
+        }
+        self.remove_if_empty(id);
+        Ok(())
+    }
+
+    /// Gives a lease that was transferred to its new owner, if that waits for it.
+    pub(super) fn hand_over(
+        &mut self,
+        id: &Id,
+        file: &Served<'_>,
+        batch: &mut Batch,
+    ) -> Result<(), Error> {
+        let Some(current) = file.db.at(batch.now_ms).inspect(id)? else { return Ok(()) };
+        let is_owner = |job: &GrantJob| match &job.wanted {
+            Wanted::Name(claim) => claim.owner == current.owner && !job.reply.is_closed(),
+            Wanted::Slot { .. } => false,
+        };
+        let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
+        let Some(sharing) = queue.take(is_owner) else { return Ok(()) };
+        self.count = self.count.saturating_sub(sharing.len());
+        if let Some(first) = sharing.first() {
+            let answer = lend(file, first, batch.now_ms)?;
+            for job in sharing {
+                batch.answer(job.id, job.reply, answer.clone());
             }
         }
         self.remove_if_empty(id);
@@ -134,19 +158,32 @@ impl WaitLists {
         Duration::from_millis(first_ms.saturating_sub(now_ms).max(0).unsigned_abs())
     }
 
-    /// Takes out the pools that are due, and returns those whose queue may be served.
-    pub(super) fn take_due(&mut self, pools: &Pools<'_>, now_ms: i64) -> Vec<Id> {
+    /// Takes out what is due, and returns the pools and names whose queue may be served.
+    pub(super) fn take_due(&mut self, db: &Litelease, now_ms: i64) -> Vec<Id> {
         let mut due = self.expiries.take(now_ms);
         if self.are_all_due(now_ms) {
             self.all_due_ms = i64::MAX;
             due = self.queues.keys().cloned().collect();
         }
-        due.retain(|id| self.can_serve(id, pools, now_ms));
+        due.retain(|id| self.can_serve(id, db, now_ms));
         due
     }
 
-    /// Checks whether a pool may have a slot for its waiters. If not, schedules the next check.
-    fn can_serve(&mut self, id: &Id, pools: &Pools<'_>, now_ms: i64) -> bool {
+    /// Checks whether waiters may be served. If not, schedules the next check.
+    fn can_serve(&mut self, id: &Id, db: &Litelease, now_ms: i64) -> bool {
+        let pools = match id {
+            Id::Pool(_) => db.pools(),
+            Id::Name(name) => {
+                return match db.at(now_ms).inspect(name) {
+                    Ok(Some(current)) => {
+                        self.expiries.set(id, current.lease_expires_at_ms);
+                        false
+                    }
+                    // The name is free, or the file fails: the waiters must be told.
+                    Ok(None) | Err(_) => true,
+                };
+            }
+        };
         match (pools.at(now_ms).info(id), pools.next_expiry(id)) {
             // Serving removes a lease that is over, even where the pool has shrunk below its slot.
             // Without that, the lease would hide the next one to end.
@@ -159,12 +196,19 @@ impl WaitLists {
         }
     }
 
-    /// Schedules the end of the pool's next lease, if the pool has waiters.
-    pub(super) fn schedule(&mut self, id: &Id, pools: &Pools<'_>, now_ms: impl Fn() -> i64) {
+    /// Schedules the end of the next lease on a pool or name, if it has waiters.
+    pub(super) fn schedule(&mut self, id: &Id, db: &Litelease, now_ms: impl Fn() -> i64) {
         if !self.queues.contains_key(id) {
             return;
         }
-        match pools.next_expiry(id) {
+        let next = match id {
+            Id::Pool(_) => db.pools().next_expiry(id),
+            Id::Name(name) => {
+                let current = db.at(now_ms()).inspect(name);
+                current.map(|current| current.map(|lease| lease.lease_expires_at_ms))
+            }
+        };
+        match next {
             Ok(Some(at_ms)) => self.expiries.set(id, at_ms),
             Ok(None) => self.expiries.remove(id),
             Err(_) => self.expiries.set(id, now_ms().saturating_add(RETRY_PAUSE_MS)),

@@ -11,6 +11,7 @@ use crate::{
 
 use crate::sql::arguments::Arguments;
 use crate::sql::functions::{Answer, FUNCTIONS, Function, Writes};
+use crate::sql::queue;
 use crate::sql::shared::Shared;
 use crate::sql::table;
 use crate::sql::tables::TABLES;
@@ -37,12 +38,12 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
     }
     let shared = Shared::new(connection);
     // The tables first and the version last: that is what tells the next time that everything is there.
-    for table in TABLES {
+    for table in TABLES.iter().chain(queue::TABLES) {
         // SAFETY: as this function asks.
         unsafe { table::register::<L>(connection, table, Rc::clone(&shared)) }?;
     }
     connection.register_presentations()?;
-    for function in FUNCTIONS {
+    for function in queue::FUNCTIONS.iter().chain(FUNCTIONS) {
         for count in function.required..=function.arguments.len() {
             let registered = Registered { function, shared: Rc::clone(&shared) };
             // SAFETY: as this function asks.
@@ -136,6 +137,8 @@ fn as_failure(function: &str, error: Error) -> Failure {
     let message = format!("{function}: {message}");
     match error {
         Error::Sqlite(failure) | Error::CommitUnknown(failure) => Failure { message, ..failure },
+        // As for a write that a guard refuses, so that a caller can tell it from a mistake.
+        Error::StaleReceipt { .. } => Failure { code: code::CONSTRAINT, message },
         _ => complaint(message),
     }
 }

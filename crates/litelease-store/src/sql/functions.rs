@@ -7,6 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
+use crate::sql::{keep, limit, read, request, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -60,13 +61,13 @@ impl From<Value<'_>> for Answer {
     }
 }
 
-const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
-const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
+pub(crate) const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
+pub(crate) const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
 const NEW_OWNER: Argument = Argument { name: "new_owner", kind: Kind::Text, null: None };
-const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
-const NOW: Argument =
+pub(crate) const TTL: Argument = Argument { name: "ttl_ms", kind: Kind::Integer, null: None };
+pub(crate) const NOW: Argument =
     Argument { name: "now_ms", kind: Kind::Integer, null: Some("for the system clock") };
-const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };
+pub(crate) const TOKEN: Argument = Argument { name: "token", kind: Kind::Integer, null: None };
 const MIN_TOKEN: Argument = Argument { name: "min_token", kind: Kind::Integer, null: None };
 const TABLE: Argument = Argument { name: "table", kind: Kind::Text, null: None };
 const COLUMN: Argument =
@@ -74,15 +75,16 @@ const COLUMN: Argument =
 const STRICT: Argument = Argument { name: "strict", kind: Kind::Flag, null: None };
 const OR_WITHDRAW: Argument =
     Argument { name: "token", kind: Kind::Integer, null: Some("to withdraw it") };
-const VALUE: Argument = Argument { name: "value", kind: Kind::Anything, null: None };
+pub(crate) const VALUE: Argument = Argument { name: "value", kind: Kind::Anything, null: None };
 const FLOOR: Argument = Argument { name: "floor", kind: Kind::Integer, null: None };
 const ABOVE: Argument =
     Argument { name: "above", kind: Kind::Integer, null: Some("if no token was seen") };
-const ID: Argument = Argument { name: "id", kind: Kind::Text, null: None };
+pub(super) const ID: Argument = Argument { name: "id", kind: Kind::Text, null: None };
 const COUNT: Argument = Argument { name: "count", kind: Kind::Integer, null: None };
-const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
+pub(super) const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
 const NOTE: Argument = Argument { name: "note", kind: Kind::Text, null: Some("for none") };
 const KEY: Argument = Argument { name: "key", kind: Kind::Text, null: Some("for none") };
+pub(super) const READER: Argument = Argument { name: "reader", kind: Kind::Text, null: None };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -212,12 +214,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     Function {
         name: "litelease_checkpoint",
-        arguments: &[NAME, TOKEN, VALUE],
+        arguments: &[NAME, TOKEN, VALUE, NOW],
         required: 3,
         kind: Writes::Yes,
         run: |store, given| {
             let value = given.value(2).unwrap_or(Value::Null);
-            match store.checkpoint(given.text(0), given.integer(1), value, When::Now)? {
+            match store.checkpoint(given.text(0), given.integer(1), value, given.when(3))? {
                 CheckpointResult::Stored => Ok(Answer::Integer(1)),
                 CheckpointResult::Stale { .. } => Ok(Answer::Integer(0)),
             }
@@ -312,6 +314,23 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         kind: Writes::Yes,
         run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
     },
+    keep::KEEP,
+    read::READ,
+    read::UNREAD,
+    read::DRAINED,
+    Function {
+        name: "litelease_ensure",
+        arguments: &[NAME, OWNER, TTL, NOW],
+        required: 3,
+        kind: Writes::Yes,
+        run: |store, given| {
+            let (name, owner, ttl_ms) = (given.text(0), given.text(1), given.integer(2));
+            store.ensure(name, owner, ttl_ms, given.when(3), |answer| match answer {
+                ClaimResult::Acquired(lease) => Answer::Integer(lease.token),
+                ClaimResult::Busy(_) => Answer::Null,
+            })
+        },
+    },
     Function {
         name: "litelease_owner",
         arguments: &[NAME, NOW],
@@ -333,6 +352,14 @@ pub(crate) const FUNCTIONS: &[Function] = &[
             Ok(token.map_or(Answer::Null, Answer::Integer))
         },
     },
+    value::ATTACH,
+    value::VALUE,
+    limit::LIMIT,
+    limit::PROGRESS,
+    request::REQUEST,
+    request::WITHDRAW,
+    request::HAND_OVER,
+    request::TAKE_OVER,
     Function {
         name: "litelease_now",
         arguments: &[],

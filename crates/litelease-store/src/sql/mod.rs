@@ -7,8 +7,14 @@
 mod arguments;
 mod call;
 mod functions;
+mod keep;
+mod limit;
+mod queue;
+mod read;
+mod request;
 mod shared;
 mod table;
 mod tables;
+mod value;
 
 pub use call::register;

@@ -8,14 +8,15 @@ use litelease_core::{Row, SlotInfo};
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
 use crate::sql::table::{Given, Range, Rows, TableFunction};
+use crate::sql::{read, request};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_leases",
         definition: c"CREATE TABLE leases (name TEXT, owner TEXT, token INTEGER, \
-                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, now_ms INTEGER HIDDEN)",
-        arguments: &[6],
+                      expires_at_ms INTEGER, remaining_ms INTEGER, state TEXT, value, now_ms INTEGER HIDDEN)",
+        arguments: &[7],
         order: Some(0),
         rows: leases,
     },
@@ -46,28 +47,34 @@ pub(crate) const TABLES: &[TableFunction] = &[
     TableFunction {
         name: c"litelease_slots",
         definition: c"CREATE TABLE slots (position INTEGER, token INTEGER, expires_at_ms INTEGER, \
-                      remaining_ms INTEGER, note TEXT, pool_id TEXT HIDDEN, now_ms INTEGER HIDDEN)",
-        arguments: &[5, 6],
+                      remaining_ms INTEGER, note TEXT, kept_since_ms INTEGER, pool_id TEXT HIDDEN, \
+                      now_ms INTEGER HIDDEN)",
+        arguments: &[6, 7],
         order: None,
         rows: slots,
     },
+    read::READERS,
+    request::REQUESTED,
 ];
 
 /// Every lease, with how it stands at the time that is given.
 fn leases(store: &Store, given: &[Given<'_>], range: Range<'_>) -> Result<Rows, Error> {
     let now_ms = time(given.first())?;
     let mut walk = store.walk(range.from, range.to)?;
-    let next = move || walk.next().map(|row| row.map(|row| lease(row, now_ms))).transpose();
+    let next = move || {
+        let next = walk.next();
+        next.map(|next| next.map(|(row, value)| lease(row, value, now_ms))).transpose()
+    };
     Ok(Box::new(iter::from_fn(next)))
 }
 
 /// Rows that were read to the end.
-fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
+pub(crate) fn collected(rows: impl IntoIterator<Item = Vec<Answer>>) -> Rows {
     let rows: Vec<_> = rows.into_iter().map(Ok).collect();
     Box::new(rows.into_iter())
 }
 
-fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
+fn lease(row: Row<'_>, value: Value<'_>, now_ms: i64) -> Vec<Answer> {
     let tenure = row.state().and_then(|state| state.tenure());
     let expiry = tenure.map(|tenure| tenure.expires_at_ms);
     let number = |number: Option<i64>| number.map_or(Answer::Null, Answer::Integer);
@@ -80,6 +87,8 @@ fn lease(row: Row<'_>, now_ms: i64) -> Vec<Answer> {
         // A lease that is over has no time left; one without an owner has none to speak of.
         number(expiry.map(|expiry| expiry.saturating_sub(now_ms).max(0))),
         text(row.status(now_ms).map(|status| status.word())),
+        // A value ends with its grant.
+        if row.live(now_ms).is_some() { value.into() } else { Answer::Null },
         number(Some(now_ms)),
     ]
 }
@@ -118,7 +127,7 @@ fn slot(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error>
         return Err(complaint("id and lease must be TEXT: FROM litelease_slot(id, lease)"));
     };
     let columns = |slot: SlotInfo| {
-        let numbers = [slot.position, slot.token, slot.expires_at_ms].map(Answer::Integer);
+        let numbers = [Answer::Integer(slot.position), Answer::Integer(slot.token), expiry(slot)];
         numbers.into_iter().chain([id, lease].map(|text| Answer::Text((*text).into()))).collect()
     };
     Ok(collected(store.slot(id, lease)?.map(columns)))
@@ -131,13 +140,15 @@ fn slots(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error
     };
     let now_ms = time(Some(now))?;
     let slots = store.slots(id, When::At(now_ms))?;
-    let columns = |SlotRow { slot, note }: SlotRow| {
+    let columns = |SlotRow { slot, note, kept_since_ms }: SlotRow| {
+        let remaining_ms = slot.expires_at_ms.saturating_sub(now_ms);
         vec![
             Answer::Integer(slot.position),
             Answer::Integer(slot.token),
-            Answer::Integer(slot.expires_at_ms),
-            Answer::Integer(slot.expires_at_ms.saturating_sub(now_ms)),
+            expiry(slot),
+            if slot.is_kept() { Answer::Null } else { Answer::Integer(remaining_ms) },
             note.map_or(Answer::Null, Answer::Text),
+            kept_since_ms.map_or(Answer::Null, Answer::Integer),
             Answer::Text((*id).into()),
             Answer::Integer(now_ms),
         ]
@@ -145,8 +156,13 @@ fn slots(store: &Store, given: &[Given<'_>], _: Range<'_>) -> Result<Rows, Error
     Ok(collected(slots.into_iter().map(columns)))
 }
 
+/// The expiry of a slot: NULL if it is kept.
+fn expiry(slot: SlotInfo) -> Answer {
+    if slot.is_kept() { Answer::Null } else { Answer::Integer(slot.expires_at_ms) }
+}
+
 /// A time that may have been left out or be NULL: then it is the system clock's.
-fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
+pub(crate) fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     let given = match given {
         None | Some(Given::Nothing | Given::Value(Value::Null)) => return Ok(When::Now.now_ms()),
         Some(Given::Value(value)) => whole(*value),
@@ -155,6 +171,6 @@ fn time(given: Option<&Given<'_>>) -> Result<i64, Error> {
     given.ok_or_else(|| complaint("now_ms must be an INTEGER, or NULL for the system clock"))
 }
 
-fn complaint(message: &str) -> Error {
+pub(crate) fn complaint(message: &str) -> Error {
     Error::Sqlite(Failure { code: code::ERROR, message: message.into() })
 }

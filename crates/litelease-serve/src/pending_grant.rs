@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::Unsent;
-use crate::job::{Answer, Answered, Id, Job, JobError, Jobs};
+use crate::job::{Answer, Answered, Grant, Id, Job, JobError, Jobs};
 use crate::timer::Timer;
 
 /// A borrow that waits for its answer.
 ///
 /// If it is dropped, either the committer fails to deliver the answer, or the answer is here
 /// already. So a grant that no client takes is returned exactly once.
-pub(crate) struct PendingBorrow {
+pub(crate) struct PendingGrant {
     answer: oneshot::Receiver<Result<Answer, JobError>>,
     jobs: Jobs,
     id: Id,
@@ -24,14 +24,14 @@ pub(crate) struct PendingBorrow {
     is_done: bool,
 }
 
-impl PendingBorrow {
+impl PendingGrant {
     pub(crate) fn new(
         answer: oneshot::Receiver<Result<Answer, JobError>>,
         jobs: Jobs,
         id: Id,
         place: u64,
     ) -> Self {
-        PendingBorrow { answer, jobs, id, place, is_done: false }
+        PendingGrant { answer, jobs, id, place, is_done: false }
     }
 
     /// Waits for the answer: for at most `wait` if there is one, and then the answer is `Nothing`.
@@ -66,34 +66,35 @@ impl PendingBorrow {
     }
 }
 
-impl Drop for PendingBorrow {
+impl Drop for PendingGrant {
     fn drop(&mut self) {
         if self.is_done {
             return;
         }
-        if let Some(Ok(Answer::Lent { borrowed, has_key: false, .. })) = self.close() {
-            let (jobs, id) = (self.jobs.clone(), self.id.clone());
-            drop(Unsent { jobs, id, lease: Some(borrowed.lease_id) });
-        }
+        let answer = self.close().and_then(Result::ok);
+        let grant = answer.and_then(|answer| answer.undelivered(&self.id));
+        drop(Unsent { jobs: self.jobs.clone(), grant });
     }
 }
 
 /// Delivers answers until the committer is gone.
 pub(crate) async fn deliver_all(mut answers: mpsc::UnboundedReceiver<Vec<Answered>>, jobs: Jobs) {
     while let Some(answers) = answers.recv().await {
-        deliver(answers, |id, lease| {
+        deliver(answers, |grant| {
             // An error means that the committer is gone: then the lease expires.
-            let _ = jobs.send(Job::GiveBack { id, lease });
+            let _ = jobs.send(Job::GiveBack(grant));
         });
     }
 }
 
 /// Hands answers to their requests. Calls `give_back` for a grant whose client is gone, unless a
 /// key keeps it.
-pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Id, String)) {
+pub(crate) fn deliver(answers: Vec<Answered>, mut give_back: impl FnMut(Grant)) {
     for Answered { id, reply, answer } in answers {
-        if let Err(Ok(Answer::Lent { borrowed, has_key: false, .. })) = reply.send(answer) {
-            give_back(id, borrowed.lease_id);
+        if let Err(Ok(answer)) = reply.send(answer)
+            && let Some(grant) = answer.undelivered(&id)
+        {
+            give_back(grant);
         }
     }
 }
@@ -121,7 +122,7 @@ mod tests {
     use crate::answer::respond;
     use crate::committer::Committer;
     use crate::high_water::HighWater;
-    use crate::job::{BorrowJob, Receiver, channel};
+    use crate::job::{GrantJob, Receiver, Wanted, channel};
     use crate::metrics::Metrics;
 
     const SLOTS: i64 = 2;
@@ -140,7 +141,7 @@ mod tests {
     /// A borrow that polls for its answer, or one that will time out.
     enum Waiting {
         Asking(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
-        Timed(PendingBorrow),
+        Timed(PendingGrant),
     }
 
     impl Clients {
@@ -166,21 +167,21 @@ mod tests {
             self.places += 1;
             let (reply, answer) = oneshot::channel();
             let (id, place) = (self.id.clone(), self.places);
-            let pending_borrow = PendingBorrow::new(answer, self.jobs.clone(), id.clone(), place);
+            let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
             let waits = thread_rng().gen_range(0..4) > 0;
-            let borrow =
-                BorrowJob { id, ttl_ms: 3_600_000, note: None, key: None, waits, place, reply };
-            assert!(self.jobs.send(Job::Borrow(borrow)).is_ok());
+            let wanted = Wanted::Slot { note: None };
+            let job = GrantJob { id, wanted, ttl_ms: 3_600_000, key: None, waits, place, reply };
+            assert!(self.jobs.send(Job::Grant(job)).is_ok());
             self.waiting.push(match thread_rng().gen_range(0..2) {
-                0 => Waiting::Asking(Box::pin(pending_borrow.wait(None))),
-                _ => Waiting::Timed(pending_borrow),
+                0 => Waiting::Asking(Box::pin(pending_grant.wait(None))),
+                _ => Waiting::Timed(pending_grant),
             });
         }
 
         fn deliver(&mut self) {
             while let Ok(answers) = self.answers.try_recv() {
-                deliver(answers, |id, lease| {
-                    assert!(self.jobs.send(Job::GiveBack { id, lease }).is_ok());
+                deliver(answers, |grant| {
+                    assert!(self.jobs.send(Job::GiveBack(grant)).is_ok());
                 });
             }
         }
@@ -188,7 +189,7 @@ mod tests {
         /// Lets a waiting client look for its answer, or time out.
         fn look(&mut self) {
             let answer = match self.any() {
-                Waiting::Timed(mut pending_borrow) => pending_borrow.close(),
+                Waiting::Timed(mut pending_grant) => pending_grant.close(),
                 Waiting::Asking(mut asking) => {
                     match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                         Poll::Ready(answer) => Some(answer),
@@ -263,7 +264,8 @@ mod tests {
             Committer::new(db, mark, None, &Options::default(), handed, changes, metrics);
         let committer = shuttle::thread::spawn(move || committer.work(&todo));
         let (waiting, held) = (Vec::new(), HashMap::new());
-        let mut clients = Clients { id: "p".into(), jobs, answers, waiting, held, places: 0 };
+        let mut clients =
+            Clients { id: Id::Pool("p".into()), jobs, answers, waiting, held, places: 0 };
         for _ in 0..40 {
             clients.step();
             shuttle::thread::yield_now();
@@ -295,19 +297,18 @@ mod tests {
                     drop(gone);
                     let mut given_back = 0;
                     let answer = lent(has_key);
-                    deliver(vec![Answered { id: "p".into(), reply, answer }], |_, _| {
-                        given_back += 1
-                    });
+                    let id = Id::Pool("p".into());
+                    deliver(vec![Answered { id, reply, answer }], |_| given_back += 1);
                     assert_eq!(given_back, usize::from(!has_key));
 
                     // The client is gone after that, and before it has read the answer.
                     let (jobs, todo): (Jobs, Receiver<Job>) = channel();
                     let (reply, answer) = oneshot::channel();
-                    let pending_borrow = PendingBorrow::new(answer, jobs, "p".into(), 1);
+                    let pending_grant = PendingGrant::new(answer, jobs, Id::Pool("p".into()), 1);
                     assert!(reply.send(lent(has_key)).is_ok());
-                    drop(pending_borrow);
+                    drop(pending_grant);
                     let left = todo.try_recv();
-                    assert_eq!(matches!(left, Ok(Job::GiveBack { .. })), !has_key);
+                    assert_eq!(matches!(left, Ok(Job::GiveBack(_))), !has_key);
                     assert!(todo.try_recv().is_err(), "once");
                 }
             },

@@ -1,0 +1,48 @@
+//! `litelease ensure`: claims a name, or renews what the owner already has.
+
+use std::time::Duration;
+
+use litelease::ClaimResult;
+
+use crate::duration::parse_positive;
+use crate::exit::{Result, code};
+use crate::output::{answer, complain, held_by, lease, say};
+use crate::{Common, database};
+
+/// Claim a name, or renew the lease that the owner already has, and print its token
+///
+/// Repeating it does no harm: the token stays the same, and the lease is prolonged.
+#[derive(clap::Args)]
+#[command(after_help = "Example:
+  litelease ensure nightly --owner worker-a --ttl 10m || exit    exit code 1: another owner has it")]
+pub(crate) struct Args {
+    /// What to claim or to renew
+    #[arg(value_parser = super::name)]
+    name: String,
+    /// Who claims it: the same text each time
+    #[arg(long, value_parser = super::new_owner)]
+    owner: String,
+    /// For how long from now
+    #[arg(long, default_value = "30s", value_parser = parse_positive)]
+    ttl: Duration,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let db = database::open_patiently(common, Duration::ZERO)?;
+    match db.ensure(&args.name, &args.owner, args.ttl)? {
+        ClaimResult::Acquired(granted) => {
+            // If this cannot be told, nothing is released: the lease may be an older one, and asking again tells
+            // the same token.
+            answer(common, lease(&granted), &granted.token.to_string())?;
+            Ok(code::OK)
+        }
+        ClaimResult::Busy(current) => {
+            if common.json {
+                say(&serde_json::json!({ "busy": lease(&current) }).to_string())?;
+            } else if !common.quiet {
+                complain(&format!("litelease: {}", held_by(&current)));
+            }
+            Ok(code::NO)
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The tables of what rides on a grant: which of them a file has, and how `purge` cleans them.
+//!
+//! Each is made by its first use. A row in it belongs to the grant of its name and token, and means nothing once that
+//! has ended: so no other verb ever has to delete one.
+
+use std::cell::Cell;
+
+use crate::limit::LIMITS;
+use crate::request::REQUESTS;
+use crate::schema::{Table, create, is_there};
+use crate::sqlite::Value;
+use crate::statements::execute_once;
+use crate::value::VALUES;
+use crate::{Error, Store};
+
+/// A table of what rides on a grant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Values,
+    Limits,
+    Requests,
+}
+
+/// All of them, with their tables.
+const ALL: [(Side, &Table); 3] =
+    [(Side::Values, &VALUES), (Side::Limits, &LIMITS), (Side::Requests, &REQUESTS)];
+
+/// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody has asked yet.
+#[derive(Default)]
+pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
+
+impl Side {
+    fn table(self) -> &'static Table {
+        ALL[self as usize].1
+    }
+
+    /// The rows whose grant has ended for good.
+    fn ended(self) -> &'static str {
+        match self {
+            Side::Values | Side::Limits => {
+                "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
+WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
+            }
+            // What was handed to a requester is accepted by what is left of its request.
+            Side::Requests => {
+                "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
+WHERE lease.name = side.name AND lease.owner IS NOT NULL
+AND (lease.token = side.token OR lease.owner = side.requester))"
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Checks whether the file has a side table. One that is there but is not ours is an error.
+    ///
+    /// The schema must have been checked in the snapshot that is read, as every statement on leases does: that
+    /// makes this a look at memory until the schema changes.
+    #[inline]
+    pub(crate) fn has(&self, side: Side) -> Result<bool, Error> {
+        let known = &self.side_tables.0[side as usize];
+        if let Some(has) = known.get() {
+            return Ok(has);
+        }
+        let has = is_there(self.connection, side.table())?;
+        known.set(Some(has));
+        Ok(has)
+    }
+
+    /// Looks again for the tables that were asked for, because the schema may be another one now. Whoever needs a
+    /// table that is not ours gets the error; nobody else does.
+    pub(crate) fn look_for_side_tables(&self) {
+        for (side, table) in ALL {
+            let known = &self.side_tables.0[side as usize];
+            if known.get().is_some() {
+                known.set(is_there(self.connection, table).ok());
+            }
+        }
+    }
+
+    /// Writes to a side table, inside a transaction, and makes the table if it is not there yet.
+    pub(crate) fn write_side(
+        &self,
+        side: Side,
+        sql: &str,
+        values: &[Value<'_>],
+    ) -> Result<(), Error> {
+        self.all_or_nothing(|| {
+            if !is_there(self.connection, side.table())? {
+                create(self.connection, side.table())?;
+            }
+            let write = || execute_once(self.connection, sql, values);
+            self.connection.keeping_last_insert_rowid(write)
+        })
+    }
+
+    /// Deletes what rode on grants that have ended for good.
+    pub(crate) fn purge_side_tables(&self) -> Result<(), Error> {
+        for (side, table) in ALL {
+            if self.has(side)? {
+                let sql = format!("DELETE FROM main.{} AS side WHERE {}", table.name, side.ended());
+                execute_once(self.connection, &sql, &[])?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,910 @@
+//! Queues of items that are leased to one worker at a time, for all handles.
+
+use std::fmt;
+use std::time::Duration;
+
+use litelease_store::{Delivered, SendOptions as Options, When};
+use rusqlite::types::{self, ToSqlOutput};
+use rusqlite::{Connection, ToSql};
+
+use crate::error::{failure, lift};
+use crate::fences::{as_value, owned};
+use crate::leases::in_ms;
+use crate::{
+    AckResult, CancelResult, Error, ItemInfo, Leases, Litelease, LiteleaseRef, QueueInfo, Result,
+    Transaction,
+};
+
+/// A queue, through any handle.
+///
+/// An item that was sent is delivered to one worker at a time. It is hidden until a deadline, which
+/// the worker can extend; it is gone when the worker acknowledges it, and is delivered again when
+/// nobody does. Sending joins the transaction of the handle, so an item and the row that it is
+/// about are stored together or not at all. [`Item::finish`] does the same at the other end: the
+/// effect and the acknowledgement are one commit, and a worker that was replaced cannot make it.
+///
+/// A queue exists from its first use. Its name is any text.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// # db.conn().execute_batch("CREATE TABLE orders (id); CREATE TABLE sent (id)")?;
+/// let tx = db.transaction()?;
+/// tx.conn().execute("INSERT INTO orders VALUES (17)", [])?;
+/// tx.queue("mail").send(17)?;
+/// tx.commit()?; // the order and its mail, or neither
+///
+/// while let Some(item) = db.queue("mail").receive(Duration::from_secs(30))? {
+///     // The work, with no transaction open.
+///     item.finish(|tx| {
+///         tx.conn().execute("INSERT INTO sent VALUES (?1)", [&item.body])?;
+///         Ok(())
+///     })?;
+/// }
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct Queue<'q> {
+    pub(crate) leases: &'q Leases,
+    /// Missing where the handle has a transaction open, or knows only the raw connection.
+    pub(crate) connection: Option<&'q Connection>,
+    pub(crate) name: &'q str,
+    when: When,
+}
+
+/// An item that was delivered to this worker, until its deadline or until somebody ends that.
+///
+/// Dropping it does nothing: the item is delivered again after its deadline.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let queue = db.queue("mail");
+/// queue.send("hello")?;
+/// let item: Item<'_> = queue.receive(Duration::from_secs(30))?.unwrap();
+/// assert_eq!(item.body, rusqlite::types::Value::Text("hello".into()));
+/// assert!(item.ack()?.is_acknowledged());
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[non_exhaustive]
+pub struct Item<'q> {
+    /// The item.
+    pub id: i64,
+    /// What acknowledges, extends, gives back or buries it: `ID-UUID`. Whoever has it can do so.
+    pub receipt: String,
+    /// How often the item was delivered, this time included, since it was sent or redriven.
+    pub attempt: i64,
+    /// The fencing token, for effects outside the file: larger than that of every earlier delivery.
+    pub token: i64,
+    /// The first millisecond (Unix time) at which another worker may get the item.
+    pub deadline_ms: i64,
+    /// What was sent.
+    pub body: types::Value,
+    queue: Queue<'q>,
+}
+
+/// Options of a send.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let options = SendOptions::new().delay(Duration::from_secs(60)).key("order-17");
+/// let id = db.queue("mail").send_with("hello", options)?;
+/// assert_eq!(db.queue("mail").send_with("again", options)?, id);
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendOptions<'a> {
+    delay: Duration,
+    key: Option<&'a str>,
+}
+
+/// Options of giving an item back.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// # db.queue("mail").send("hello")?;
+/// # let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+/// let options = GiveBackOptions::new().delay(Duration::from_secs(60)).note("no route to host");
+/// assert!(item.give_back_with(options)?);
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GiveBackOptions<'a> {
+    delay: Duration,
+    note: Option<&'a str>,
+}
+
+/// The name of an item to cancel: its id or its key.
+///
+/// ```
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let queue = db.queue("mail");
+/// let id = queue.send_with("hello", SendOptions::new().key("order-17"))?;
+/// assert_eq!(queue.cancel(ItemName::Key("order-17"))?, CancelResult::Cancelled);
+/// assert_eq!(queue.cancel(ItemName::Id(id))?, CancelResult::NotFound);
+/// # Ok::<(), litelease::Error>(())
+/// ```
+pub use litelease_store::ItemName;
+
+impl<'a> SendOptions<'a> {
+    /// Returns options that ask for nothing special.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// assert_eq!(SendOptions::new(), SendOptions::default());
+    /// ```
+    pub fn new() -> Self {
+        SendOptions::default()
+    }
+
+    /// Hides the item for so long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// let options = SendOptions::new().delay(Duration::from_secs(60));
+    /// ```
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Sets a key of 1 to 200 bytes. While an item of the queue with this key is neither
+    /// acknowledged nor dead, a send returns the id of that item and changes nothing.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// let options = SendOptions::new().key("order-17");
+    /// ```
+    pub fn key(mut self, key: &'a str) -> Self {
+        self.key = Some(key);
+        self
+    }
+}
+
+impl<'a> GiveBackOptions<'a> {
+    /// Returns options that ask for nothing special.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// assert_eq!(GiveBackOptions::new(), GiveBackOptions::default());
+    /// ```
+    pub fn new() -> Self {
+        GiveBackOptions::default()
+    }
+
+    /// Hides the item for so long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// let options = GiveBackOptions::new().delay(Duration::from_secs(60));
+    /// ```
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Adds a text for operators, such as the error, of at most 1,000 bytes.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// let options = GiveBackOptions::new().note("no route to host");
+    /// ```
+    pub fn note(mut self, note: &'a str) -> Self {
+        self.note = Some(note);
+        self
+    }
+}
+
+impl Leases {
+    /// Returns the queue called `name`, in this handle's connection and transaction.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let mut db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let tx = db.transaction()?;
+    /// tx.queue("mail").send("hello")?;
+    /// drop(tx); // rolled back, so nothing was sent
+    /// assert!(db.queue("mail").receive(Duration::from_secs(30))?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
+        Queue { leases: self, connection: None, name, when: self.when() }
+    }
+
+    /// Lists the queues by name, with how many items each has in which state. Looks at every item.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").send("hello")?;
+    /// let queues = db.queues()?;
+    /// assert_eq!((queues[0].queue.as_str(), queues[0].visible), ("mail", 1));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn queues(&self) -> Result<Vec<QueueInfo>> {
+        lift(self.verbs()?.queues(self.when()))
+    }
+}
+
+impl Litelease {
+    /// Returns the queue called `name`.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").send("hello")?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
+        Queue { connection: Some(self.conn()), ..Leases::queue(self, name) }
+    }
+}
+
+impl LiteleaseRef<'_> {
+    /// Returns the queue called `name`, in the transaction that is open, if one is.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let conn = rusqlite::Connection::open_in_memory()?;
+    /// # LiteleaseRef::new(&conn).bootstrap()?;
+    /// LiteleaseRef::new(&conn).queue("mail").send("hello")?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn queue<'q>(&'q self, name: &'q str) -> Queue<'q> {
+        Queue { connection: Some(self.conn()), ..Leases::queue(self, name) }
+    }
+}
+
+impl<'q> Queue<'q> {
+    /// Returns the same queue at a given Unix time in milliseconds, for tests and simulations.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let queue = db.queue("mail");
+    /// queue.at(100).send("hello")?;
+    /// let visibility = Duration::from_millis(50);
+    /// let first = queue.at(100).receive(visibility)?.unwrap();
+    /// assert!(queue.at(149).receive(visibility)?.is_none());
+    /// let second = queue.at(150).receive(visibility)?.unwrap();
+    /// let reason = StaleReason::DeliveredAgain;
+    /// assert_eq!(first.ack()?, AckResult::Stale { reason });
+    /// assert!(second.ack()?.is_acknowledged());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn at(self, now_ms: i64) -> Self {
+        Queue { when: When::At(now_ms), ..self }
+    }
+
+    /// Returns the name of the queue.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// assert_eq!(db.queue("mail").name(), "mail");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn name(&self) -> &'q str {
+        self.name
+    }
+
+    /// Sets how often an item is delivered before it is dead: 20 unless set, 0 for any number.
+    /// Deliveries under way keep the limit that they were made with.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").set_max_attempts(3)?;
+    /// assert_eq!(db.queue("mail").info()?.unwrap().max_attempts, 3);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn set_max_attempts(&self, max_attempts: i64) -> Result<()> {
+        lift(self.leases.verbs()?.queue(self.name, Some(max_attempts))).map(drop)
+    }
+
+    /// Sends an item, and returns its id. Ids are never reused.
+    ///
+    /// In a transaction of the handle's, a rollback means that it was never sent.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let queue = db.queue("mail");
+    /// assert_eq!(queue.send("text")?, 1);
+    /// assert_eq!(queue.send(vec![0u8; 1000])?, 2);
+    /// assert_eq!(queue.send(rusqlite::types::Null)?, 3);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn send(&self, body: impl ToSql) -> Result<i64> {
+        self.send_with(body, SendOptions::new())
+    }
+
+    /// Sends like [`send`](Queue::send), with a delay or a key.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").send_with("hello", SendOptions::new().key("order-17"))?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn send_with(&self, body: impl ToSql, options: SendOptions<'_>) -> Result<i64> {
+        let body: ToSqlOutput<'_> = body.to_sql()?;
+        let body = as_value(&body, "the body of an item")?;
+        let options = Options { delay_ms: in_ms(options.delay), key: options.key };
+        let id = lift(self.leases.verbs()?.send(self.name, body, options, self.when))?;
+        self.leases.notify();
+        Ok(id)
+    }
+
+    /// Receives the item that was visible longest, if there is one. No other worker gets it within
+    /// `visibility`.
+    ///
+    /// A queue that does not exist has no items. If nothing is visible, this takes no write lock.
+    /// Inside a transaction, begin to work only after COMMIT: after a rollback the receipt is
+    /// stale.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert!(db.queue("mail").receive(Duration::from_secs(30))?.is_none());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn receive(&self, visibility: Duration) -> Result<Option<Item<'q>>> {
+        let store = self.leases.verbs()?;
+        let received = store.receive(self.name, in_ms(visibility), self.when, owned);
+        Ok(lift(received)?.map(|delivered| self.item(delivered)))
+    }
+
+    /// Receives up to `count` items in one commit.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let queue = db.queue("mail");
+    /// queue.send("a")?;
+    /// queue.send("b")?;
+    /// let items = queue.receive_many(10, Duration::from_secs(30))?;
+    /// assert_eq!(items.len(), 2);
+    /// let answers = queue.ack_many(items.iter().map(|item| item.receipt.as_str()))?;
+    /// assert!(answers.iter().all(|answer| answer.is_acknowledged()));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn receive_many(&self, count: usize, visibility: Duration) -> Result<Vec<Item<'q>>> {
+        let store = self.leases.verbs()?;
+        let received = store.receive_many(self.name, count, in_ms(visibility), self.when, owned);
+        Ok(lift(received)?.into_iter().map(|delivered| self.item(delivered)).collect())
+    }
+
+    /// Returns the item of a receipt, for a program that has received only the text. None if the
+    /// receipt is stale.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// let receipt = queue.receive(Duration::from_secs(30))?.unwrap().receipt;
+    /// let item = queue.delivery(&receipt)?.unwrap();
+    /// assert_eq!(item.attempt, 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn delivery(&self, receipt: &str) -> Result<Option<Item<'q>>> {
+        let found = lift(self.leases.verbs()?.delivery(receipt, owned))?;
+        Ok(found.map(|delivered| self.item(delivered)))
+    }
+
+    /// Acknowledges an item: it is done, and gone.
+    ///
+    /// The newest receipt of an item passes, also after its deadline, as long as no other worker
+    /// has received the item since. If the answer is `Stale` inside a transaction, roll it back: the
+    /// work belongs to somebody else. [`Item::finish`] never forgets that.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// assert_eq!(queue.ack(&item.receipt)?, AckResult::Acknowledged);
+    /// let reason = StaleReason::Gone;
+    /// assert_eq!(queue.ack(&item.receipt)?, AckResult::Stale { reason });
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn ack(&self, receipt: &str) -> Result<AckResult> {
+        lift(self.leases.verbs()?.ack(receipt))
+    }
+
+    /// Acknowledges many items in one commit. A stale receipt does not keep the others from
+    /// passing; the answers come in the order of the receipts.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let reason = StaleReason::Unknown;
+    /// assert_eq!(db.queue("mail").ack_many(["what?"])?, [AckResult::Stale { reason }]);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn ack_many<'r>(
+        &self,
+        receipts: impl IntoIterator<Item = &'r str>,
+    ) -> Result<Vec<AckResult>> {
+        lift(self.leases.verbs()?.ack_many(receipts))
+    }
+
+    /// Prolongs a live delivery to at least `visibility` from now, and returns its deadline. It
+    /// never shortens one. None if the delivery is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.at(100).send("hello")?;
+    /// let item = queue.at(100).receive(Duration::from_millis(50))?.unwrap();
+    /// let longer = Duration::from_millis(70);
+    /// assert_eq!(queue.at(120).extend(&item.receipt, longer)?, Some(190));
+    /// assert_eq!(queue.at(190).extend(&item.receipt, longer)?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn extend(&self, receipt: &str, visibility: Duration) -> Result<Option<i64>> {
+        lift(self.leases.verbs()?.extend(receipt, in_ms(visibility), self.when))
+    }
+
+    /// Gives an item back: another worker may receive it now. At its last allowed attempt it is
+    /// dead instead. Returns whether the receipt passed and the item was not dead already.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(queue.give_back(&item.receipt)?);
+    /// assert!(!queue.give_back(&item.receipt)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn give_back(&self, receipt: &str) -> Result<bool> {
+        self.give_back_with(receipt, GiveBackOptions::new())
+    }
+
+    /// Gives back like [`give_back`](Queue::give_back), with a delay or a note.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// # let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// queue.give_back_with(&item.receipt, GiveBackOptions::new().note("busy"))?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn give_back_with(&self, receipt: &str, options: GiveBackOptions<'_>) -> Result<bool> {
+        let GiveBackOptions { delay, note } = options;
+        let store = self.leases.verbs()?;
+        let given_back = lift(store.give_back(receipt, in_ms(delay), note, self.when))?;
+        if given_back {
+            self.leases.notify();
+        }
+        Ok(given_back)
+    }
+
+    /// Makes an item dead at once, with a note for operators of at most 1,000 bytes. Returns
+    /// whether the receipt passed.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(queue.bury(&item.receipt, Some("no such customer"))?);
+    /// assert_eq!(queue.info()?.unwrap().dead, 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<bool> {
+        lift(self.leases.verbs()?.bury(receipt, note, self.when))
+    }
+
+    /// Revives all dead items: they are visible now, with no attempt counted. Returns how many. An
+    /// item whose key another one uses by now stays dead.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let queue = db.queue("mail");
+    /// # queue.send("hello")?;
+    /// # let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// queue.bury(&item.receipt, None)?;
+    /// assert_eq!(queue.redrive()?, 1);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn redrive(&self) -> Result<u64> {
+        self.redrive_with(None)
+    }
+
+    /// Revives one item, if it is dead, and returns whether it was.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert!(!db.queue("mail").redrive_one(17)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn redrive_one(&self, id: i64) -> Result<bool> {
+        Ok(self.redrive_with(Some(id))? > 0)
+    }
+
+    fn redrive_with(&self, id: Option<i64>) -> Result<u64> {
+        let redriven = lift(self.leases.verbs()?.redrive(self.name, id, self.when))?;
+        if redriven > 0 {
+            self.leases.notify();
+        }
+        Ok(redriven)
+    }
+
+    /// Deletes all dead items, and returns how many.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.queue("mail").discard()?, 0);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn discard(&self) -> Result<u64> {
+        lift(self.leases.verbs()?.discard(self.name, None, self.when))
+    }
+
+    /// Deletes one item, if it is dead, and returns whether it was.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert!(!db.queue("mail").discard_one(17)?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn discard_one(&self, id: i64) -> Result<bool> {
+        Ok(lift(self.leases.verbs()?.discard(self.name, Some(id), self.when))? > 0)
+    }
+
+    /// Removes an item that nobody works on, or says that somebody does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let queue = db.queue("mail");
+    /// let id = queue.send("hello")?;
+    /// let item = queue.receive(Duration::from_secs(30))?.unwrap();
+    /// let deadline_ms = item.deadline_ms;
+    /// assert_eq!(queue.cancel(ItemName::Id(id))?, CancelResult::Leased { deadline_ms });
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult> {
+        lift(self.leases.verbs()?.cancel(self.name, name, self.when))
+    }
+
+    /// Deletes the queue with everything in it. Returns whether there was one.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").send("hello")?;
+    /// assert!(db.queue("mail").delete()?);
+    /// assert!(!db.queue("mail").delete()?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn delete(&self) -> Result<bool> {
+        lift(self.leases.verbs()?.delete_queue(self.name))
+    }
+
+    /// Returns how the queue stands, if it exists. Looks at every item.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.queue("mail").info()?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn info(&self) -> Result<Option<QueueInfo>> {
+        lift(self.leases.verbs()?.queue_info(self.name, self.when))
+    }
+
+    /// Returns when the next item is visible, or since when it has been. Then it is worth trying to
+    /// receive again. Takes no write lock.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").at(100).send("hello")?;
+    /// assert_eq!(db.queue("mail").next_visible()?, Some(100));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn next_visible(&self) -> Result<Option<i64>> {
+        lift(self.leases.verbs()?.next_visible(self.name))
+    }
+
+    /// Lists the items, the dead ones first and then in the order of their delivery, without bodies
+    /// and receipts. For a long queue use [`each_item`](Queue::each_item).
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").send("hello")?;
+    /// assert_eq!(db.queue("mail").items()?[0].state, ItemState::Visible);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn items(&self) -> Result<Vec<ItemInfo>> {
+        let mut items = Vec::new();
+        self.each_item(|item| {
+            items.push(item);
+            true
+        })?;
+        Ok(items)
+    }
+
+    /// Hands the items to `each`, in the same order, until it returns false. Nothing is kept in
+    /// memory. `each` must not use the connection for writing.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// db.queue("mail").each_item(|item| {
+    ///     println!("{} is {}", item.id, item.state);
+    ///     true
+    /// })?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn each_item(&self, mut each: impl FnMut(ItemInfo) -> bool) -> Result<()> {
+        let store = self.leases.verbs()?;
+        lift(store.each_item(self.name, self.when, |item| each(item.into_owned())))
+    }
+
+    fn item(&self, delivered: Delivered<types::Value>) -> Item<'q> {
+        let Delivered { id, receipt, attempt, token, deadline_ms, body } = delivered;
+        Item { id, receipt, attempt, token, deadline_ms, body, queue: *self }
+    }
+}
+
+impl<'q> Item<'q> {
+    /// Returns the queue that it came from.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert_eq!(item.queue().name(), "mail");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn queue(&self) -> Queue<'q> {
+        self.queue
+    }
+
+    /// Writes the effect of the work and acknowledges the item, in one transaction.
+    ///
+    /// `effect` writes through the transaction. If the receipt is stale, because another worker
+    /// has received the item since, everything is rolled back and the error is
+    /// [`Error::StaleReceipt`]; if `effect` fails, too, with its error, and the item stays with this
+    /// worker. So the effect happens at most once, and exactly once if the item is ever
+    /// acknowledged. [`Error::CommitUnknown`] means that it is not known whether it happened:
+    /// finishing again tells.
+    ///
+    /// Do the slow work before: while the transaction is open, nobody else can write, and this
+    /// delivery cannot be extended.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.conn().execute_batch("CREATE TABLE results (text)")?;
+    /// # let queue = db.queue("mail");
+    /// queue.at(100).send("hello")?;
+    /// let slow = queue.at(100).receive(Duration::from_millis(50))?.unwrap();
+    /// let quick = queue.at(150).receive(Duration::from_millis(50))?.unwrap();
+    /// let effect = |tx: &Transaction<'_>| {
+    ///     tx.conn().execute("INSERT INTO results VALUES ('done')", [])?;
+    ///     Ok(())
+    /// };
+    /// let late = slow.finish(effect);
+    /// assert!(matches!(late, Err(Error::StaleReceipt { .. })), "and nothing was written");
+    /// quick.finish(effect)?;
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn finish<T>(&self, effect: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
+        self.try_finish(effect)
+    }
+
+    /// Finishes like [`finish`](Item::finish), with an effect that has errors of its own.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// # let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// let done = item.try_finish(|_| Err::<(), Box<dyn std::error::Error>>("no money".into()));
+    /// assert_eq!(done.unwrap_err().to_string(), "no money");
+    /// assert!(item.ack()?.is_acknowledged(), "the item is still with this worker");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn try_finish<T, E: From<Error>>(
+        &self,
+        effect: impl FnOnce(&Transaction<'_>) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let Some(connection) = self.queue.connection else {
+            return Err(failure(
+                "finish begins a transaction of its own, which this handle cannot: acknowledge in the transaction \
+                 that is open, or receive through a Litelease or LiteleaseRef",
+            )
+            .into());
+        };
+        let leases = self.queue.leases;
+        let tx = Transaction::begin(leases, connection)?;
+        // A worker that was replaced need not even try.
+        let passes = |answer: AckResult| match answer {
+            AckResult::Acknowledged => Ok(()),
+            AckResult::Stale { reason } => Err(Error::StaleReceipt { reason }),
+        };
+        passes(lift(leases.store().check_receipt(&self.receipt))?)?;
+        let done = effect(&tx)?;
+        // Last, in case the effect has ended this transaction and begun another one.
+        passes(lift(leases.store().ack(&self.receipt))?)?;
+        tx.commit()?;
+        Ok(done)
+    }
+
+    /// Acknowledges the item: see [`Queue::ack`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(item.ack()?.is_acknowledged());
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn ack(&self) -> Result<AckResult> {
+        self.queue.ack(&self.receipt)
+    }
+
+    /// Prolongs the delivery and returns whether it was still live: see [`Queue::extend`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let mut item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(item.extend(Duration::from_secs(60))?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn extend(&mut self, visibility: Duration) -> Result<bool> {
+        let deadline_ms = self.queue.extend(&self.receipt, visibility)?;
+        self.deadline_ms = deadline_ms.unwrap_or(self.deadline_ms);
+        Ok(deadline_ms.is_some())
+    }
+
+    /// Gives the item back: see [`Queue::give_back`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(item.give_back()?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn give_back(&self) -> Result<bool> {
+        self.queue.give_back(&self.receipt)
+    }
+
+    /// Gives the item back with a delay or a note: see [`Queue::give_back_with`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(item.give_back_with(GiveBackOptions::new().note("busy"))?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn give_back_with(&self, options: GiveBackOptions<'_>) -> Result<bool> {
+        self.queue.give_back_with(&self.receipt, options)
+    }
+
+    /// Makes the item dead at once: see [`Queue::bury`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # db.queue("mail").send("hello")?;
+    /// let item = db.queue("mail").receive(Duration::from_secs(30))?.unwrap();
+    /// assert!(item.bury(Some("no such customer"))?);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn bury(&self, note: Option<&str>) -> Result<bool> {
+        self.queue.bury(&self.receipt, note)
+    }
+}
+
+impl fmt::Debug for Queue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.name).finish()
+    }
+}
+
+/// Without the receipt, which is a secret, and without the body.
+impl fmt::Debug for Item<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Item { id, attempt, token, deadline_ms, .. } = self;
+        f.debug_struct("Item")
+            .field("id", id)
+            .field("attempt", attempt)
+            .field("token", token)
+            .field("deadline_ms", deadline_ms)
+            .finish_non_exhaustive()
+    }
+}

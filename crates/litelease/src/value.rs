@@ -1,0 +1,175 @@
+//! Values: what a live grant attaches to its name, and leases listed with them.
+
+use std::marker::PhantomData;
+
+use litelease_store::LeaseWalk;
+use rusqlite::ToSql;
+use rusqlite::types;
+
+use crate::error::lift;
+use crate::fences::{as_value, owned};
+use crate::{GrantResult, LeaseRow, Leases, Result};
+
+/// A lease, and what its live grant has attached: an item of [`Leases::leases_under`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let lease = db.claim("member/a", "a", Duration::from_secs(30))?.acquired().unwrap();
+/// assert!(db.attach("member/a", lease.token, "10.0.0.7:4000")?.is_done());
+/// let listed: ListedLease = db.leases_under("member/").next().unwrap()?;
+/// assert_eq!(listed.lease.name, "member/a");
+/// assert_eq!(listed.value, Some(rusqlite::types::Value::Text("10.0.0.7:4000".into())));
+/// # Ok::<(), litelease::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ListedLease {
+    /// The lease, which may have ended.
+    pub lease: LeaseRow,
+    /// The value of its grant, while that is live.
+    pub value: Option<types::Value>,
+}
+
+/// Walks along leases in the order of their names. Made by [`Leases::leases_under`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::*;
+/// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+/// # db.bootstrap()?;
+/// let mut members: LeasesUnder<'_> = db.leases_under("member/");
+/// assert!(members.next().is_none());
+/// # Ok::<(), litelease::Error>(())
+/// ```
+pub struct LeasesUnder<'l> {
+    walk: Walk,
+    prefix: String,
+    now_ms: i64,
+    /// The connection stays open, and with this thread, as long as its statement is.
+    borrowed: PhantomData<&'l Leases>,
+}
+
+enum Walk {
+    Begun(LeaseWalk),
+    Failed(crate::Error),
+    Over,
+}
+
+/// Values of grants.
+impl Leases {
+    /// Attaches a value to the live grant of `name` under `token`, in the place of the one before:
+    /// the address of a leader, or the data of a member.
+    ///
+    /// It ends with the grant: nobody reads the value of a grant that has expired, was released or
+    /// was superseded. For a token that is not the newest, or not live, it returns `Stale` and
+    /// stores nothing. Attaching NULL takes the value away.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let lease = db.claim("leader", "a", Duration::from_secs(30))?.acquired().unwrap();
+    /// assert_eq!(db.attach("leader", lease.token, "10.0.0.7:4000")?, GrantResult::Done);
+    /// assert_eq!(db.value("leader")?, Some("10.0.0.7:4000".to_owned().into()));
+    ///
+    /// db.release(&lease)?;
+    /// assert_eq!(db.value("leader")?, None);
+    /// let late = db.attach("leader", lease.token, "10.0.0.7:4000")?;
+    /// assert_eq!(late, GrantResult::Stale { reason: Reason::Released });
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn attach(&self, name: &str, token: i64, value: impl ToSql) -> Result<GrantResult> {
+        let output = value.to_sql()?;
+        lift(self.verbs()?.attach(name, token, as_value(&output, "a value")?, self.when()))
+    }
+
+    /// Returns the value that the live grant of `name` has attached. Takes no write lock.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.value("leader")?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn value(&self, name: &str) -> Result<Option<types::Value>> {
+        let value = lift(self.verbs()?.value(name, self.when(), owned))?;
+        Ok(value.filter(|value| *value != types::Value::Null))
+    }
+
+    /// Lists the names that begin with `prefix`, live or not, with the values of live grants,
+    /// sorted by name. Takes no write lock.
+    ///
+    /// It reads one row after the other, along the index of names and in one snapshot; the snapshot
+    /// is held until the result is dropped.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// for name in ["job", "member/a", "member/b", "members"] {
+    ///     let _ = db.claim(name, "a", Duration::from_secs(30))?;
+    /// }
+    /// let names = db.leases_under("member/").map(|listed| Ok(listed?.lease.name));
+    /// assert_eq!(names.collect::<Result<Vec<_>>>()?, ["member/a", "member/b"]);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn leases_under(&self, prefix: &str) -> LeasesUnder<'_> {
+        let begun = self.verbs().and_then(|store| lift(store.walk(Some(prefix), None)));
+        let walk = match begun {
+            Ok(walk) => Walk::Begun(walk),
+            Err(error) => Walk::Failed(error),
+        };
+        let (prefix, now_ms) = (prefix.to_owned(), self.when().now_ms());
+        LeasesUnder { walk, prefix, now_ms, borrowed: PhantomData }
+    }
+}
+
+impl LeasesUnder<'_> {
+    fn step(walk: &mut LeaseWalk, prefix: &str, now_ms: i64) -> Result<Option<ListedLease>> {
+        let Some((row, value)) = lift(walk.next())? else { return Ok(None) };
+        if !row.name().starts_with(prefix) {
+            return Ok(None);
+        }
+        let value = row.live(now_ms).map(|_| owned(value));
+        let value = value.filter(|value| *value != types::Value::Null);
+        Ok(Some(ListedLease { lease: LeaseRow::of(row), value }))
+    }
+}
+
+impl Iterator for LeasesUnder<'_> {
+    type Item = Result<ListedLease>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match std::mem::replace(&mut self.walk, Walk::Over) {
+            Walk::Over => None,
+            Walk::Failed(error) => Some(Err(error)),
+            Walk::Begun(mut walk) => {
+                let next = LeasesUnder::step(&mut walk, &self.prefix, self.now_ms).transpose()?;
+                if next.is_ok() {
+                    self.walk = Walk::Begun(walk);
+                }
+                Some(next)
+            }
+        }
+    }
+}
+
+impl Drop for LeasesUnder<'_> {
+    fn drop(&mut self) {
+        // The statement ends here. That there is a `drop` makes the compiler keep the connection
+        // open until then.
+        self.walk = Walk::Over;
+    }
+}
+
+impl std::fmt::Debug for LeasesUnder<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LeasesUnder").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
