@@ -55,6 +55,9 @@ mod documents {
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
 
+    #[doc = include_str!("../../../docs/cluster.md")]
+    struct Cluster;
+
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;
 
@@ -72,6 +75,4 @@ mod documents {
 
     #[doc = include_str!("../../../docs/handoff.md")]
     struct Handoff;
-    #[doc = include_str!("../../../docs/cluster.md")]
-    struct Cluster;
 }
