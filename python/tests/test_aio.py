@@ -148,7 +148,7 @@ def test_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
         begin = time.monotonic()
         await act(path)
         usual = time.monotonic() - begin
-        for number in range(60):
+        for number in range(25):
             if is_taken:
                 assert isinstance(other := db.claim("x", "other", ttl=3600), Acquired) and (lent := pools.borrow("p", 3600))
             task = asyncio.create_task(act(path))
@@ -173,7 +173,7 @@ def test_a_task_that_is_cancelled_at_any_moment_leaves_nothing_behind(
         return cancelled, through
 
     cancelled, _ = asyncio.run(main())
-    assert cancelled > 10
+    assert cancelled > 5
 
 
 @pytest.mark.parametrize("act", ACTS)
