@@ -136,7 +136,7 @@ impl Session {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
                 match verb.call(store, values) {
                     Ok(rows) => {
-                        self.notify(store, verb.frees);
+                        self.notify(store, verb.frees && !is_no(&rows));
                         Ok(self.names.list_of(&rows)?)
                     }
                     Err(Misuse::Error(error)) => Err(Failed::Store(error)),
@@ -308,6 +308,15 @@ impl Session {
         };
         let cause = cause.unwrap_or_else(|| self.names.none())?;
         fail.call(vec![string(kind)?, string(&text)?, cause, lease])
+    }
+}
+
+/// Checks whether an answer says that nothing was done.
+fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
+    match rows.first().and_then(|row| row.first()) {
+        Some(OwnedValue::Text(case)) => case == "Rejected",
+        Some(value) => *value == OwnedValue::Integer(0),
+        None => false,
     }
 }
 
