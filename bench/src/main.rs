@@ -15,6 +15,7 @@ mod peers;
 mod plot;
 mod progress;
 mod python;
+mod queue;
 mod quick;
 mod results;
 mod rows;

@@ -118,6 +118,8 @@ pub(crate) struct Statements {
     pub(crate) begin: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
+    /// Marks a transaction as ours.
+    pub(crate) savepoint: CachedStatement,
     pub(crate) limits: CachedStatement,
     pub(crate) progress: CachedStatement,
     pub(crate) request: CachedStatement,
@@ -169,6 +171,7 @@ impl Statements {
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
+            savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
             limits: CachedStatement::new(LIMITS_OF),
             progress: CachedStatement::new(PROGRESS),
             request: CachedStatement::new(REQUEST_OF),
