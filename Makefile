@@ -97,6 +97,7 @@ bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="
 	@scripts/setup cc valgrind strace redis-server initdb etcd
 	@scripts/setup-python
 	@scripts/setup-sayt2
+	@scripts/setup-litequeue
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension -p litelease-cli
 	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 

@@ -167,17 +167,20 @@ impl Store {
         let opened = self.statements.begin.execute(self.connection);
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
-        let opened = opened.and_then(|()| {
-            self.with_context("SAVEPOINT litelease_savepoint_0", None, || {
-                self.statements.savepoint.execute(self.connection)
-            })
-        });
+        let opened = opened.and_then(|()| self.mark_as_ours());
         self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
         }
         self.transaction_state.savepoints.set(0);
         opened
+    }
+
+    /// Opens the savepoint by which a transaction of ours is known. Every transaction has one, so it
+    /// is compiled once.
+    fn mark_as_ours(&self) -> Result<(), Error> {
+        let savepoint = &self.statements.savepoint;
+        self.with_context("open a savepoint", None, || savepoint.execute(self.connection))
     }
 
     /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is tried again before
@@ -195,6 +198,7 @@ impl Store {
     }
 
     /// Makes up for what an interrupt has stopped.
+    #[cold]
     fn pay_debts(&self) -> Result<(), Error> {
         let debts = self.connection.debts();
         let settled = debts.open.map_or(Ok(()), |open| self.settle(open));
@@ -275,6 +279,7 @@ impl Store {
     }
 
     /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is open.
+    #[inline]
     pub fn settle_debts(&self) -> Result<(), Error> {
         match self.connection.debts() == Debts::default() {
             true => Ok(()),
