@@ -75,4 +75,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/handoff.md")]
     struct Handoff;
+
+    #[doc = include_str!("../../../docs/sessions.md")]
+    struct Sessions;
 }

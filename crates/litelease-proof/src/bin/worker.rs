@@ -27,6 +27,9 @@
 //!                                         finishes items without end, each with a row in `effects`
 //! worker finish-later FILE QUEUE VISIBILITY_MS
 //!                                         receives an item, and tries to finish it at each line of its input
+//! worker session FILE IDENTITY TTL_MS NAME...
+//!                                         claims the names in a session; at each line of its input, tells how many it
+//!                                         trusts, and how many tables `of_NAME` it may write to
 //! ```
 
 use std::collections::BTreeMap;
@@ -38,7 +41,7 @@ use std::time::Duration;
 use litelease::rusqlite::ErrorCode;
 use litelease::{
     AdmitResult, Cached, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
-    ReleaseResult, SingleWriter, Tracker, WriterOptions,
+    ReleaseResult, Session, SingleWriter, Tracker, WriterOptions,
 };
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::play::ToText;
@@ -232,6 +235,10 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         }
+        ["session", file, identity, ttl_ms, names @ ..] => {
+            let ttl = Duration::from_millis(ttl_ms.parse()?);
+            in_session(file, identity, ttl, names)
+        }
         _ => Err("unknown words".into()),
     }
 }
@@ -276,6 +283,31 @@ fn cycle(
         }
     }
     Ok(())
+}
+
+fn in_session(
+    file: &str,
+    identity: &str,
+    ttl: Duration,
+    names: &[&str],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    let session = Session::open(&db, identity, ttl)?;
+    let held: Vec<_> = names.iter().map(|name| session.claim(name)).collect::<Result<_, _>>()?;
+    tell("open")?;
+    for line in std::io::stdin().lines() {
+        line?;
+        let trusted = held.iter().filter(|held| held.check().is_ok()).count();
+        let mut written = 0;
+        // Tried in any case: the file must refuse what is not trusted any more.
+        for held in &held {
+            held.present_on(&db)?;
+            let sql = format!("INSERT INTO of_{} VALUES (?1)", held.name());
+            written += usize::from(!insert(&db, &sql, held.token())?);
+        }
+        tell(&format!("trusted {trusted} written {written}"))?;
+    }
+    Ok(session.close()?)
 }
 
 /// The value that readers cache.

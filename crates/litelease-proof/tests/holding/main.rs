@@ -3,5 +3,6 @@
 mod cached;
 mod dead;
 mod keeper;
+mod sessions;
 mod waiting;
 mod workers;
