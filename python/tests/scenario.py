@@ -10,11 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "delete", "slots"}
+QUEUE_VERBS = {"queue", "send", "receive", "delivery", "ack", "extend", "give back", "bury", "redrive", "discard"}
+QUEUE_VERBS |= {"cancel", "items", "delete queue", "fence"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
 # Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|send|read|unread|drained) ", re.MULTILINE)
+NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|read|unread|drained) ", re.MULTILINE)
 
 
 @dataclass
@@ -97,21 +99,29 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         verb = "renew slot"
     if verb == "release" and takes("savepoint"):
         verb = "release savepoint"
+    if verb == "give" and takes("back"):
+        verb = "give back"
+    if verb == "delete" and takes("queue"):
+        verb = "delete queue"
     if verb == "begin":
         found["immediate"] = "1" if takes("immediate") else ""
     if verb == "purge":
         takes("before")
         found["before"] = asked.pop(0)
-    elif verb not in ("begin", "commit", "rollback"):
+    elif verb not in ("begin", "commit", "rollback", "fence"):
         found["name"] = asked.pop(0)
     if verb in ("claim", "ensure", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
     if verb in ("borrow", "return", "renew slot"):
         found["lease"] = asked.pop(0)
+    if verb == "send":
+        found["body"] = asked.pop(0)
+    if verb == "receive":
+        found["receipt"] = asked.pop(0)
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("count", "ttl", "from", "above", "token", "key"):
+    for label in ("count", "ttl", "from", "above", "token", "attempts", "visibility", "delay", "id", "key", "note"):
         if takes(label):
             if label == "from":
                 verb = "claim from dead"

@@ -13,12 +13,12 @@ import threading
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Sequence
 
 from . import _fork
 from ._atomic import start_thread
 from ._leases import Litelease
-from ._types import LeaseInfo, LiteleaseError, Rejected
+from ._types import LeaseInfo, LiteleaseError, Rejected, StaleReceipt
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -47,11 +47,11 @@ def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 class Kept:
     """What the keeper knows about a hold, also after the hold itself is gone."""
 
-    def __init__(self, path: str, held: Held) -> None:
+    def __init__(self, path: str, held: Held, keeper: Keeper | None = None) -> None:
         self.path, self.file = path, file_of(path)
         self.name, self.owner, self.token = held.name, held.owner, held.token
-        self._keeper = _keeper
-        self.held = weakref.ref(held, _keeper.wake)
+        self._keeper = keeper or _keeper
+        self.held = weakref.ref(held, self._keeper.wake)
 
     def keep(self) -> None:
         """Starts to keep it alive."""
@@ -68,6 +68,8 @@ class Kept:
 
 class Keeper:
     """Keeps holds alive, by a thread that is started with the first one."""
+
+    thread_name = "litelease keeper"
 
     def __init__(self) -> None:
         self._kept: dict[Kept, None] = {}
@@ -90,7 +92,7 @@ class Keeper:
 
     def _run(self) -> None:
         me = self._runner = threading.current_thread()
-        me.name = "litelease keeper"
+        me.name = self.thread_name
         try:
             while self._runner is me:  # else two threads have started one each
                 batches = self._wait()
@@ -143,8 +145,7 @@ class Keeper:
             return
         start = clock()
         try:
-            grants = [(held.name, held.owner, held._ttl, held.token) for held in batch]
-            answers = self._connection(path)._renew_all(grants)
+            answers = self._ask(self._connection(path), batch)
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
                 held._failed(str(error))
@@ -152,11 +153,15 @@ class Keeper:
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
                 held._failed(str(answer))
-            elif isinstance(answer, Rejected):
+            elif isinstance(answer, (Rejected, StaleReceipt)):
                 held._refused(answer.reason.value)
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
                 held._renewed(start)
+
+    def _ask(self, db: Litelease, batch: list[Held]) -> Sequence[object]:
+        """Renews a batch in one transaction, and returns an answer for each."""
+        return db._renew_all([(held.name, held.owner, held._ttl, held.token) for held in batch])
 
     def _drop(self, kept: Kept) -> None:
         """Releases a hold without references: an exception may have come before its block was entered."""

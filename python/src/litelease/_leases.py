@@ -22,6 +22,7 @@ from ._types import (
 
 if TYPE_CHECKING:
     from ._hold import Held
+    from ._queue import Queue, QueueInfo
 
 
 class Litelease(Fences):
@@ -270,6 +271,24 @@ or SQLite has ended it after an error; begin it again
         if self._is_joined:
             raise LiteleaseError("a hold cannot be part of a transaction: call hold() on Litelease(conn), outside of one")
         return Held(self, name, in_seconds(ttl), in_seconds(wait), owner)
+
+    def queue(self, name: str) -> Queue:
+        """Returns the queue called ``name``, on this connection.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.queue("mail").send("hello")
+        1
+        """
+        from ._queue import Queue
+
+        return Queue(self.conn, name, self._is_joined)
+
+    def queues(self, *, now_ms: int | None = None) -> list[QueueInfo]:
+        """Lists the queues by name, with how many items each has in which state. Looks at every item."""
+        from ._queue import QueueInfo
+
+        return [QueueInfo(*row) for row in self._rows("queues", now_ms)]
 
     def _renew_all(self, grants: list[tuple[str, str, float, int]]) -> list[Renewed | Rejected | LiteleaseError]:
         """Renews grants (name, owner, ttl, token) in one transaction. What is wrong with one is not the others' fault."""
