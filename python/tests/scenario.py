@@ -16,7 +16,7 @@ CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "
 
 
 # Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|read|unread|drained) ", re.MULTILINE)
+NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|read|unread|drained|limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE)
 
 
 @dataclass

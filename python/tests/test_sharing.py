@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -251,3 +252,39 @@ def test_a_connection_with_autocommit_rolls_back(tmp_path: Path) -> None:
         db.raise_floor(-1)
     assert not db.conn.in_transaction
     assert isinstance(db.claim("x", "a", 30), Acquired)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+def test_a_signal_handler_can_stop_waiting_for_the_call_of_another_thread(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    db = shared(tmp_path / "db")
+    main, is_in_call = threading.get_ident(), threading.Event()
+
+    def progress() -> bool:
+        if threading.get_ident() != main and not is_in_call.is_set():
+            is_in_call.set()
+            time.sleep(1.5)
+        return False
+
+    db.conn.set_progress_handler(progress, 1)
+    thread = threading.Thread(target=db.claim, args=("x", "a", 30))
+    thread.start()
+    assert is_in_call.wait(10)
+    before, handler = time.monotonic(), signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Stopped):
+            db.claim("y", "a", 30)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert time.monotonic() - before < 1 and thread.is_alive()
+    # It has left the queue, so nobody waits for it.
+    assert isinstance(db.claim("y", "a", 30), Acquired)
+    thread.join()
+    db.conn.set_progress_handler(None, 1)
+    assert db.token("x") == 1

@@ -26,9 +26,11 @@ mod access;
 mod answer;
 mod backoff;
 mod epoch;
+mod limit;
 mod pool;
 mod queue;
 mod read;
+mod request;
 mod row;
 mod rule;
 mod shard;
@@ -41,6 +43,7 @@ pub use answer::{
 };
 pub use backoff::backoff;
 pub use epoch::{CommitContext, Epoch, epochs_left};
+pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
     renew_slot, slot_term,
@@ -51,6 +54,10 @@ pub use queue::{
     give_back, next_number, redrive,
 };
 pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
+pub use request::{
+    REQUEST_LAPSES_MS, Request, RequestResult, RequestStep, TakenOver, hand_over,
+    is_from_predecessor, is_handed_to, request, take_over,
+};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,

@@ -146,6 +146,13 @@ pub enum Refusal {
         /// The longest that may be.
         most_ms: i64,
     },
+    /// A time other than a ttl is zero or negative.
+    InvalidTime {
+        /// Which one.
+        what: &'static str,
+        /// What was given.
+        ms: i64,
+    },
 }
 
 impl<'a> Row<'a> {
@@ -329,6 +336,9 @@ impl fmt::Display for Refusal {
                     f,
                     "a ttl of {ttl_ms} ms at {now_ms} ms ends after the last representable time"
                 )
+            }
+            Refusal::InvalidTime { what, ms } => {
+                write!(f, "{what} must be at least 1 ms, got {ms} ms")
             }
             Refusal::TokenExhausted => f.write_str(
                 "no larger token exists: the newest one or the minimum is at its maximum",

@@ -19,8 +19,8 @@ mod watch;
 
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
-pub use hold::{Grant, Hold, Window};
+pub use hold::{Asked, Grant, Hold, Renewal, Window};
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
-pub use keeper::{Keeper, Kept, Rows};
+pub use keeper::{Due, Handed, Keeper, Kept, Rows, Seen};
 pub use loss::Loss;
 pub use wait::{Waiter, nap};

@@ -136,6 +136,8 @@ pub struct HostedPlayer {
     connections: HashMap<String, (Rc<Connection>, HostedStore)>,
     current: String,
     lent: RefCell<Lent>,
+    /// Whether a step was skipped that the rest of the file depends on.
+    is_abandoned: bool,
     folder: TempDir,
 }
 
@@ -147,6 +149,7 @@ impl HostedPlayer {
             connections: HashMap::new(),
             current: "main".into(),
             lent: RefCell::default(),
+            is_abandoned: false,
             folder,
         };
         player.connect("main").expect("the file opens");
@@ -263,7 +266,7 @@ impl HostedPlayer {
                 let rows = ask("slots", &values![pool, now_ms])?;
                 play::slots(rows.iter().map(|row| slot(row)))
             }
-            _ => "error not a verb".into(),
+            _ => NO_SUCH_VERB.into(),
         })
     }
 }
@@ -276,6 +279,9 @@ impl Default for HostedPlayer {
 
 impl Player for HostedPlayer {
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
+        if self.is_abandoned {
+            return Played::Skipped(NO_SUCH_VERB);
+        }
         let done = match action {
             Action::Conn { name } => {
                 return match self.connect(name) {
@@ -293,6 +299,10 @@ impl Player for HostedPlayer {
             },
         };
         match done {
+            Ok(answer) if answer == NO_SUCH_VERB => {
+                self.is_abandoned = true;
+                Played::Skipped(NO_SUCH_VERB)
+            }
             Ok(answer) => Played::Answer(answer),
             // Others look first, and find it busy in the snapshot that they have.
             Err(Error::Sqlite(failure))
@@ -305,6 +315,8 @@ impl Player for HostedPlayer {
         }
     }
 }
+
+const NO_SUCH_VERB: &str = "it has no name among the verbs yet";
 
 /// A snapshot that is not the newest cannot be written from.
 const BUSY_SNAPSHOT: i32 = 517;

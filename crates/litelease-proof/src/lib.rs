@@ -6,6 +6,7 @@
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod handoff_model;
 pub mod hosted_player;
 pub mod http_player;
 pub mod model;
@@ -55,6 +56,15 @@ mod documents {
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
 
+    #[doc = include_str!("../../../docs/queues.md")]
+    struct Queues;
+
     #[doc = include_str!("../../../docs/shared-reads.md")]
     struct SharedReads;
+
+    #[doc = include_str!("../../../docs/limits.md")]
+    struct Limits;
+
+    #[doc = include_str!("../../../docs/handoff.md")]
+    struct Handoff;
 }

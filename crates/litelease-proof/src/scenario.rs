@@ -64,6 +64,14 @@ pub enum Action {
     Read { name: String, reader: String, ttl_ms: i64 },
     Unread { name: String, reader: String },
     Drained { name: String, token: i64 },
+    Limit { name: String, token: i64, progress_ms: Option<i64>, until_ms: Option<i64> },
+    Progress { name: String, token: i64 },
+    Checkpoint { name: String, token: i64, value: String },
+    Request { name: String, requester: String, within_ms: i64 },
+    Withdraw { name: String, requester: String },
+    Requested { name: String },
+    HandOver { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
+    TakeOver { name: String, owner: String, ttl_ms: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -277,6 +285,39 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             },
         },
         "value" => Action::Value { name: reader.text()? },
+        "limit" => Action::Limit {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            progress_ms: reader.option("progress")?,
+            until_ms: reader.option("until")?,
+        },
+        "progress" => Action::Progress { name: reader.text()?, token: reader.labelled("token")? },
+        "checkpoint" => Action::Checkpoint {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "request" => Action::Request {
+            name: reader.text()?,
+            requester: reader.text()?,
+            within_ms: reader.labelled("within")?,
+        },
+        "withdraw" => Action::Withdraw { name: reader.text()?, requester: reader.text()? },
+        "requested" => Action::Requested { name: reader.text()? },
+        "hand" if reader.takes("over") => Action::HandOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+            token: reader.option("token")?,
+        },
+        "take" if reader.takes("over") => Action::TakeOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -292,6 +333,9 @@ impl Action {
             Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
             Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
+            Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),
+            HandOver { name, .. } | TakeOver { name, .. } => Some(name),
+            Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
             _ => None,
         }
     }
@@ -305,6 +349,7 @@ impl Action {
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             Queue(action) => action.time_ms(),
             Ensure { ttl_ms, .. } => Some(*ttl_ms),
+            HandOver { ttl_ms, .. } | TakeOver { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }

@@ -1,7 +1,7 @@
-//! Serves pools of numbered slots over HTTP, from one SQLite file.
+//! Serves named leases and pools of numbered slots over HTTP, from one SQLite file.
 //!
-//! One thread writes. Requests that arrive together share a durable commit, and a slot that is
-//! freed goes to the borrower that has waited longest, in the same commit. `docs/http.md` lists
+//! One thread writes. Requests that arrive together share a durable commit, and a name or slot that
+//! is freed goes to the client that has waited longest, in the same commit. `docs/http.md` lists
 //! the calls.
 //!
 //! The feature `bench-backend` is for the benchmarks of this repository and not part of the API.

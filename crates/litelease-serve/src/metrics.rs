@@ -67,7 +67,7 @@ impl Metrics {
             (
                 "litelease_grants_total",
                 "counter",
-                "Slots lent out.",
+                "Slots lent out and names granted.",
                 self.grants.load(Relaxed).to_string(),
             ),
             (
@@ -97,7 +97,7 @@ impl Metrics {
             (
                 "litelease_waiters",
                 "gauge",
-                "Borrows that wait.",
+                "Requests that wait for a slot or a name.",
                 self.waiters.load(Relaxed).to_string(),
             ),
             (

@@ -69,7 +69,7 @@ pub(crate) struct EpochState {
     /// The present boot as of the same check; 0 for a database in memory.
     pub(crate) boot: Cell<i64>,
     /// Whether this store has seen a durable record of the present boot. It may be at risk again since.
-    has_recorded: Cell<bool>,
+    pub(crate) has_recorded: Cell<bool>,
     /// What is to be confirmed after the present commit.
     unconfirmed: Cell<Unconfirmed>,
 }

@@ -36,6 +36,15 @@ pub enum Error<E = Failure> {
         /// The ttl that was given.
         ttl_ms: i64,
     },
+    /// A time other than a ttl is zero or negative. Nothing was written.
+    InvalidTime {
+        /// The name that was asked for.
+        name: String,
+        /// Which time.
+        what: &'static str,
+        /// What was given.
+        time_ms: i64,
+    },
     /// The next token would be more than 64 bits can hold. Nothing was written.
     TokenExhausted {
         /// The name that was asked for.
@@ -181,6 +190,7 @@ impl<E> Error<E> {
         match self {
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
+            Error::InvalidTime { .. } => "InvalidTime",
             Error::TokenExhausted { .. } => "TokenExhausted",
             Error::TtlTooLong { .. } => "TtlTooLong",
             Error::FloorTooLow { .. } => "FloorTooLow",
@@ -212,6 +222,9 @@ impl<E> Error<E> {
             Error::InvalidTtl { name, ttl_ms } => Error::InvalidTtl { name, ttl_ms },
             Error::TimeOverflow { name, now_ms, ttl_ms } => {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
+            }
+            Error::InvalidTime { name, what, time_ms } => {
+                Error::InvalidTime { name, what, time_ms }
             }
             Error::TokenExhausted { name } => Error::TokenExhausted { name },
             Error::TtlTooLong { name, ttl_ms, most_ms } => {
@@ -258,6 +271,7 @@ impl Error {
             }
             Refusal::TokenExhausted => Error::TokenExhausted { name },
             Refusal::TtlTooLong { ttl_ms, most_ms } => Error::TtlTooLong { name, ttl_ms, most_ms },
+            Refusal::InvalidTime { what, ms } => Error::InvalidTime { name, what, time_ms: ms },
         }
     }
 
@@ -344,6 +358,10 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             }
             Error::TimeOverflow { name, now_ms, ttl_ms } => {
                 let refusal = Refusal::TimeOverflow { now_ms: *now_ms, ttl_ms: *ttl_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
+            Error::InvalidTime { name, what, time_ms } => {
+                let refusal = Refusal::InvalidTime { what, ms: *time_ms };
                 write!(f, "{}: {refusal}", Short(name))
             }
             Error::TokenExhausted { name } => {

@@ -161,7 +161,7 @@ impl Store {
             return Err(damaged_meta());
         }
         self.epoch_state.has_epoch.set(has_epoch);
-        self.side_tables.forget();
+        self.look_for_side_tables();
         self.epoch_state.boot.set(self.connection.boot());
         Ok(())
     }

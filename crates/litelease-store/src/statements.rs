@@ -8,9 +8,11 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
+use crate::request::REQUEST_OF;
 use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
@@ -116,6 +118,9 @@ pub(crate) struct Statements {
     pub(crate) begin: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
+    pub(crate) limits: CachedStatement,
+    pub(crate) progress: CachedStatement,
+    pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) served: ServedStatements,
     pub(crate) queues: QueueStatements,
@@ -164,6 +169,9 @@ impl Statements {
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
+            limits: CachedStatement::new(LIMITS_OF),
+            progress: CachedStatement::new(PROGRESS),
+            request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
             served: ServedStatements::new(),
             queues: QueueStatements::new(),

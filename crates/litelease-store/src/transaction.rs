@@ -367,13 +367,11 @@ impl Store {
             return work();
         }
         let number = self.savepoint()?;
-        match work() {
-            Ok(done) => self.release_savepoint(number).map(|()| done),
-            Err(error) => {
-                let _ = self.rollback_savepoint(number);
-                Err(error)
-            }
+        let done = work().and_then(|done| self.release_savepoint(number).map(|()| done));
+        if done.is_err() {
+            let _ = self.rollback_savepoint(number);
         }
+        done
     }
 
     /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that

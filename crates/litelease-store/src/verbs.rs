@@ -10,6 +10,8 @@ use litelease_core::{
     GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult, backoff,
 };
 
+use crate::schema::{RESOURCES, is_there};
+use crate::statements::execute_once;
 use crate::{
     BootRecord, BorrowOptions, Delivered, Error, Guard, ItemInfo, ItemName, OwnedValue, QueueInfo,
     SendOptions, Store, Value, When,
@@ -90,6 +92,8 @@ pub static VERBS: &[Verb] = &[
     Verb { name: "return", arguments: "id lease now_ms", run: return_slot },
     Verb { name: "pool_renew", arguments: "id lease ttl_ms now_ms", run: renew_slot },
     Verb { name: "slots", arguments: "id now_ms", run: slots },
+    Verb { name: "begin", arguments: "", run: begin },
+    Verb { name: "record_boot", arguments: "", run: record_boot },
     Verb { name: "is_boot_recorded", arguments: "", run: is_boot_recorded },
     Verb { name: "keep", arguments: "id lease now_ms", run: keep_slot },
     Verb { name: "pool_delete", arguments: "id", run: delete_pool },
@@ -325,6 +329,26 @@ fn raise_name(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 fn restore_fence(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let above = given.optional(0, Arguments::integer)?;
     Ok(number(store.restore_fence(above, When::Now)?))
+}
+
+/// Begins a transaction of the caller's, with the write lock and the present boot durably recorded.
+fn begin(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    store.settle_debts()?;
+    // Not the text of our own transactions: the caller may change the schema in this one.
+    let begin = || execute_once(store.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
+    let has_recorded = store.epoch_state.has_recorded.get();
+    // Most files of other writers have no leases, and are not looked at any closer.
+    match has_recorded || is_there(store.connection, &RESOURCES).unwrap_or(true) {
+        true => store.open_recorded(begin)?,
+        false => begin()?,
+    }
+    Ok(vec![])
+}
+
+/// Records the present boot, if the file has leases.
+fn record_boot(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    store.record_boot_before_transaction()?;
+    Ok(vec![])
 }
 
 fn is_boot_recorded(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -697,6 +721,10 @@ fn rejected(
         Reason::UnknownToken => "UNKNOWN_TOKEN",
         Reason::Released => "RELEASED",
         Reason::Expired => "EXPIRED",
+        Reason::NoProgress => "NO_PROGRESS",
+        Reason::TimeIsUp => "TIME_IS_UP",
+        Reason::Requested => "REQUESTED",
+        Reason::NotRequested => "NOT_REQUESTED",
     };
     let newest = match (reason, &current) {
         (Reason::NeverClaimed, _) => None,

@@ -1,6 +1,6 @@
 //! The deliveries of one file as the keeper extends them, on a connection of its own.
 
-use litelease_keeper::{Grant, Rows};
+use litelease_keeper::{Due, Grant, Renewal, Rows, Seen};
 
 use crate::error::lift;
 use crate::kept_rows::KeptRows;
@@ -16,12 +16,12 @@ impl DeliveredRows {
         Ok(DeliveredRows(KeptRows::open(file)?))
     }
 
-    fn extend_all(&mut self, grants: &[&Grant]) -> Result<Vec<std::result::Result<i64, Loss>>> {
+    fn extend_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
         let tx = self.0.db.transaction()?;
-        let mut answers = Vec::with_capacity(grants.len());
-        for grant in grants {
+        let mut answers = Vec::with_capacity(due.len());
+        for Due { grant, .. } in due {
             answers.push(match tx.queue(&grant.name).extend(&grant.owner, grant.ttl) {
-                Ok(Some(deadline_ms)) => Ok(deadline_ms),
+                Ok(Some(deadline_ms)) => Ok(Renewal::whole(deadline_ms)),
                 Ok(None) => Err(loss(&tx, grant)?),
                 // What is wrong with one row is not the others' fault.
                 Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
@@ -36,16 +36,16 @@ impl DeliveredRows {
 }
 
 impl Rows for DeliveredRows {
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<std::result::Result<i64, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<std::result::Result<Renewal, Loss>> {
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        let answers = self.extend_all(grants);
+        let answers = self.extend_all(due);
         // Asked again: what was just stored may be in a file that nobody else opens any more.
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        answers.unwrap_or_else(|error| vec![Err(self.0.trouble(&error)); grants.len()])
+        answers.unwrap_or_else(|error| vec![Err(self.0.trouble(&error)); due.len()])
     }
 
     /// The worker ends its deliveries itself.
@@ -53,10 +53,11 @@ impl Rows for DeliveredRows {
         Ok(())
     }
 
-    fn is_current(&mut self, grant: &Grant) -> bool {
+    fn look(&mut self, grant: &Grant) -> Seen {
         let checked = self.0.db.store().check_receipt(&grant.owner);
         // What cannot be read now is left to the extensions.
-        checked.map_or(true, |answer| answer.is_acknowledged()) && !self.is_moved()
+        let is_current = checked.map_or(true, |answer| answer.is_acknowledged());
+        Seen { is_current: is_current && !self.is_moved(), asked: None }
     }
 
     fn is_moved(&self) -> bool {

@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
+    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows,
+    SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::kept_rows::{KeptRows, is_busy, loss};
+use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
-    Transaction,
+    RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -34,6 +35,9 @@ pub struct HoldOptions {
     wait: Duration,
     kind: HolderKind,
     value: Option<Value>,
+    progress_within: Option<Duration>,
+    max_time: Option<Duration>,
+    request: Option<Duration>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -97,7 +101,15 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold, value: None }
+        HoldOptions {
+            ttl,
+            wait: Duration::ZERO,
+            kind: HolderKind::Hold,
+            value: None,
+            progress_within: None,
+            max_time: None,
+            request: None,
+        }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -141,6 +153,59 @@ impl HoldOptions {
     /// ```
     pub fn value(self, value: impl Into<Value>) -> Self {
         HoldOptions { value: Some(value.into()), ..self }
+    }
+
+    /// Renews the lease only if [`progress`](Held::progress) or a checkpoint came within this time,
+    /// so that a stuck holder is out within it and one ttl. The limit is stored in the commit of
+    /// the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).progress_within(Duration::from_secs(300));
+    /// let held = db.hold("import", options)?;
+    /// for page in 1..=3 {
+    ///     println!("page {page}");
+    ///     held.progress()?; // fails once the lease is lost
+    /// }
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress_within(self, time: Duration) -> Self {
+        HoldOptions { progress_within: Some(time), ..self }
+    }
+
+    /// Ends the lease after this time at the latest, however often it is renewed. The limit is
+    /// stored in the commit of the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).max_time(Duration::from_secs(7200));
+    /// let held = db.hold("import", options)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn max_time(self, time: Duration) -> Self {
+        HoldOptions { max_time: Some(time), ..self }
+    }
+
+    /// Asks the present holder to give the lease up within this time, while waiting for it: see
+    /// [`request`](Leases::request). Withdraws the request if the time to [wait](HoldOptions::wait)
+    /// is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(60))
+    ///     .wait(Duration::from_secs(600))
+    ///     .request(Duration::from_secs(300));
+    /// # let _ = options;
+    /// ```
+    pub fn request(self, within: Duration) -> Self {
+        HoldOptions { request: Some(within), ..self }
     }
 }
 
@@ -189,11 +254,16 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value } = options;
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        // What is granted ends with the limit, too.
+        let first = max_time.map_or(ttl, |time| time.min(ttl));
+        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
         let keeper = HOLDS.get()?;
         let owner = Identity::new(kind).to_string();
-        let claim = Claim { value: value.as_ref(), ..Claim::new(name, &owner, ttl) };
+        let value = value.as_ref();
+        let claim =
+            Claim { value, progress_within, max_time, request, ..Claim::new(name, &owner, first) };
         let waited = claim_wait(leases, connection, &claim, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
@@ -208,7 +278,11 @@ impl Held {
         };
         let file = leases.store().file().ok_or(HoldError::InMemory)?;
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
-        let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
+        let granted = Renewal {
+            granted: (first < ttl).then_some(first),
+            ..Renewal::whole(lease.lease_expires_at_ms)
+        };
+        let hold = || Hold::new(grant.clone(), window, start, granted);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
         match keep(&keeper, &file, hold, open, busy_timeout(connection)) {
             Ok(kept) => Ok(Held { kept, file, released: false }),
@@ -316,6 +390,27 @@ impl Held {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
 
+    /// Notes that the work has made progress, for a hold with
+    /// [`progress_within`](HoldOptions::progress_within), and checks whether the lease can still be
+    /// trusted.
+    ///
+    /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
+    /// renewal. A [`checkpoint`](Leases::checkpoint) counts as progress, too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.progress()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress(&self) -> std::result::Result<(), Lost> {
+        self.kept.progress(SystemClock.now());
+        self.check()
+    }
+
     /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
     ///
     /// ```
@@ -331,8 +426,8 @@ impl Held {
         self.lost().trusted_for()
     }
 
-    /// Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps
-    /// trying.
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
+    /// is not lost yet: the keeper keeps trying.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -408,15 +503,90 @@ impl Held {
         if tx.store().file().as_ref() != Some(&self.file) {
             return Err(HoldError::OtherFile);
         }
-        let start = SystemClock.now();
+        let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
-                hold.renewing(start);
-                tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });
+                let renewal = renewal(asked_at_ms, hold.grant().ttl, &lease);
+                hold.renewing(start, renewal);
+                let hold = hold.clone();
+                tx.with_renewal(PendingRenewal { hold, lease, renewal, start, done: false });
                 Ok(())
             }
             RenewResult::Rejected { reason, current } => {
                 Err(self.as_lost(loss(self.token(), reason, current)).into())
+            }
+        }
+    }
+
+    /// Returns the open request for this lease, if somebody asks for it: see
+    /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
+    /// [hand it over](Held::hand_over).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.requested(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn requested(&self) -> Option<RequestInfo> {
+        let Asked { requester, until_ms } = self.kept.hold.asked()?;
+        Some(RequestInfo::new(requester, until_ms, self.token()))
+    }
+
+    /// Calls `callback` on a thread of its own whenever somebody asks for this lease; at once if
+    /// somebody already does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.on_requested(|request| eprintln!("{} wants it", request.requester));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn on_requested(&self, mut callback: impl FnMut(&RequestInfo) + Send + 'static) {
+        let token = self.token();
+        self.kept.hold.on_asked(move |Asked { requester, until_ms }| {
+            callback(&RequestInfo::new(requester.clone(), *until_ms, token));
+        });
+    }
+
+    /// Hands the lease to who has asked for it, under a new token and for `ttl` from now, and ends
+    /// the hold. Returns the requester's grant. The two do not overlap: stop the work before.
+    ///
+    /// If nobody asks, or it cannot be done, the hold comes back with the error.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldError, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let ttl = Duration::from_secs(60);
+    /// let held = db.hold("books", HoldOptions::new(ttl))?;
+    /// let (held, error) = held.hand_over(ttl).unwrap_err();
+    /// assert!(matches!(error, HoldError::NotRequested));
+    ///
+    /// let _ = db.request("books", "b", Duration::from_secs(20))?;
+    /// let handed = held.hand_over(ttl).map_err(|(_, error)| error)?;
+    /// assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    #[allow(clippy::result_large_err)] // the hold comes back
+    pub fn hand_over(mut self, ttl: Duration) -> Result<LeaseInfo, (Held, HoldError)> {
+        match self.kept.hand_over(ttl, Duration::from_secs(5)) {
+            Ok(Some(Handed { owner, token, expires_at_ms })) => {
+                self.released = true;
+                let name = self.name().to_owned();
+                Ok(LeaseInfo { name, owner, token, lease_expires_at_ms: expires_at_ms })
+            }
+            Ok(None) => Err((self, HoldError::NotRequested)),
+            Err(reason) => {
+                let lost = self.as_lost(reason);
+                Err((self, lost.into()))
             }
         }
     }
@@ -458,6 +628,21 @@ impl Drop for Held {
 impl LossSignal {
     pub(crate) fn new(hold: Arc<Hold>) -> Self {
         LossSignal { hold }
+    }
+
+    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.lost().reason(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn reason(&self) -> Option<Loss> {
+        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
     }
 
     /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
@@ -532,6 +717,7 @@ impl LossSignal {
 pub(crate) struct PendingRenewal {
     hold: Arc<Hold>,
     lease: LeaseInfo,
+    renewal: Renewal,
     start: Duration,
     done: bool,
 }
@@ -550,7 +736,7 @@ impl PendingRenewal {
 
     pub(crate) fn committed(mut self) {
         self.done = true;
-        self.hold.committed(self.start, SystemClock.now(), self.lease.lease_expires_at_ms);
+        self.hold.committed(self.start, SystemClock.now(), self.renewal);
     }
 }
 

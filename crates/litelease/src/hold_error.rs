@@ -60,6 +60,8 @@ pub enum HoldError {
     /// The connection is inside a transaction, whose snapshot would never show that the name has
     /// become free.
     InTransaction,
+    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    NotRequested,
     /// The transaction belongs to another file than the hold.
     OtherFile,
     /// The database file was moved, deleted or replaced: no other process sees what is granted in
@@ -112,6 +114,7 @@ impl HoldError {
             HoldError::InvalidWorker(_) => "InvalidWorker",
             HoldError::InMemory => "InMemory",
             HoldError::InTransaction => "InTransaction",
+            HoldError::NotRequested => "NotRequested",
             HoldError::OtherFile => "OtherFile",
             HoldError::FileMoved(_) => "FileMoved",
             HoldError::Forked => "Forked",
@@ -146,6 +149,9 @@ impl fmt::Display for HoldError {
             ),
             HoldError::InTransaction => f.write_str(
                 "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
+            ),
+            HoldError::NotRequested => f.write_str(
+                "nobody has asked for the lease: hand it to an owner by name with transfer, or release it",
             ),
             HoldError::OtherFile => {
                 f.write_str("the transaction is on another database file than the hold")

@@ -715,7 +715,7 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 
-fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 

@@ -46,12 +46,14 @@ mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
+mod limit;
 mod linked;
 mod notify;
 mod pools;
 mod queue;
 mod raw;
 mod read;
+mod request;
 mod served;
 mod single_writer;
 mod tracker;
@@ -71,8 +73,8 @@ pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
-    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
-    StaleReason, Status, TransferResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult,
+    SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{InvalidPermission, Permission, Scope};
@@ -91,6 +93,7 @@ pub use pools::Batch;
 pub use pools::Pools;
 pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
+pub use request::RequestInfo;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use litelease_core::{MAX_NOTE, backoff};
 use litelease_keeper::{
-    Bell, Clock, Grant, Hold, Keeper, Kept, Rows, SystemClock, Waiter, Window, nap,
+    Bell, Clock, Grant, Hold, Keeper, Kept, Renewal, Rows, SystemClock, Waiter, Window, nap,
 };
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
@@ -718,7 +718,8 @@ impl Shared {
             token: item.token,
             ttl: self.options.visibility,
         };
-        let hold = || Hold::new(grant.clone(), self.window, start, item.deadline_ms);
+        let hold =
+            || Hold::new(grant.clone(), self.window, start, Renewal::whole(item.deadline_ms));
         let open = || Ok(Box::new(DeliveredRows::open(&self.file)?) as Box<dyn Rows>);
         keep(keeper, &self.file, hold, open, BUSY_TIMEOUT).inspect_err(|_| {
             // Nobody would extend it.

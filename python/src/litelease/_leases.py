@@ -299,6 +299,14 @@ or SQLite has ended it after an error; begin it again
         """Checks whether the present boot is durably recorded."""
         return bool(self._row("is_boot_recorded")[0])
 
+    def _record_boot(self) -> None:
+        """Records the present boot, if the file has leases."""
+        self._row("record_boot")
+
+    def _begin(self) -> None:
+        """Begins a transaction of the caller's with the write lock and, if the file has leases, the boot recorded."""
+        self._row("begin")
+
     def _file(self) -> str:
         """Returns the path of the main database; empty for one in memory."""
         return str(_library.call(self._session, self._is_joined, "file"))

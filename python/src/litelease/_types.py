@@ -28,6 +28,10 @@ class Reason(enum.Enum):
     UNKNOWN_TOKEN = "unknown token"
     RELEASED = "released"
     EXPIRED = "expired"
+    NO_PROGRESS = "no progress"
+    TIME_IS_UP = "time is up"
+    REQUESTED = "requested"
+    NOT_REQUESTED = "not requested"
 
 
 @dataclass(frozen=True)

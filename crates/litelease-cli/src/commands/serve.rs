@@ -1,4 +1,4 @@
-//! `litelease serve`: pools of numbered slots over HTTP.
+//! `litelease serve`: named leases and pools of numbered slots over HTTP.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -16,11 +16,11 @@ use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, remark};
 
-/// Serve pools of numbered slots over HTTP, with a page to watch them
+/// Serve named leases and pools of numbered slots over HTTP, with a page to watch pools
 ///
 /// Prints the address and serves until SIGINT or SIGTERM. Logs to standard error, one line of JSON
-/// per request, except borrows, returns and renewals that succeeded. Ids, leases, keys and notes
-/// are never logged.
+/// per request, except claims, borrows, renewals and returns that succeeded. Ids, leases, grants,
+/// keys and notes are never logged.
 ///
 /// A new file is readable by you alone (0600); an existing file keeps its mode. A second server on
 /// the same file is refused.

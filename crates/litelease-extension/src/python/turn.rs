@@ -14,7 +14,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// How long an interpreter that ends waits for the calls of other threads. When it is gone, a thread that comes back to it
 /// is ended on the spot, which this library would not survive.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 static IS_ENDING: AtomicBool = AtomicBool::new(false);

@@ -19,6 +19,7 @@
 //! worker lock-it FILE NAME                locks a name with a Tracker once
 //! worker cached-read FILE NAME TTL_MS     answers from memory until its input ends, and then stores when it answered
 //!                                         each value last
+//! worker cached-forked FILE NAME          caches a value, and a forked copy tells what it makes of it
 //! worker cached-write FILE NAME TTL_MS ROUNDS
 //!                                         writes larger and larger values, and stores when each was committed
 //! worker hold-lock FILE                   holds the write lock until its input ends
@@ -166,6 +167,26 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         },
         ["cached-read", file, name, ttl_ms] => {
             cached_read(file, name, Duration::from_millis(ttl_ms.parse()?))
+        }
+        ["cached-forked", file, name] => {
+            let value = cached(file, name, MINUTE)?;
+            value.get()?;
+            // SAFETY: the copy asks and tells, and ends without unwinding.
+            let copy = unsafe { libc::fork() };
+            if copy == 0 {
+                let answers = [value.get().map(drop), value.write(MINUTE, |_| Ok(()))];
+                let kinds =
+                    answers.map(|answer| answer.map_or_else(|error| error.kind(), |()| "ok"));
+                drop(value);
+                let _ = tell(&kinds.join(" "));
+                // SAFETY: ends the copy at once.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: waits for the copy, and asks for nothing else.
+            unsafe { libc::waitpid(copy, std::ptr::null_mut(), 0) };
+            value
+                .write(MINUTE, |tx| Ok(tx.conn().execute("UPDATE config SET value = 1", [])?))?;
+            tell(&value.get()?.to_string())
         }
         ["cached-write", file, name, ttl_ms, rounds] => {
             cached_write(file, name, Duration::from_millis(ttl_ms.parse()?), rounds.parse()?)

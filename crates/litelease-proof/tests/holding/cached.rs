@@ -278,6 +278,16 @@ fn a_reader_that_was_killed_is_not_waited_for() {
     assert_eq!(*writer.get().unwrap(), 1);
 }
 
+#[test]
+fn a_forked_copy_answers_nothing_from_memory_and_does_not_harm_its_parent() {
+    let (place, _db) = place("WAL");
+    let mut child = worker(WORKER, &["cached-forked", "config"], &place.file);
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(told, "Forked Forked\n1\n");
+}
+
 /// Lets three processes read and one write, stops the first reader for longer than its trust window again and
 /// again, and has the file tell whether anybody answered an old value.
 fn readers_and_a_writer(journal: &'static str, rounds: u64) {

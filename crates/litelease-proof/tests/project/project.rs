@@ -75,6 +75,15 @@ fn the_examples_run() {
     let batch = example("transactional_claim");
     assert!(batch.contains("batch 1 is imported, and the lease released"), "{batch}");
     assert!(example("transactional_claim").contains("batch 2 is ours, under token 2"));
+    let page = read("docs/queues.md");
+    let block = |kind: &str| {
+        let begin = format!("```{kind}\n");
+        page.split_once(&begin).and_then(|(_, rest)| rest.split("```").next()).unwrap_or_default()
+    };
+    assert_eq!(example("paused_worker"), block("text"), "as docs/queues.md shows it");
+    let shown: Vec<&str> =
+        block("rust,no_run").lines().filter(|line| !line.starts_with("# ")).collect();
+    assert!(read("examples/paused_worker.rs").contains(&shown.join("\n")), "{shown:?}");
     let single = |words: &[&str]| {
         let mut cargo = cargo();
         let file = folder.path().join("notes.sqlite3");

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use litelease_core::{Claimant, Row, State, Tenure, Term, read_term};
+use litelease_core::{Claimant, Conditions, Row, State, Tenure, Term, read_term};
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
 
@@ -81,7 +81,9 @@ impl File {
             Verb::Claim(owner) => {
                 self.write(rules.claim(row, owner, term, 0).map_err(wrong)?.write)
             }
-            Verb::Renew(owner) => self.write(rules.renew(row, who(owner), term).write),
+            Verb::Renew(owner) => {
+                self.write(rules.renew(row, who(owner), term, Conditions::default()).write)
+            }
             Verb::Release(owner) => self.write(rules.release(row, who(owner), now_ms).write),
             Verb::Transfer(owner, new) => {
                 self.write(rules.transfer(row, who(owner), new, term, 0).map_err(wrong)?.write);

@@ -64,7 +64,7 @@ fn the_loadable_extension_plays_all_scenarios() {
 #[test]
 fn a_store_whose_statements_a_host_runs_plays_all_scenarios() {
     let tally = check("hosted", HostedPlayer::new);
-    assert!(tally.skipped.values().sum::<usize>() <= 1, "{tally}");
+    assert!(tally.played > 700, "{tally}");
 }
 
 #[test]
@@ -126,9 +126,24 @@ fn the_scenarios_notice_every_planted_bug() {
         ("ensure renews a stranger's lease", noticed_by(|| EnsureRenewsAnyones)),
         ("ensure makes a new token", noticed_by(|| EnsureRaisesToken)),
         ("ensure shortens", noticed_by(|| EnsureShortens)),
+        ("ensure ignores limits and requests", noticed_by(|| EnsureIgnoresConditions)),
         ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
         ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
         ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
+        ("a renewal past the end", noticed_by(|| RenewPastTheEnd)),
+        ("a renewal without progress", noticed_by(|| RenewWithoutProgress)),
+        ("limits outlive their grant", noticed_by(|| LimitsOutliveGrant)),
+        ("an end cuts a lease", noticed_by(|| EndCutsLease)),
+        ("progress of anybody", noticed_by(|| ProgressOfZombie)),
+        ("a request is ignored", noticed_by(|| RequestIgnored)),
+        ("a request never lapses", noticed_by(|| RequestNeverLapses)),
+        ("a request outlives its grant", noticed_by(|| RequestOutlivesGrant)),
+        ("a request cuts a lease", noticed_by(|| RequestCutsLease)),
+        ("a second request wins", noticed_by(|| SecondRequestWins)),
+        ("repeating puts the end off", noticed_by(|| RepeatProlongs)),
+        ("handed to a lapsed requester", noticed_by(|| HandsOverToLapsed)),
+        ("handed over by anyone", noticed_by(|| HandOverByAnyone)),
+        ("taking over keeps the token", noticed_by(|| TakeOverKeepsToken)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -274,6 +274,24 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
         assert_eq!(answer.status, 401);
         seen += &format!("{}{}", answer.head, answer.body);
     }
+    let named = json!({"name": "n", "owner": "a", "ttl": 60});
+    let named = client.ask("POST", "/v1/claim", &named, "Idempotency-Key: 5ec7e7-key\r\n").unwrap();
+    let grant = named.json()["grant"].as_str().unwrap().to_owned();
+    for (call, body) in [
+        ("claim", json!({"name": "n", "owner": "5ec7e7-owner", "ttl": 1})),
+        ("claim", json!({"name": "5ec7e7", "owner": 7, "ttl": 1})),
+        ("renew", json!({"grant": grant, "ttl": "5ec7e7"})),
+        ("release", json!({"grant": "5ec7e7"})),
+        ("transfer", json!({"grant": grant, "new_owner": 7, "ttl": 1})),
+        ("break", json!({"name": "5ec7e7"})),
+    ] {
+        let answer = client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap();
+        assert!(answer.status >= 400, "{answer:?}");
+        seen += &format!("{}{}", answer.head, answer.body);
+    }
+    for path in ["/v1/leases?name=n", "/v1/leases", "/v1/leases?prefix=5ec7e7&limit=5ec7e7"] {
+        seen += &client.ask("GET", path, &Value::Null, "").unwrap().body;
+    }
     seen += &over_http2(&server, &lease);
     for path in [
         "/",
@@ -310,7 +328,7 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
     seen += &log;
     let local_key = server.access.trim().rsplit(' ').next().unwrap();
     assert!(local_key.starts_with("litelease-"));
-    for secret in [POOL, &lease, "5ec7e7", local_key.trim_start_matches("litelease-")] {
+    for secret in [POOL, &lease, &grant, "5ec7e7", local_key.trim_start_matches("litelease-")] {
         assert!(!seen.contains(secret), "{secret} is in {seen}");
     }
     for line in log.lines() {
@@ -366,7 +384,12 @@ fn health_metrics_and_the_description_are_there() {
                 required.iter().map(|name| (name.as_str().unwrap().to_owned(), json!([]))).collect()
             });
             let answer = client.ask(&method.to_uppercase(), &path, &body, "").unwrap();
+            if path.ends_with("/events") && answer.status == 200 {
+                // The stream goes on.
+                client.hang_up();
+            }
             let expected = match (body.is_null(), method.as_str()) {
+                (true, _) if path.starts_with("/v1") => 200,
                 (false, _) => 400,
                 (true, "delete") => 200,
                 (true, _) => 404,
@@ -374,7 +397,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 8);
+    assert_eq!(calls, 15);
 }
 
 #[test]
@@ -457,7 +480,14 @@ fn is_like(text: &str, shown: &str) -> bool {
 fn the_curl_lines_of_the_document_answer_what_it_says() {
     let desk = Desk::new();
     let server = Server::start(&desk.file, &[]);
-    run_document("http.md", 1, &[("localhost:7070", &server.address.to_string())], &desk);
+    let (address, state) = (server.address.to_string(), desk.file.with_extension("state"));
+    let state = state.display().to_string();
+    let replaced = [
+        ("localhost:7070", address.as_str()),
+        ("127.0.0.1:7070", &address),
+        ("$HOME/.local/state", &state),
+    ];
+    run_document("http.md", 1, &replaced, &desk);
     assert!(!is_like("abc", "a…d") && is_like("abc", "a…c") && !is_like("abc", "b…"));
 }
 

@@ -3,6 +3,7 @@
 mod access;
 mod http;
 mod keep;
+mod names;
 mod page;
 mod queueing;
 mod serve;

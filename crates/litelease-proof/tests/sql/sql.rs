@@ -59,6 +59,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_cancel/2 direct only",
             "litelease_cancel/3 direct only",
             "litelease_checkpoint/3 direct only",
+            "litelease_checkpoint/4 direct only",
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
@@ -78,8 +79,13 @@ fn the_list_of_functions_is_pinned() {
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_hand_over/3 direct only",
+            "litelease_hand_over/4 direct only",
+            "litelease_hand_over/5 direct only",
             "litelease_keep/2 direct only",
             "litelease_keep/3 direct only",
+            "litelease_limit/4 direct only",
+            "litelease_limit/5 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
@@ -90,6 +96,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_present/2 direct only",
             "litelease_presented/1 innocuous",
             "litelease_presenting/2 direct only",
+            "litelease_progress/2 direct only",
+            "litelease_progress/3 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
             "litelease_queue/1 direct only",
@@ -111,6 +119,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_request/3 direct only",
+            "litelease_request/4 direct only",
             "litelease_restore_fence/0 direct only",
             "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
@@ -119,6 +129,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_send/3 direct only",
             "litelease_send/4 direct only",
             "litelease_send/5 direct only",
+            "litelease_take_over/3 direct only",
+            "litelease_take_over/4 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
@@ -129,6 +141,7 @@ fn the_list_of_functions_is_pinned() {
             "litelease_value/1 innocuous",
             "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
+            "litelease_withdraw_request/2 direct only",
         ]
     );
     let modules: i64 = conn
@@ -136,12 +149,12 @@ fn the_list_of_functions_is_pinned() {
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
               'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
-              'litelease_readers')",
+              'litelease_readers', 'litelease_requested')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 9);
+    assert_eq!(modules, 10);
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:

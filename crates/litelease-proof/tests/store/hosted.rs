@@ -194,6 +194,10 @@ fn a_host_that_fails_in_the_callers_transaction_leaves_it_open_and_theirs() {
         if verb == "bootstrap" {
             continue; // it writes nothing there
         }
+        let bench = Bench::new("wal");
+        let before = bench.stored();
+        bench.call(verb, &values).unwrap();
+        let after = bench.stored();
         for number in 0.. {
             let bench = Bench::new("wal");
             bench.connection.execute_batch("BEGIN IMMEDIATE; CREATE TABLE mine (n)").unwrap();
@@ -205,6 +209,9 @@ fn a_host_that_fails_in_the_callers_transaction_leaves_it_open_and_theirs() {
             assert!(done.is_ok() || bench.failed.get() > 0, "{place}: {done:?}");
             bench.connection.execute_batch("COMMIT").unwrap();
             assert_eq!(bench.number("SELECT count(*) FROM mine"), 0, "{place}");
+            // What the verb did is all there, or nothing of it.
+            let stored = bench.stored();
+            assert!(stored == if done.is_ok() { after.clone() } else { before.clone() }, "{place}");
             if bench.failed.get() == 0 {
                 break;
             }

@@ -1,10 +1,13 @@
 //! Simulated power cuts with queues: what was sent is there, what was acknowledged is gone, no receipt comes back.
 
-use std::thread;
+use std::time::Duration;
+use std::{fs, thread};
 
+use litelease::Litelease;
 use litelease_proof::power_cut::{Epoch, Setting, Tally};
 use litelease_proof::queue_cut::cut_power_of_queues;
-use litelease_proof::rig::tell;
+use litelease_proof::rig::{LONG, TestFolder, tell};
+use litelease_store::boot::{Boot, pretend};
 
 const SEED: u64 = 11;
 
@@ -51,5 +54,31 @@ fn without_the_epoch_numbers_of_queues_come_back() {
     ];
     for (setting, tally) in cut_all(&weak, Epoch::Off, 250) {
         assert!(tally.repeated > 0, "{setting}: {tally}");
+    }
+}
+
+/// A boot in which nobody calls `bootstrap`: the first send or receive must record it before it gives out a number.
+#[test]
+fn the_first_number_of_a_boot_is_above_all_that_the_power_cut_took() {
+    let visibility = Duration::from_secs(60);
+    let number = |db: &Litelease, sends: bool| match sends {
+        true => db.queue("q").send("x").unwrap(),
+        false => db.queue("q").receive(visibility).unwrap().unwrap().token,
+    };
+    for sends in [true, false] {
+        let place = TestFolder::new("WAL");
+        pretend(Some(Boot::Known(1)));
+        let db = place.open(LONG);
+        db.conn().execute_batch("PRAGMA synchronous = NORMAL").unwrap();
+        (0..5).for_each(|at| _ = db.queue("q").send(at).unwrap());
+        db.conn().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        // What follows is in the log only, which nobody has synced.
+        let copy = place.folder.path().join("after the cut");
+        fs::copy(&place.file, &copy).unwrap();
+        let told = (0..3).map(|_| number(&db, sends)).max().unwrap();
+        pretend(Some(Boot::Known(2)));
+        let again = number(&Litelease::open(&copy).unwrap(), sends);
+        assert!(again > told, "sends: {sends}: {told}, then {again}");
+        pretend(None);
     }
 }

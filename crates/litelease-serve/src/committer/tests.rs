@@ -9,7 +9,8 @@ use litelease::rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
-use crate::job::{GrantJob, Jobs, Reply, Wanted, channel};
+use crate::access::Caller;
+use crate::job::{Claim, GrantJob, Jobs, NamedJob, Reply, Verb, Wanted, channel};
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
@@ -280,5 +281,125 @@ fn a_grant_that_is_over_before_it_is_sent_is_not_sent() {
         assert!(long.try_recv().is_err());
         desk.turn();
         lent(&mut long);
+    });
+}
+
+impl Desk {
+    /// A desk whose clients need no access key.
+    fn open() -> Self {
+        let mut desk = Desk::with(1);
+        desk.committer.file = ServedFile::new(memory(), mark(desk._folder.path()), None, true);
+        desk
+    }
+
+    fn claim(&mut self, name: &str, owner: &str, waits: bool, key: Option<&str>) -> Told {
+        self.places += 1;
+        let claim = Claim { caller: Caller::default(), owner: owner.into(), min_token: 0 };
+        let (id, wanted) = (Id::Name(name.into()), Wanted::Name(Box::new(claim)));
+        let (place, key) = (self.places, key.map(str::to_owned));
+        self.leave_job(|reply| {
+            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, waits, place, reply })
+        })
+    }
+
+    fn verb(&self, verb: Verb) -> Told {
+        let caller = Caller::default();
+        self.leave_job(|reply| Job::Named(NamedJob { caller, verb, reply }))
+    }
+
+    fn owner(&self, name: &str) -> Option<String> {
+        self.committer.file.db.at(NOW_MS.get()).owner(name).unwrap()
+    }
+}
+
+fn memory() -> Litelease {
+    let db = Litelease::from_connection(Connection::open_in_memory().unwrap());
+    db.bootstrap().unwrap();
+    db
+}
+
+fn mark(folder: &std::path::Path) -> HighWater {
+    HighWater::beside(&folder.join("other")).unwrap()
+}
+
+#[track_caller]
+fn granted(told: &mut Told) -> (String, i64) {
+    match told.try_recv().unwrap() {
+        Ok(Answer::Granted { grant, lease, .. }) => (grant, lease.lease.token),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+/// Does all jobs, and then hands out the answers: so the clients can go in between.
+fn turn_while(desk: &mut Desk, meanwhile: impl FnOnce()) {
+    assert!(desk.committer.turn(&desk.todo));
+    meanwhile();
+    while let Ok(answers) = desk.answers.try_recv() {
+        let jobs = &desk.jobs;
+        deliver(answers, |grant| assert!(jobs.send(Job::GiveBack(grant)).is_ok()));
+    }
+}
+
+#[test]
+fn a_name_granted_to_a_client_that_is_gone_goes_to_the_next_in_line() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let told = desk.claim("n", "a", false, None);
+        let mut next = desk.claim("n", "b", true, None);
+        turn_while(&mut desk, || drop(told));
+        assert_eq!(desk.owner("n").as_deref(), Some("a"));
+        desk.turn();
+        assert_eq!(granted(&mut next).1, 2);
+        assert_eq!(desk.owner("n").as_deref(), Some("b"));
+        // A key keeps the grant for the retry.
+        let told = desk.claim("m", "a", false, Some("k"));
+        turn_while(&mut desk, || drop(told));
+        desk.turn();
+        let mut again = desk.claim("m", "a", false, Some("k"));
+        desk.turn();
+        assert_eq!(granted(&mut again).1, 1);
+    });
+}
+
+#[test]
+fn a_lease_that_was_fetched_by_a_client_that_is_gone_waits_to_be_fetched_again() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let mut told = desk.claim("n", "a", false, None);
+        desk.turn();
+        let grant = granted(&mut told).0;
+        let heir = desk.claim("n", "heir", true, None);
+        let mut stranger = desk.claim("n", "stranger", true, None);
+        desk.turn();
+        let new_owner = "heir".to_owned();
+        let mut handed = desk.verb(Verb::Transfer { grant, new_owner, ttl_ms: 600 });
+        turn_while(&mut desk, || drop(heir));
+        assert!(matches!(handed.try_recv().unwrap(), Ok(Answer::Transferred(_))));
+        desk.turn();
+        assert_eq!(desk.owner("n").as_deref(), Some("heir"), "it is not released");
+        assert!(stranger.try_recv().is_err(), "nor given to anybody else");
+        let mut again = desk.claim("n", "heir", false, None);
+        desk.turn();
+        assert_eq!(granted(&mut again).1, 2);
+    });
+}
+
+#[test]
+fn names_and_slots_share_a_commit_and_fail_together() {
+    alone(|| {
+        let mut desk = Desk::open();
+        desk.committer.file.db.pools().register("p", 1).unwrap();
+        let (mut name, mut slot) =
+            (desk.claim("n", "a", false, None), desk.borrow(600, false, None));
+        desk.turn();
+        granted(&mut name);
+        lent(&mut slot);
+        assert!(desk.committer.metrics.text().contains("litelease_commits_total 1\n"));
+        let (mut name, mut broken) = (desk.claim("m", "a", false, None), desk.break_it());
+        desk.turn();
+        for told in [&mut name, &mut broken] {
+            assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
+        }
+        assert_eq!(desk.owner("m"), None);
     });
 }

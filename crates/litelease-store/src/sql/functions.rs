@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::{keep, read, value};
+use crate::sql::{keep, limit, read, request, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -214,12 +214,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     Function {
         name: "litelease_checkpoint",
-        arguments: &[NAME, TOKEN, VALUE],
+        arguments: &[NAME, TOKEN, VALUE, NOW],
         required: 3,
         kind: Writes::Yes,
         run: |store, given| {
             let value = given.value(2).unwrap_or(Value::Null);
-            match store.checkpoint(given.text(0), given.integer(1), value, When::Now)? {
+            match store.checkpoint(given.text(0), given.integer(1), value, given.when(3))? {
                 CheckpointResult::Stored => Ok(Answer::Integer(1)),
                 CheckpointResult::Stale { .. } => Ok(Answer::Integer(0)),
             }
@@ -354,6 +354,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     value::ATTACH,
     value::VALUE,
+    limit::LIMIT,
+    limit::PROGRESS,
+    request::REQUEST,
+    request::WITHDRAW,
+    request::HAND_OVER,
+    request::TAKE_OVER,
     Function {
         name: "litelease_now",
         arguments: &[],

@@ -7,8 +7,8 @@ use litelease_core::{Row, SlotInfo};
 
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
-use crate::sql::read;
 use crate::sql::table::{Given, Range, Rows, TableFunction};
+use crate::sql::{read, request};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[
@@ -54,6 +54,7 @@ pub(crate) const TABLES: &[TableFunction] = &[
         rows: slots,
     },
     read::READERS,
+    request::REQUESTED,
 ];
 
 /// Every lease, with how it stands at the time that is given.

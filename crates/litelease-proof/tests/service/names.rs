@@ -1,0 +1,605 @@
+//! Named leases over HTTP: every call, waiting in order, hand-overs, retries, restarts, and other processes on the file.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::Litelease;
+use litelease_proof::command::{Desk, told};
+use litelease_proof::rig::{TestFolder, eventually};
+use litelease_proof::server::{Client, Response, Server};
+use serde_json::{Value, json};
+
+fn served(flags: &[&str]) -> (TestFolder, Server) {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, flags);
+    (place, server)
+}
+
+fn v1(client: &mut Client, call: &str, body: Value) -> Response {
+    client.ask("POST", &format!("/v1/{call}"), &body, "").unwrap()
+}
+
+fn look(client: &mut Client, query: &str) -> Value {
+    client.ask("GET", &format!("/v1/leases?{query}"), &Value::Null, "").unwrap().json()
+}
+
+fn claim(client: &mut Client, name: &str, owner: &str) -> Value {
+    let claimed = v1(client, "claim", json!({"name": name, "owner": owner, "ttl": 60}));
+    assert_eq!(claimed.status, 200, "{claimed:?}");
+    claimed.json()
+}
+
+/// Sends a claim that waits, and comes back once it does.
+fn wait_for(server: &Server, name: &str, owner: &str) -> Client {
+    let waiters =
+        |client: &mut Client| look(client, &format!("name={name}"))["waiters"].as_u64().unwrap();
+    let (mut client, mut other) = (server.client(), server.client());
+    let before = waiters(&mut other);
+    let body = json!({"name": name, "owner": owner, "ttl": 60, "wait": 60}).to_string();
+    client.send("POST", "/v1/claim", &body, "").unwrap();
+    eventually("it waits", || (waiters(&mut other) > before).then_some(()));
+    client
+}
+
+#[test]
+fn every_call_on_names_answers_as_the_contract_says() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    let never = look(&mut client, "name=backup%2Fdb");
+    assert_eq!((&never["owner"], &never["token"]), (&Value::Null, &Value::Null));
+    let granted = v1(
+        &mut client,
+        "claim",
+        json!({"name": "backup/db", "owner": "a", "ttl": 0.5, "min_token": 40}),
+    );
+    let granted = granted.json();
+    assert_eq!((&granted["name"], &granted["owner"]), (&json!("backup/db"), &json!("a")));
+    assert_eq!((&granted["token"], &granted["expires_in"]), (&json!(41), &json!(0.5)));
+    let left = granted["expires_at_unix"].as_i64().unwrap() - litelease::now_ms() / 1000;
+    assert!((-1..=1).contains(&left), "{left}");
+    let grant = &granted["grant"];
+    assert_eq!(grant.as_str().map(str::len), Some(36));
+
+    let renewed = v1(&mut client, "renew", json!({"grant": grant, "ttl": 60}));
+    assert_eq!((renewed.status, &renewed.json()["grant"]), (200, grant));
+    assert_eq!(renewed.json()["expires_in"], json!(60));
+    // The same owner text is no exception.
+    for owner in ["b", "a"] {
+        let busy = v1(&mut client, "claim", json!({"name": "backup/db", "owner": owner, "ttl": 1}));
+        assert_eq!((busy.status, busy.error()), (409, "the name has a live owner".into()));
+        let current = &busy.json()["current"];
+        assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(41)));
+        assert!(!busy.body.contains(grant.as_str().unwrap()), "the secret is shown to nobody else");
+    }
+    assert_eq!(look(&mut client, "name=backup%2Fdb")["owner"], json!("a"));
+    assert!(look(&mut client, "prefix=back")["leases"][0].get("grant").is_none());
+
+    let released = v1(&mut client, "release", json!({"grant": grant}));
+    let expected = json!({"released": true, "name": "backup/db", "token": 41});
+    assert_eq!(released.json(), expected);
+    for call in ["renew", "release", "transfer"] {
+        let mut body = json!({"grant": grant});
+        if call != "release" {
+            body["ttl"] = json!(1);
+        }
+        if call == "transfer" {
+            body["new_owner"] = json!("b");
+        }
+        let late = v1(&mut client, call, body);
+        assert_eq!((late.status, &late.json()["reason"]), (409, &json!("released")), "{call}");
+    }
+    claim(&mut client, "backup/db", "b");
+    let late = v1(&mut client, "renew", json!({"grant": grant, "ttl": 1}));
+    assert_eq!((late.status, &late.json()["reason"]), (409, &json!("superseded")));
+    assert_eq!(late.json()["current"]["owner"], json!("b"));
+    let broken = v1(&mut client, "break", json!({"name": "backup/db"}));
+    assert_eq!(broken.json(), json!({"name": "backup/db", "owner": "b", "killed": 42}));
+    assert_eq!(v1(&mut client, "break", json!({"name": "backup/db"})).status, 409);
+    let free = look(&mut client, "name=backup%2Fdb");
+    assert_eq!((&free["owner"], &free["token"]), (&Value::Null, &json!(43)));
+    for grant in ["x", "00000000-0000-4000-8000-00000000ffff"] {
+        let unknown = v1(&mut client, "release", json!({"grant": grant}));
+        assert_eq!((unknown.status, &unknown.json()["reason"]), (409, &json!("unknown_grant")));
+    }
+    // Names are any text: what a path could not carry is no exception.
+    for name in ["", "/../", "a//b", "%2F", "\u{0}", "日本 \"x\"\n", &"n".repeat(4096)] {
+        let granted = claim(&mut client, name, "a");
+        assert_eq!(granted["name"], json!(name));
+        assert_eq!(v1(&mut client, "release", json!({"grant": granted["grant"]})).status, 200);
+    }
+}
+
+#[test]
+fn bad_input_on_names_is_refused_with_one_sentence_and_changes_nothing() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    let of_hold = litelease::Identity::new(litelease_keeper::HolderKind::Hold).to_string();
+    let held = json!({"name": "x", "owner": of_hold, "ttl": 1});
+    for (call, body, words) in [
+        ("claim", json!({"name": "x", "owner": "a"}), "ttl is missing"),
+        ("claim", json!({"name": "x", "ttl": 1}), "owner is missing"),
+        ("claim", json!({"owner": "a", "ttl": 1}), "name is missing"),
+        ("claim", json!({"name": 7, "owner": "a", "ttl": 1}), "name must be a text"),
+        ("claim", json!({"name": "x", "owner": null, "ttl": 1}), "owner must be a text"),
+        ("claim", json!({"name": "x", "owner": "a", "ttl": 0}), "ttl must be"),
+        ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "wait": -1}), "wait must be"),
+        ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "min_token": -1}), "min_token must"),
+        ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "min_token": 1_i64 << 53}), "2^53"),
+        ("claim", json!({"name": "x", "owner": "a", "ttl": 1, "token": 1}), "unknown field"),
+        ("claim", held, "hold and run make texts of this form"),
+        ("renew", json!({"grant": "x"}), "ttl is missing"),
+        ("renew", json!({"name": "x", "owner": "a", "ttl": 1}), "known are grant, ttl"),
+        ("release", json!({}), "grant is missing"),
+        ("transfer", json!({"grant": "x", "ttl": 1}), "new_owner is missing"),
+        ("break", json!({"name": "x", "token": 1}), "unknown field"),
+    ] {
+        let refused = v1(&mut client, call, body.clone());
+        assert_eq!(refused.status, 400, "{call} {body}: {refused:?}");
+        assert!(refused.error().contains(words), "{call} {body}: {}", refused.error());
+    }
+    for (query, words) in [
+        ("name=a&prefix=b", "not both"),
+        ("name=a&name=b", "given twice"),
+        ("nme=a", "unknown field \"nme\""),
+        ("prefix=%ff", "percent-encoded UTF-8"),
+        ("prefix=%2", "percent-encoded UTF-8"),
+        ("prefix=%zz", "percent-encoded UTF-8"),
+        ("limit=0", "limit must be"),
+        ("limit=1001", "limit must be"),
+        ("limit=x", "limit must be"),
+    ] {
+        let path = format!("/v1/leases?{query}");
+        let refused = client.ask("GET", &path, &Value::Null, "").unwrap();
+        assert_eq!(refused.status, 400, "{query}");
+        assert!(refused.error().contains(words), "{query}: {}", refused.error());
+    }
+    for (method, path, status) in [
+        ("GET", "/v1/claim", 405),
+        ("POST", "/v1/leases", 405),
+        ("POST", "/v1/nothing", 404),
+        ("GET", "/v1", 404),
+        ("GET", "/v1/", 404),
+        ("GET", "/v12/leases", 404),
+        ("GET", "/v1/leases/", 404),
+        ("GET", "/v1//leases", 404),
+        ("GET", "/v1/%6ceases", 404),
+        ("POST", "/v1/claim?name=x", 400),
+    ] {
+        let answer = client.ask(method, path, &Value::Null, "Content-Type: application/json\r\n");
+        assert_eq!(answer.unwrap().status, status, "{method} {path}");
+    }
+    assert_eq!(look(&mut client, ""), json!({"leases": [], "next": null}));
+}
+
+#[test]
+fn waiting_claims_are_served_in_the_order_in_which_they_came() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    let first = claim(&mut client, "x", "a");
+    let mut waiting: Vec<Client> =
+        ["b", "c", "d"].iter().map(|owner| wait_for(&server, "x", owner)).collect();
+    // A newcomer does not overtake, and one that hangs up is skipped.
+    let busy = v1(&mut client, "claim", json!({"name": "x", "owner": "e", "ttl": 60}));
+    assert_eq!(busy.status, 409);
+    waiting.remove(1).hang_up();
+    eventually("it has left", || (look(&mut client, "name=x")["waiters"] == 2).then_some(()));
+    let mut grant = first["grant"].clone();
+    for (next, owner) in waiting.iter_mut().zip(["b", "d"]) {
+        assert_eq!(v1(&mut client, "release", json!({"grant": grant})).status, 200);
+        let granted = next.receive().unwrap().json();
+        assert_eq!(granted["owner"], json!(owner));
+        grant = granted["grant"].clone();
+    }
+    // A wait that is over is answered with who has it.
+    let late = v1(&mut client, "claim", json!({"name": "x", "owner": "z", "ttl": 1, "wait": 0.05}));
+    assert_eq!((late.status, &late.json()["current"]["owner"]), (409, &json!("d")));
+    assert_eq!(late.error(), "the name did not come free in time");
+    // One that waits for a lease to end on its own.
+    let short = v1(&mut client, "claim", json!({"name": "y", "owner": "a", "ttl": 0.2}));
+    assert_eq!(short.status, 200);
+    let next = v1(&mut client, "claim", json!({"name": "y", "owner": "b", "ttl": 1, "wait": 30}));
+    assert_eq!((next.status, &next.json()["token"]), (200, &json!(2)));
+    // Breaking hands over as well.
+    claim(&mut client, "z", "a");
+    let mut waiter = wait_for(&server, "z", "b");
+    assert_eq!(v1(&mut client, "break", json!({"name": "z"})).status, 200);
+    assert_eq!(waiter.receive().unwrap().json()["owner"], json!("b"));
+}
+
+#[test]
+fn a_grant_whose_client_hangs_up_is_released_unless_a_key_keeps_it() {
+    let (_place, server) = served(&[]);
+    let mut client = server.client();
+    for round in 0..20 {
+        let name = format!("hang-up {round}");
+        let body = json!({"name": name, "owner": "a", "ttl": 600}).to_string();
+        let mut gone = server.client();
+        gone.send("POST", "/v1/claim", &body, "").unwrap();
+        gone.hang_up();
+        let mut waiter = server.client();
+        let body = json!({"name": name, "owner": "b", "ttl": 600, "wait": 1});
+        let answer = v1(&mut waiter, "claim", body);
+        // If the answer was on its way already, the grant belongs to the client that is gone.
+        assert!(answer.status == 200 || answer.json()["current"]["owner"] == "a", "{answer:?}");
+    }
+    // One that hangs up while it waits is never granted.
+    let held = claim(&mut client, "x", "a");
+    wait_for(&server, "x", "b").hang_up();
+    eventually("it has left", || (look(&mut client, "name=x")["waiters"] == 0).then_some(()));
+    v1(&mut client, "release", json!({"grant": held["grant"]}));
+    assert_eq!(look(&mut client, "name=x")["token"], json!(1));
+}
+
+#[test]
+fn a_claim_that_is_repeated_with_its_key_gets_the_same_grant_and_nobody_else_does() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let key = "Idempotency-Key: attempt-17\r\n";
+    let mut client = server.client();
+    let body = json!({"name": "x", "owner": "a", "ttl": 60});
+    let mut ask =
+        |body: &Value, headers: &str| client.ask("POST", "/v1/claim", body, headers).unwrap();
+    let first = ask(&body, key).json();
+    let again = ask(&body, key);
+    assert_eq!((again.status, &again.json()["grant"]), (200, &first["grant"]));
+    assert_eq!(again.json()["token"], json!(1));
+    // Another key, another owner, another access key, or none.
+    assert_eq!(ask(&body, "Idempotency-Key: attempt-18\r\n").status, 409);
+    assert_eq!(ask(&body, "").status, 409);
+    assert_eq!(ask(&json!({"name": "x", "owner": "b", "ttl": 60}), key).status, 409);
+    let (_, other, _) = told(&desk.run(&["access", "add", "other", "--allow", "claim:*"]));
+    let mut stranger = Client::of(server.address).bearing(other.trim());
+    assert_eq!(stranger.ask("POST", "/v1/claim", &body, key).unwrap().status, 409);
+    // The same after a restart; and of a lease that is over, nothing is left.
+    let address = server.address;
+    assert!(server.stop());
+    let server = Server::at(&address.to_string(), &desk.file, &[]);
+    let mut client = server.client();
+    let again = client.ask("POST", "/v1/claim", &body, key).unwrap().json();
+    assert_eq!(again["grant"], first["grant"]);
+    assert_eq!(v1(&mut client, "release", json!({"grant": first["grant"]})).status, 200);
+    let next = client.ask("POST", "/v1/claim", &body, key).unwrap().json();
+    assert_eq!(next["token"], json!(2));
+    assert_ne!(next["grant"], first["grant"]);
+    // Repeated while the first still waits, both share one place and one grant.
+    let body = json!({"name": "x", "owner": "b", "ttl": 60, "wait": 30}).to_string();
+    let mut waiting: Vec<Client> = (0..2).map(|_| server.client()).collect();
+    for one in &mut waiting {
+        one.send("POST", "/v1/claim", &body, key).unwrap();
+    }
+    eventually("both wait", || (look(&mut client, "name=x")["waiters"] == 2).then_some(()));
+    v1(&mut client, "release", json!({"grant": next["grant"]}));
+    let [one, two] = [0, 1].map(|at: usize| waiting[at].receive().unwrap().json());
+    assert_eq!((&one["grant"], &one["token"]), (&two["grant"], &json!(3)));
+}
+
+#[test]
+fn a_transferred_lease_is_fetched_by_its_new_owner_once() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let held = claim(&mut client, "x", "a");
+    let [mut stranger, mut heir] = ["stranger", "heir"].map(|owner| wait_for(&server, "x", owner));
+    let body = json!({"grant": held["grant"], "new_owner": "heir", "ttl": 60});
+    let handed = v1(&mut client, "transfer", body.clone());
+    assert_eq!((handed.status, &handed.json()["token"]), (200, &json!(2)));
+    assert!(handed.json().get("grant").is_none(), "the secret is its new owner's");
+    let fetched = heir.receive().unwrap().json();
+    assert_eq!((&fetched["owner"], &fetched["token"]), (&json!("heir"), &json!(2)));
+    assert_eq!(v1(&mut client, "renew", json!({"grant": held["grant"], "ttl": 1})).status, 409);
+    assert_eq!(v1(&mut client, "transfer", body).status, 409);
+    let twice = v1(&mut client, "claim", json!({"name": "x", "owner": "heir", "ttl": 1}));
+    assert_eq!(twice.status, 409, "it was fetched");
+    let renewed = v1(&mut client, "renew", json!({"grant": fetched["grant"], "ttl": 60}));
+    assert_eq!(renewed.status, 200);
+    v1(&mut client, "release", json!({"grant": fetched["grant"]}));
+    let next = stranger.receive().unwrap().json();
+    assert_eq!((&next["owner"], &next["token"]), (&json!("stranger"), &json!(3)));
+
+    // A new owner that comes later fetches it, too; and one that hangs up has not fetched it.
+    let body = json!({"grant": next["grant"], "new_owner": "late", "ttl": 60});
+    assert_eq!(v1(&mut client, "transfer", body).status, 200);
+    assert_eq!(
+        v1(&mut client, "claim", json!({"name": "x", "owner": "other", "ttl": 1})).status,
+        409
+    );
+    assert_eq!(claim(&mut client, "x", "late")["token"], json!(4));
+
+    // What was claimed or transferred in the file itself, nobody fetches by naming its owner.
+    let beside = place.open(Duration::from_secs(5));
+    let own = beside.claim("y", "local", Duration::from_secs(60)).unwrap().acquired().unwrap();
+    let body = json!({"name": "y", "owner": "local", "ttl": 1});
+    assert_eq!(v1(&mut client, "claim", body).status, 409);
+    assert!(beside.renew(&own, Duration::from_secs(60)).unwrap().renewed().is_some());
+}
+
+#[test]
+fn grants_survive_a_restart_and_waiting_claims_are_told() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let held = claim(&mut client, "x", "a");
+    let mut waiter = wait_for(&server, "x", "b");
+    assert!(server.stop());
+    assert_eq!(waiter.receive().unwrap().status, 503);
+    let server = Server::start(&place.file, &[]);
+    let mut client = server.client();
+    let renewed = v1(&mut client, "renew", json!({"grant": held["grant"], "ttl": 60}));
+    assert_eq!((renewed.status, &renewed.json()["token"]), (200, &json!(1)));
+    server.kill();
+    let server = Server::start(&place.file, &[]);
+    let mut client = server.client();
+    assert_eq!(v1(&mut client, "release", json!({"grant": held["grant"]})).status, 200);
+    // What a purge has removed is unknown, and the name goes on with larger tokens.
+    let beside = place.open(Duration::from_secs(5));
+    assert_eq!(beside.purge(litelease::now_ms() + 1).unwrap(), 1);
+    let unknown = v1(&mut client, "renew", json!({"grant": held["grant"], "ttl": 60}));
+    assert_eq!(unknown.json()["reason"], json!("unknown_grant"));
+    assert_eq!(claim(&mut client, "x", "a")["token"], json!(2));
+    // A restored backup is fenced: its grants are over.
+    let held = claim(&mut client, "z", "a");
+    beside.restore_fence().unwrap();
+    let fenced = v1(&mut client, "renew", json!({"grant": held["grant"], "ttl": 60}));
+    assert_eq!((fenced.status, &fenced.json()["reason"]), (409, &json!("superseded")));
+}
+
+#[test]
+fn clients_of_the_server_and_processes_on_its_file_take_turns() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut client = server.client();
+    let db = Litelease::open(&desk.file).unwrap();
+    let own = db.claim("x", "local", Duration::from_secs(60)).unwrap().acquired().unwrap();
+    let mut waiter = wait_for(&server, "x", "remote");
+    db.release(&own).unwrap();
+    let granted = waiter.receive().unwrap().json();
+    assert_eq!((&granted["owner"], &granted["token"]), (&json!("remote"), &json!(2)));
+    // And the other way round: a command that waits in the file is woken by a release over HTTP.
+    let mut waits = desk.command(&["wait", "x", "-w", "60s"]);
+    let mut waits = waits.stdout(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(waits.try_wait().unwrap(), None, "it waits");
+    let begin = Instant::now();
+    v1(&mut client, "release", json!({"grant": granted["grant"]}));
+    assert!(waits.wait().unwrap().success());
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn one_row_that_is_damaged_concerns_nobody_else() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    for name in ["good", "bad"] {
+        claim(&mut client, name, "a");
+    }
+    let db = litelease::rusqlite::Connection::open(&place.file).unwrap();
+    let damage = "PRAGMA ignore_check_constraints = 1;
+                  UPDATE litelease_resources SET token = 'x' WHERE name = 'bad'";
+    db.execute_batch(damage).unwrap();
+    // All of them together: the bad ones must not spoil the commit of the others.
+    let bodies = (0..40).map(|at| match at % 2 {
+        0 => json!({"name": "bad", "owner": "b", "ttl": 60}),
+        _ => json!({"name": format!("name {at}"), "owner": "b", "ttl": 60}),
+    });
+    let mut clients: Vec<(Client, Value)> = bodies.map(|body| (server.client(), body)).collect();
+    for (client, body) in &mut clients {
+        client.send("POST", "/v1/claim", &body.to_string(), "").unwrap();
+    }
+    for (client, body) in &mut clients {
+        let answer = client.receive().unwrap();
+        let expected = if body["name"] == "bad" { 502 } else { 200 };
+        assert_eq!(answer.status, expected, "{body}: {answer:?}");
+    }
+}
+
+#[test]
+fn leases_are_listed_in_pages_by_prefix() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let beside = place.open(Duration::from_secs(5));
+    for number in 0..25 {
+        let lease = beside.claim(&format!("a/{number:02}"), "w", Duration::from_secs(600)).unwrap();
+        if number % 5 == 0 {
+            beside.release(&lease.acquired().unwrap()).unwrap();
+        }
+    }
+    for name in ["a", "a/", "b/1", "日本/1"] {
+        claim(&mut client, name, "w");
+    }
+    let mut names = Vec::new();
+    let mut after = String::new();
+    for _ in 0..20 {
+        let page = look(&mut client, &format!("prefix=a%2f&limit=3{after}"));
+        let leases = page["leases"].as_array().unwrap().clone();
+        assert!(leases.len() <= 3);
+        names.extend(leases.iter().map(|lease| lease["name"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={}", next.replace('/', "%2F")),
+            None => break,
+        }
+    }
+    assert_eq!(names.len(), 21, "{names:?}");
+    assert!(names.is_sorted() && names.iter().all(|name| name.starts_with("a/")), "{names:?}");
+    let other = look(&mut client, "prefix=%E6%97%A5");
+    assert_eq!(other["leases"][0]["name"], json!("日本/1"));
+    assert_eq!(look(&mut client, "")["leases"].as_array().unwrap().len(), 24);
+}
+
+/// A stream of events that is read until something comes.
+struct Events {
+    stream: std::net::TcpStream,
+    text: String,
+}
+
+impl Events {
+    fn of(mut client: Client, query: &str) -> Self {
+        client.send("GET", &format!("/v1/events?{query}"), "", "").unwrap();
+        let stream = client.into_stream().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Events { stream, text: String::new() }
+    }
+
+    /// Reads until these words come, and returns what came before and with them.
+    fn until(&mut self, words: &str) -> String {
+        while !self.text.contains(words) {
+            let mut chunk = [0; 4096];
+            let read = self.stream.read(&mut chunk).unwrap();
+            assert!(read > 0, "it ended without {words}: {}", self.text);
+            self.text += &String::from_utf8_lossy(&chunk[..read]);
+        }
+        std::mem::take(&mut self.text)
+    }
+
+    /// Waits until the server ends the stream.
+    fn end(mut self) {
+        self.until("0\r\n\r\n");
+    }
+}
+
+#[test]
+fn events_tell_the_present_state_and_then_what_changes() {
+    let (place, server) = served(&[]);
+    let mut client = server.client();
+    let first = claim(&mut client, "a/1", "one");
+    claim(&mut client, "b/1", "stranger");
+    let mut many = Events::of(server.client(), "prefix=a/");
+    let mut one = Events::of(server.client(), "name=a%2F1");
+    let told = many.until("\n\n\r\n");
+    assert!(told.contains("event: state") && told.contains("\"owner\":\"one\""), "{told}");
+    one.until("\"owner\":\"one\"");
+    let second = claim(&mut client, "a/2", "two");
+    let told = many.until("\"owner\":\"two\"");
+    assert!(told.contains("event: change") && !told.contains("\"one\""), "only the change: {told}");
+    v1(&mut client, "release", json!({"grant": first["grant"]}));
+    let told = many.until("\"name\":\"a/1\"");
+    assert!(told.contains("\"owner\":null") && told.contains("\"token\":1"), "{told}");
+    one.until("\"owner\":null");
+    // Leases that end on their own, and those that another process takes, are told as well.
+    v1(&mut client, "claim", json!({"name": "a/3", "owner": "short", "ttl": 0.3}));
+    many.until("\"owner\":\"short\"");
+    many.until("\"name\":\"a/3\",\"owner\":null");
+    let beside = place.open(Duration::from_secs(5));
+    let _ = beside.claim("a/4", "local", Duration::from_secs(60)).unwrap();
+    let told = many.until("\"owner\":\"local\"");
+    for secret in [&first["grant"], &second["grant"]] {
+        assert!(!told.contains(secret.as_str().unwrap()) && !told.contains("stranger"), "{told}");
+    }
+    // After a reconnect the present state comes again.
+    let told = Events::of(server.client(), "prefix=a/").until("\n\n\r\n");
+    assert!(told.contains("event: state") && told.contains("two") && told.contains("local"));
+}
+
+/// All calls on names, as a client with the right key would make them.
+fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
+    vec![
+        ("POST", "/v1/claim".into(), json!({"name": "n", "owner": "b", "ttl": 60}), "claim"),
+        ("POST", "/v1/renew".into(), json!({"grant": grant, "ttl": 60}), "claim"),
+        (
+            "POST",
+            "/v1/transfer".into(),
+            json!({"grant": grant, "new_owner": "b", "ttl": 60}),
+            "claim",
+        ),
+        ("POST", "/v1/release".into(), json!({"grant": grant}), "claim"),
+        ("POST", "/v1/break".into(), json!({"name": "n"}), "operate"),
+        ("GET", "/v1/leases?name=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/leases?prefix=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/leases".into(), Value::Null, "observe"),
+        ("GET", "/v1/events?name=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/events?prefix=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/events".into(), Value::Null, "observe"),
+    ]
+}
+
+#[test]
+fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut owner = server.client();
+    let held = claim(&mut owner, "n", "a");
+    let add = |name: &str, words: &[&str]| {
+        let (code, key, errors) = told(&desk.run(&[&["access", "add", name], words].concat()));
+        assert_eq!(code, 0, "{errors}");
+        key.trim().to_owned()
+    };
+    let expired = add("expired", &["--allow", "claim:*", "--expires", "1ms"]);
+    let removed = add("removed", &["--allow", "claim:*", "--allow", "observe:*"]);
+    assert_eq!(told(&desk.run(&["access", "remove", "removed"])).0, 0);
+    for (method, path, body, scope) in calls(&held["grant"]) {
+        let mut nobody = Client::of(server.address);
+        assert_eq!(nobody.ask(method, &path, &body, "").unwrap().status, 401, "{path}");
+        for key in ["wrong", &expired, &removed] {
+            let mut client = Client::of(server.address).bearing(key);
+            let refused = client.ask(method, &path, &body, "").unwrap();
+            assert_eq!(refused.status, 401, "{path}");
+            assert!(refused.head.contains("www-authenticate: Bearer"), "{refused:?}");
+        }
+        // All that is allowed but this; and this, for names that are nearly the one.
+        let mut words = Vec::new();
+        for other in ["observe", "claim", "send", "receive", "operate"] {
+            match other == scope {
+                false => words.push(format!("{other}:*")),
+                true => {
+                    let near = ["N", "n/*", "*n*n", "nn*", "m*", "?", "[n]", "n ", ".", "%6e"];
+                    words.extend(near.iter().map(|name| format!("{other}:{name}")));
+                }
+            }
+        }
+        let words: Vec<&str> = words.iter().flat_map(|word| ["--allow", word]).collect();
+        let weak = add(&path, &words);
+        let mut client = Client::of(server.address).bearing(&weak);
+        let refused = client.ask(method, &path, &body, "").unwrap();
+        assert_eq!(refused.status, 403, "{path}: {refused:?}");
+        assert!(refused.error().contains(scope), "{refused:?}");
+    }
+    let current = look(&mut owner, "name=n");
+    assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(1)), "nothing is done");
+
+    // The least that is enough: for one name, and for a prefix a pattern that covers all of it.
+    let one = add("one", &["--allow", "observe:n", "--allow", "claim:n"]);
+    let mut client = Client::of(server.address).bearing(&one);
+    for (path, status) in [
+        ("/v1/leases?name=n", 200),
+        ("/v1/leases?name=nn", 403),
+        ("/v1/leases?prefix=n", 403),
+        ("/v1/leases?prefix=", 403),
+    ] {
+        assert_eq!(client.ask("GET", path, &Value::Null, "").unwrap().status, status, "{path}");
+    }
+    let renewed = v1(&mut client, "renew", json!({"grant": held["grant"], "ttl": 60}));
+    assert_eq!(renewed.status, 200);
+    for name in ["n/../n", "n\u{0}", " n", "n%00", "N"] {
+        let refused = v1(&mut client, "claim", json!({"name": name, "owner": "b", "ttl": 60}));
+        assert_eq!(refused.status, 403, "{name:?}");
+    }
+    // A token far above raises those of every name in the file, so it is an operator's.
+    v1(&mut client, "release", json!({"grant": held["grant"]}));
+    let far = json!({"name": "n", "owner": "b", "ttl": 60, "min_token": 1_i64 << 50});
+    let refused = v1(&mut client, "claim", far.clone());
+    assert_eq!((refused.status, refused.error().contains("operate")), (403, true));
+    assert_eq!(v1(&mut owner, "claim", far).status, 200);
+}
+
+#[test]
+fn a_key_that_is_taken_back_ends_its_waiting_claims_and_its_streams() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut owner = server.client();
+    let held = claim(&mut owner, "n", "a");
+    let words = ["access", "add", "ci", "--allow", "claim:*", "--allow", "observe:*"];
+    let (_, key, _) = told(&desk.run(&words));
+    let mut waiter = Client::of(server.address).bearing(key.trim());
+    let body = json!({"name": "n", "owner": "ci", "ttl": 60, "wait": 60}).to_string();
+    waiter.send("POST", "/v1/claim", &body, "").unwrap();
+    eventually("it waits", || (look(&mut owner, "name=n")["waiters"] == 1).then_some(()));
+    let mut stream = Events::of(Client::of(server.address).bearing(key.trim()), "name=n");
+    stream.until("\"owner\":\"a\"");
+    let mut other = Events::of(server.client(), "name=n");
+    other.until("\"owner\":\"a\"");
+    assert_eq!(told(&desk.run(&["access", "remove", "ci"])).0, 0);
+    stream.end();
+    v1(&mut owner, "release", json!({"grant": held["grant"]}));
+    assert_eq!(waiter.receive().unwrap().status, 401, "nothing is granted to it any more");
+    other.until("\"owner\":null");
+    assert_eq!(look(&mut owner, "name=n")["token"], json!(1));
+}
