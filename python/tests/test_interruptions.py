@@ -137,6 +137,11 @@ def finish(db: Litelease) -> None:
 RECEIPTS: dict[str, str] = {}
 
 
+def with_slot(db: Litelease) -> None:
+    with_pool(db)
+    Pools(db.conn).borrow("p", 3600, key="k")
+
+
 def guarded(db: Litelease) -> None:
     db.conn.execute("CREATE TABLE t (n)")
     db.guard("t", "x")
@@ -169,6 +174,13 @@ CASES = {
     "Pools.register": Case(lambda db: Pools(db.conn).register("p", 2)),
     "Pools.borrow": Case(lambda db: Pools(db.conn).borrow("p", 3600), with_pool),
     "Pools.slots": Case(lambda db: Pools(db.conn).slots("p"), with_pool),
+    "Pools.keep": Case(lambda db: Pools(db.conn).keep("p", Pools(db.conn).borrow("p", 3600, key="k").lease_id), with_slot),  # type: ignore[union-attr]
+    "attach": Case(lambda db: db.attach(dead(), "v"), claimed),
+    "value": Case(lambda db: db.value("x"), claimed),
+    "read": Case(lambda db: db.read("y", "r", 3600)),
+    "unread": Case(lambda db: db.unread("y", "r"), lambda db: db.read("y", "r", 3600)),
+    "drained": Case(lambda db: db.drained("x", 1), claimed),
+    "claim_wait": Case(lambda db: db.claim_wait("x", "a", 3600, 0)),
     "Pools.delete": Case(lambda db: Pools(db.conn).delete("p"), with_pool),
     "Queue.set_max_attempts": Case(lambda db: db.queue("q").set_max_attempts(3)),
     "Queue.send": Case(lambda db: db.queue("q").send("body", key="k")),
@@ -205,6 +217,9 @@ TABLES = {
     "litelease_queue_names": "name, max_attempts",
     "litelease_queue_items": "id, attempts, ended, note, deadline_ms - sent_at_ms > 5000000",
     "effects": "*",
+    "litelease_kept_slots": "count(*)",
+    "litelease_reads": "name, reader",
+    "litelease_values": "*",
 }
 
 
@@ -622,6 +637,29 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
             # The keeper may have to do it, once the frames of the exception are gone.
             with db.hold("books", ttl=3600, wait=5) as held:
                 held.check()
+            if tracer.seen < number:
+                break
+        assert number > 100
+
+
+def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:
+    def holds(pools: Pools) -> None:
+        with pools.hold("p", ttl=3600) as slot:
+            slot.check()
+
+    with quick_folder() as folder:
+        conn = sqlite3.connect(folder / "db", isolation_level=None)
+        conn.execute("PRAGMA journal_mode = WAL")
+        Litelease(conn).bootstrap()
+        pools = Pools(conn)
+        pools.register("p", 1)
+        for number in range(1, 100_000):
+            tracer = Tracer(number)
+            told = attempt(lambda: holds(pools), tracer)
+            del told
+            assert can_write_soon(folder / "db"), number
+            with pools.hold("p", ttl=3600, wait=5) as slot:
+                slot.check()
             if tracer.seen < number:
                 break
         assert number > 100

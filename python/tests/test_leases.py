@@ -305,7 +305,7 @@ def test_names_and_owners_are_text() -> None:
 def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     blocks = [block.split("```")[0] for block in readme.split("```python\n")[1:]]
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     can_load = hasattr(sqlite3.Connection, "enable_load_extension")

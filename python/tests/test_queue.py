@@ -172,6 +172,18 @@ def test_bad_input_is_a_typed_error_and_stores_nothing(mail: Queue) -> None:
         mail.send("a")
 
 
+def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "queues.md").read_text()
+    (block,) = [block.split("```")[0] for block in page.split("```python\n")[1:]]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    exec(block, names)
+    db = names["db"]
+    assert isinstance(db, Litelease)
+    assert db.conn.execute("SELECT picture FROM thumbnails").fetchall() == [("a.png",)]
+    assert db.queue("thumbnails").items() == []
+
+
 # finish
 
 

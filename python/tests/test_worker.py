@@ -164,11 +164,8 @@ def test_a_worker_that_waits_is_stopped_by_another_thread(mail: Queue) -> None:
 def test_a_worker_waits_for_the_time_of_a_delayed_item(mail: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     naps: list[float] = []
 
-    def nap(path: str, seconds: float) -> None:
-        naps.append(seconds)
-        time.sleep(seconds)
-
-    monkeypatch.setattr(_worker, "nap", nap)
+    nap = _worker.nap
+    monkeypatch.setattr(_worker, "nap", lambda *values: (naps.append(values[2]), nap(*values)))
     mail.send("a", delay=0.7)
     assert [item.body for item in mail.worker(30, once=True)] == ["a"]
     assert 2 <= len(naps) <= 4 and max(naps) <= 0.5
@@ -231,6 +228,38 @@ def test_a_worker_of_a_file_that_was_replaced_stops(mail: Queue, tmp_path: Path)
 
 
 # Real processes.
+
+SEND = """
+import sqlite3, sys
+from litelease import Litelease
+Litelease(sqlite3.connect(sys.argv[1], timeout=30)).queue("mail").send("from afar")
+"""
+
+
+def test_a_send_in_another_process_wakes_a_worker(mail: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_worker, "_LONGEST_NAP", 60.0)
+    timer = threading.Timer(0.3, subprocess.run, ([sys.executable, "-c", SEND, str(tmp_path / "db")],))
+    timer.start()
+    start = time.monotonic()
+    assert [item.body for item in mail.worker(30, once=True)] == ["from afar"]
+    assert time.monotonic() - start < 30
+    timer.join()
+
+
+LEAVES = """
+import sqlite3, sys
+from litelease import Litelease
+mail = Litelease(sqlite3.connect(sys.argv[1], timeout=30)).queue("mail")
+worker = mail.worker(3600)
+item = worker._next()
+"""
+
+
+def test_an_interpreter_that_ends_gives_its_items_back(mail: Queue, tmp_path: Path) -> None:
+    mail.send("a")
+    subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path / "db")], check=True)
+    assert only(mail).state is ItemState.VISIBLE and only(mail).note == "the worker ended"
+
 
 SLOW = """
 import sqlite3, sys, time

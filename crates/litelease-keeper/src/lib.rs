@@ -12,6 +12,7 @@ mod hold;
 mod identity;
 mod keeper;
 mod loss;
+mod notify;
 mod process;
 mod wait;
 #[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
@@ -23,4 +24,5 @@ pub use hold::{Asked, Grant, Hold, Renewal, Window};
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
 pub use keeper::{Due, Handed, Keeper, Kept, Rows, Seen};
 pub use loss::Loss;
+pub use notify::Notifier;
 pub use wait::{Waiter, nap};

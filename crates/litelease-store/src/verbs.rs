@@ -32,7 +32,9 @@ pub struct Verb {
     pub name: &'static str,
     /// The names of its arguments, in their order. Those at the end may be left out where the verb has a default.
     pub arguments: &'static str,
-    run: fn(&Store, Arguments<'_>) -> Result<Answer, Misuse>,
+    /// Whether it can free what others wait for.
+    pub frees: bool,
+    run: Run,
 }
 
 /// The rows of an answer.
@@ -53,75 +55,85 @@ impl From<Error> for Misuse {
     }
 }
 
+/// A function that runs a verb.
+type Run = fn(&Store, Arguments<'_>) -> Result<Answer, Misuse>;
+
+const fn verb_of(name: &'static str, arguments: &'static str, run: Run) -> Verb {
+    Verb { name, arguments, frees: false, run }
+}
+
+/// A verb that can free what others wait for.
+const fn freeing(name: &'static str, arguments: &'static str, run: Run) -> Verb {
+    Verb { name, arguments, frees: true, run }
+}
+
 /// All verbs.
 pub static VERBS: &[Verb] = &[
-    Verb { name: "bootstrap", arguments: "", run: bootstrap },
-    Verb { name: "claim", arguments: "name owner ttl_ms now_ms min_token", run: claim },
-    Verb {
-        name: "claim_from_dead",
-        arguments: "name owner ttl_ms now_ms dead_owner dead_token",
-        run: claim_from_dead,
-    },
-    Verb { name: "ensure", arguments: "name owner ttl_ms now_ms", run: ensure },
-    Verb { name: "attach", arguments: "name token value now_ms", run: attach },
-    Verb { name: "value", arguments: "name now_ms", run: value },
-    Verb { name: "renew", arguments: "name owner ttl_ms now_ms token", run: renew },
-    Verb { name: "renew_all", arguments: "", run: renew_all },
-    Verb { name: "release", arguments: "name owner now_ms token", run: release },
-    Verb { name: "transfer", arguments: "name owner new_owner ttl_ms now_ms token", run: transfer },
-    Verb { name: "break", arguments: "name now_ms", run: break_lease },
-    Verb { name: "inspect", arguments: "name now_ms", run: inspect },
-    Verb { name: "token", arguments: "name", run: token },
-    Verb { name: "leases", arguments: "prefix now_ms", run: leases },
-    Verb { name: "purge", arguments: "before_ms now_ms", run: purge },
-    Verb { name: "raise", arguments: "floor", run: raise },
-    Verb { name: "raise_name", arguments: "name floor", run: raise_name },
-    Verb { name: "restore_fence", arguments: "above", run: restore_fence },
-    Verb { name: "guard", arguments: "table name column strict", run: guard },
-    Verb { name: "unguard", arguments: "table name", run: unguard },
-    Verb { name: "guards", arguments: "", run: guards },
-    Verb { name: "present", arguments: "name token", run: present },
-    Verb { name: "withdraw", arguments: "name", run: withdraw },
-    Verb { name: "checkpoint", arguments: "name token value", run: checkpoint },
-    Verb { name: "last_checkpoint", arguments: "name", run: last_checkpoint },
-    Verb { name: "admit", arguments: "name token", run: admit },
-    Verb { name: "pool", arguments: "id count now_ms", run: pool },
-    Verb { name: "pool_info", arguments: "id now_ms", run: pool_info },
-    Verb { name: "borrow", arguments: "id ttl_ms now_ms note key", run: borrow },
-    Verb { name: "slot", arguments: "id lease", run: slot },
-    Verb { name: "return", arguments: "id lease now_ms", run: return_slot },
-    Verb { name: "pool_renew", arguments: "id lease ttl_ms now_ms", run: renew_slot },
-    Verb { name: "slots", arguments: "id now_ms", run: slots },
-    Verb { name: "begin", arguments: "", run: begin },
-    Verb { name: "record_boot", arguments: "", run: record_boot },
-    Verb { name: "is_boot_recorded", arguments: "", run: is_boot_recorded },
-    Verb { name: "keep", arguments: "id lease now_ms", run: keep_slot },
-    Verb { name: "pool_delete", arguments: "id", run: delete_pool },
-    Verb { name: "queue", arguments: "queue max_attempts", run: queue },
-    Verb { name: "send", arguments: "queue body delay_ms key now_ms", run: send },
-    Verb { name: "receive", arguments: "queue visibility_ms count now_ms", run: receive },
-    Verb { name: "delivery", arguments: "receipt", run: delivery },
-    Verb { name: "ack", arguments: "", run: ack },
-    Verb { name: "extend", arguments: "receipt visibility_ms now_ms", run: extend },
-    Verb { name: "extend_all", arguments: "", run: extend_all },
-    Verb { name: "give_back", arguments: "receipt delay_ms note now_ms", run: give_back },
-    Verb {
-        name: "give_back_failed",
-        arguments: "receipt first_ms longest_ms attempt token note",
-        run: give_back_failed,
-    },
-    Verb { name: "bury", arguments: "receipt note now_ms", run: bury },
-    Verb { name: "redrive", arguments: "queue item now_ms", run: redrive },
-    Verb { name: "discard", arguments: "queue item now_ms", run: discard },
-    Verb { name: "cancel", arguments: "queue item_or_key now_ms", run: cancel },
-    Verb { name: "queue_delete", arguments: "queue", run: delete_queue },
-    Verb { name: "queue_info", arguments: "queue now_ms", run: queue_info },
-    Verb { name: "queues", arguments: "now_ms", run: queues },
-    Verb { name: "next_visible", arguments: "queue", run: next_visible },
-    Verb { name: "items", arguments: "queue now_ms", run: items },
-    Verb { name: "begin_finish", arguments: "receipt", run: begin_finish },
-    Verb { name: "end_finish", arguments: "receipt", run: end_finish },
-    Verb { name: "undo_finish", arguments: "", run: undo_finish },
+    verb_of("bootstrap", "", bootstrap),
+    verb_of("claim", "name owner ttl_ms now_ms min_token", claim),
+    verb_of("claim_from_dead", "name owner ttl_ms now_ms dead_owner dead_token", claim_from_dead),
+    verb_of("ensure", "name owner ttl_ms now_ms", ensure),
+    verb_of("attach", "name token value now_ms", attach),
+    verb_of("value", "name now_ms", value),
+    verb_of("renew", "name owner ttl_ms now_ms token", renew),
+    verb_of("renew_all", "", renew_all),
+    freeing("release", "name owner now_ms token", release),
+    verb_of("transfer", "name owner new_owner ttl_ms now_ms token", transfer),
+    freeing("break", "name now_ms", break_lease),
+    verb_of("inspect", "name now_ms", inspect),
+    verb_of("token", "name", token),
+    verb_of("leases", "prefix now_ms", leases),
+    verb_of("purge", "before_ms now_ms", purge),
+    verb_of("raise", "floor", raise),
+    freeing("raise_name", "name floor", raise_name),
+    freeing("restore_fence", "above", restore_fence),
+    verb_of("guard", "table name column strict", guard),
+    verb_of("unguard", "table name", unguard),
+    verb_of("guards", "", guards),
+    verb_of("present", "name token", present),
+    verb_of("withdraw", "name", withdraw),
+    verb_of("checkpoint", "name token value", checkpoint),
+    verb_of("last_checkpoint", "name", last_checkpoint),
+    verb_of("admit", "name token", admit),
+    freeing("pool", "id count now_ms", pool),
+    verb_of("pool_info", "id now_ms", pool_info),
+    verb_of("borrow", "id ttl_ms now_ms note key", borrow),
+    verb_of("slot", "id lease", slot),
+    freeing("return", "id lease now_ms", return_slot),
+    verb_of("pool_renew", "id lease ttl_ms now_ms", renew_slot),
+    verb_of("slots", "id now_ms", slots),
+    verb_of("begin", "", begin),
+    verb_of("record_boot", "", record_boot),
+    verb_of("is_boot_recorded", "", is_boot_recorded),
+    verb_of("keep", "id lease now_ms", keep_slot),
+    freeing("free_kept", "id position token", free_kept_slot),
+    verb_of("read", "name reader ttl_ms now_ms", read),
+    freeing("unread", "name reader", unread),
+    verb_of("readers", "name now_ms", readers),
+    verb_of("drained", "name token now_ms", drained),
+    verb_of("own", "", own),
+    freeing("pool_delete", "id", delete_pool),
+    verb_of("queue", "queue max_attempts", queue),
+    freeing("send", "queue body delay_ms key now_ms", send),
+    verb_of("receive", "queue visibility_ms count now_ms", receive),
+    verb_of("delivery", "receipt", delivery),
+    verb_of("ack", "", ack),
+    verb_of("extend", "receipt visibility_ms now_ms", extend),
+    verb_of("extend_all", "", extend_all),
+    freeing("give_back", "receipt delay_ms note now_ms", give_back),
+    freeing("give_back_failed", "receipt first_ms longest_ms attempt token note", give_back_failed),
+    verb_of("bury", "receipt note now_ms", bury),
+    freeing("redrive", "queue item now_ms", redrive),
+    verb_of("discard", "queue item now_ms", discard),
+    verb_of("cancel", "queue item_or_key now_ms", cancel),
+    verb_of("queue_delete", "queue", delete_queue),
+    verb_of("queue_info", "queue now_ms", queue_info),
+    verb_of("queues", "now_ms", queues),
+    verb_of("next_visible", "queue", next_visible),
+    verb_of("items", "queue now_ms", items),
+    verb_of("begin_finish", "receipt", begin_finish),
+    verb_of("end_finish", "receipt", end_finish),
+    verb_of("undo_finish", "", undo_finish),
 ];
 
 /// Returns the verb of this name.
@@ -187,6 +199,12 @@ fn bootstrap(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }
 
+/// Settings for a program that owns the file.
+fn own(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    store.own()?;
+    Ok(vec![])
+}
+
 fn claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let min_token = given.optional(4, Arguments::integer)?.unwrap_or(0);
@@ -227,15 +245,21 @@ fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![renewed(store, name, answer)?])
 }
 
-/// name, owner, ttl and token of each grant, one after the other. One row answers each: what is wrong with one lease is
-/// not the others' fault.
+/// name, owner, ttl and token of each grant, one after the other; of a slot its pool, its lease, the ttl and NULL. One row
+/// answers each: what is wrong with one lease is not the others' fault.
 fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let all = || {
         given.0.chunks_exact(4).map(|grant| {
             let grant = Arguments(grant);
             let (name, who, ttl_ms) = (grant.text(0)?, grant.who(1, 3)?, grant.integer(2)?);
-            match store.renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned()) {
-                Ok(answer) => Ok(renewed(store, name, answer)?),
+            let answer = match who.token {
+                Some(_) => store
+                    .renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+                    .and_then(|answer| renewed(store, name, answer)),
+                None => renewed_slot(store, name, who.owner, ttl_ms),
+            };
+            match answer {
+                Ok(answer) => Ok(answer),
                 Err(error @ (Error::Sqlite(_) | Error::CommitUnknown(_))) => Err(error.into()),
                 Err(error) => Ok(vec![text("Error"), text(error.kind()), text(error.to_string())]),
             }
@@ -463,6 +487,11 @@ fn keep_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![vec![truth(kept)]])
 }
 
+fn free_kept_slot(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let freed = store.free_kept_slot(given.text(0)?, given.integer(1)?, given.integer(2)?)?;
+    Ok(vec![vec![truth(freed)]])
+}
+
 fn slots(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let rows = store.slots(given.text(0)?, given.when(1)?)?.into_iter();
     Ok(rows.map(|row| [slot_row(row.slot), vec![optional_text(row.note)]].concat()).collect())
@@ -470,6 +499,28 @@ fn slots(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 fn delete_pool(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![vec![truth(store.delete_pool(given.text(0)?)?)]])
+}
+
+// Shared reads.
+
+/// The version; no row while a writer has the name.
+fn read(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let version = store.read(given.text(0)?, given.text(1)?, given.integer(2)?, given.when(3)?)?;
+    Ok(version.into_iter().map(|version| vec![OwnedValue::Integer(version)]).collect())
+}
+
+fn unread(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    Ok(vec![vec![truth(store.unread(given.text(0)?, given.text(1)?)?)]])
+}
+
+fn readers(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let readers = store.readers(given.text(0)?, given.when(1)?)?.into_iter();
+    Ok(readers.map(|one| vec![text(one.reader), OwnedValue::Integer(one.expires_at_ms)]).collect())
+}
+
+fn drained(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let drained = store.drained(given.text(0)?, given.integer(1)?, given.when(2)?)?;
+    Ok(vec![vec![truth(drained)]])
 }
 
 // Queues.
@@ -705,6 +756,22 @@ fn renewed(store: &Store, name: &str, answer: RenewResult) -> Result<Vec<OwnedVa
         RenewResult::Renewed(lease) => Ok(case("Renewed", lease)),
         RenewResult::Rejected { reason, current } => rejected(store, name, reason, current),
     }
+}
+
+/// A renewed slot is told as the grant of its position.
+fn renewed_slot(
+    store: &Store,
+    id: &str,
+    lease: &str,
+    ttl_ms: i64,
+) -> Result<Vec<OwnedValue>, Error> {
+    Ok(match store.renew_slot(id, lease, ttl_ms, When::Now)? {
+        Some(SlotInfo { position, token, expires_at_ms: lease_expires_at_ms }) => {
+            let name = format!("{id} {position}");
+            case("Renewed", LeaseInfo { name, owner: lease.into(), token, lease_expires_at_ms })
+        }
+        None => vec![text("Rejected"), text("EXPIRED"), OwnedValue::Null],
+    })
 }
 
 /// The reason, the newest token of the name if there is one, and the live lease if there is one.

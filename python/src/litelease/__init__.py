@@ -8,8 +8,8 @@
 """
 
 from ._fences import Gate, is_stale
-from ._hold import Held
-from ._leases import Litelease
+from ._hold import Held, HeldSlot
+from ._leases import Litelease, open
 from ._library import loadable_path, version
 from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
@@ -44,10 +44,12 @@ from ._types import (
     LiteleaseError,
     Lost,
     NewerFormat,
+    NoFreeSlot,
     NoSuchPool,
     NotBootstrapped,
     NotFound,
     NotInTransaction,
+    Reader,
     Reason,
     Rejected,
     Released,
@@ -89,6 +91,7 @@ __all__ = [
     "GuardInfo",
     "GuardMissing",
     "Held",
+    "HeldSlot",
     "HoldTimeout",
     "InvalidAttempts",
     "InvalidCount",
@@ -106,6 +109,7 @@ __all__ = [
     "LiteleaseError",
     "Lost",
     "NewerFormat",
+    "NoFreeSlot",
     "NoSuchPool",
     "NotBootstrapped",
     "NotFound",
@@ -113,6 +117,7 @@ __all__ = [
     "Pools",
     "Queue",
     "QueueInfo",
+    "Reader",
     "Reason",
     "Rejected",
     "Released",
@@ -139,5 +144,6 @@ __all__ = [
     "is_stale",
     "load",
     "loadable_path",
+    "open",
     "version",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from typing import TYPE_CHECKING
 
-from . import _library
 from ._fences import Fences
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
@@ -13,12 +14,15 @@ from ._types import (
     Busy,
     LeaseInfo,
     LiteleaseError,
+    Reader,
     Rejected,
     Released,
     Renewed,
+    Stored,
     Transferred,
     answer,
 )
+from ._wait import claiming, file_of, until
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -222,6 +226,61 @@ or SQLite has ended it after an error; begin it again
         """
         return [LeaseInfo(*found) for found in self._rows("leases", prefix, now_ms)]
 
+    def attach(
+        self, lease: LeaseInfo, value: None | int | float | str | bytes, *, now_ms: int | None = None
+    ) -> Stored | Rejected:
+        """Attaches a value to this grant, for others to read: an address, say. It ends with the grant.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.attach(db.claim("leader", "a", ttl=30).lease, "10.0.0.7:8080")
+        Stored()
+        >>> db.value("leader")
+        '10.0.0.7:8080'
+        """
+        name, _, token = _grant(lease, "attach")
+        return self._answer(Stored, Rejected, "attach", name, token, value, now_ms)
+
+    def value(self, name: str, *, now_ms: int | None = None) -> None | int | float | str | bytes:
+        """Returns the value attached to the live grant of ``name``; None if there is none. Takes no write lock."""
+        found: list[tuple[None | int | float | str | bytes]] = self._rows("value", name, now_ms)
+        return found[0][0] if found else None
+
+    def read(
+        self,
+        name: str,
+        reader: str,
+        ttl: Seconds | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> int | None:
+        """Grants or prolongs a shared read of ``name`` and returns its version; None while a writer has it.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> version = db.read("config", "web-1", ttl=30)
+        >>> [reader.reader for reader in db.readers("config")]
+        ['web-1']
+        >>> writer = db.claim("config", "admin", ttl=30).lease
+        >>> db.drained("config", writer.token), db.unread("config", "web-1"), db.drained("config", writer.token)
+        (False, True, True)
+        """
+        found = self._row("read", name, reader, in_ms(name, ttl, ttl_ms), now_ms)
+        return int(found[0]) if found else None
+
+    def unread(self, name: str, reader: str) -> bool:
+        """Gives a read up. Returns whether there was one, live or not."""
+        return bool(self._row("unread", name, reader)[0])
+
+    def readers(self, name: str, *, now_ms: int | None = None) -> list[Reader]:
+        """Lists the live readers of ``name``. Takes no write lock."""
+        return [Reader(*row) for row in self._rows("readers", name, now_ms)]
+
+    def drained(self, name: str, token: int, *, now_ms: int | None = None) -> bool:
+        """Checks whether the writer with this token may write: its grant is live and the newest, and nobody reads."""
+        return bool(self._row("drained", name, token, now_ms)[0])
+
     def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
         """Deletes the rows of names that have not been live since then, and returns how many. Their tokens are never
         granted again."""
@@ -268,9 +327,8 @@ or SQLite has ended it after an error; begin it again
         """
         from ._hold import Held
 
-        if self._is_joined:
-            raise LiteleaseError("a hold cannot be part of a transaction: call hold() on Litelease(conn), outside of one")
-        return Held(self, name, in_seconds(ttl), in_seconds(wait), owner)
+        path = file_of(self, "hold")
+        return Held(path, name, in_seconds(ttl), in_seconds(wait), owner, self.conn)
 
     def queue(self, name: str) -> Queue:
         """Returns the queue called ``name``, on this connection.
@@ -290,7 +348,29 @@ or SQLite has ended it after an error; begin it again
 
         return [QueueInfo(*row) for row in self._rows("queues", now_ms)]
 
-    def _renew_all(self, grants: list[tuple[str, str, float, int]]) -> list[Renewed | Rejected | LiteleaseError]:
+    def claim_wait(self, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
+        """Claims like ``claim``, but waits up to ``wait`` seconds until the name is free. It is not renewed: see ``hold``.
+
+        A release through Litelease wakes it at once, in whatever language. Waiters are not queued. A holder that kept the
+        name with ``hold`` and whose process has ended is taken over at once, on Linux.
+        """
+        attempt = claiming(self, name, owner, in_ms(name, ttl, None))
+        return until(file_of(self, "claim_wait"), in_seconds(wait), attempt)[0]
+
+    def close(self) -> None:
+        """Releases what was held through this connection, and closes it. In a forked child it does nothing."""
+        from ._keeper import end_holds
+
+        end_holds(self.conn)
+        self._session.close()
+
+    def __enter__(self) -> Litelease:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _renew_all(self, grants: list[tuple[str, str, float, int | None]]) -> list[Renewed | Rejected | LiteleaseError]:
         """Renews grants (name, owner, ttl, token) in one transaction. What is wrong with one is not the others' fault."""
         values = [value for name, owner, ttl, token in grants for value in (name, owner, in_ms(name, ttl, None), token)]
         return [answer(row) for row in self._rows("renew_all", *values)]
@@ -307,9 +387,27 @@ or SQLite has ended it after an error; begin it again
         """Begins a transaction of the caller's with the write lock and, if the file has leases, the boot recorded."""
         self._row("begin")
 
-    def _file(self) -> str:
-        """Returns the path of the main database; empty for one in memory."""
-        return str(_library.call(self._session, self._is_joined, "file"))
+
+def open(path: str | os.PathLike[str], *, timeout: float = 10.0) -> Litelease:
+    """Opens a database file of its own for leases, and bootstraps it. A ``with`` block, or ``close()``, closes it.
+
+    A new file is in WAL mode, and a power cut loses no grant that was told. Threads may share it. It waits up to ``timeout``
+    seconds for the locks of other connections.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, open(f"{folder}/app.sqlite3") as db:
+    ...     db.claim("scheduler", "worker-a", ttl=30).lease.token
+    1
+    """
+    conn = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+    try:
+        db = Litelease(conn)
+        db._row("own")
+        db.bootstrap()
+        return db
+    except BaseException:
+        conn.close()
+        raise
 
 
 def _grant(lease: LeaseInfo, verb: str) -> tuple[str, str, int]:

@@ -63,7 +63,12 @@ call: Callable[..., Any] = _made["call"]
 identity: Callable[[int], str] = _made["identity"]
 is_dead: Callable[[str], bool] = _made["is_dead"]
 window: Callable[[float], "tuple[float, float, float] | None"] = _made["window"]
+waiter: Callable[[str], object] = _made["waiter"]
+heard: Callable[[object], int] = _made["heard"]
+nap: Callable[[int, float], float] = _made["nap"]
+listen: Callable[[object, int, float], bool] = _made["listen"]
 begin_anew: Callable[[], None] = _made["begin_anew"]
+end_calls: Callable[[], None] = _made["end_calls"]
 
 # A thread that is inside the library when the interpreter is gone would end the process.
-atexit.register(_made["end_calls"])
+atexit.register(end_calls)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ._session import Handle
-from ._time import Seconds, in_ms
+from ._time import Seconds, in_ms, in_seconds
 from ._types import Borrowed, Slot
+from ._wait import file_of
+
+if TYPE_CHECKING:
+    from ._hold import HeldSlot
 
 
 class Pools(Handle):
@@ -57,6 +63,23 @@ class Pools(Handle):
         """Prolongs a live lease on a slot under the same token. Returns None if the lease is over."""
         found = self._row("pool_renew", id, lease, in_ms("a slot", ttl, ttl_ms), now_ms)
         return Slot(*found) if found else None
+
+    def keep(self, id: str, lease: str, *, now_ms: int | None = None) -> bool:
+        """Turns a live lease on a slot into one that never expires. Returns whether it was live. ``return_slot`` ends it."""
+        return bool(self._row("keep", id, lease, now_ms)[0])
+
+    def free_kept(self, id: str, position: int, token: int) -> bool:
+        """Frees a kept slot that ``slots`` has shown, for operators. Returns whether it was kept under this token."""
+        return bool(self._row("free_kept", id, position, token)[0])
+
+    def hold(self, id: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, note: str | None = None) -> HeldSlot:
+        """Borrows a slot and keeps it alive in the background until the block ends.
+
+        Waits up to ``wait`` seconds for a free one; then it raises ``NoFreeSlot``.
+        """
+        from ._hold import HeldSlot
+
+        return HeldSlot(file_of(self, "hold"), id, in_seconds(ttl), in_seconds(wait), note, self.conn)
 
     def slots(self, id: str, *, now_ms: int | None = None) -> list[Slot]:
         """Lists the slots that are lent out, by position."""

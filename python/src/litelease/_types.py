@@ -106,6 +106,14 @@ class GuardInfo:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A live reader of a name, and when a writer no longer waits for it."""
+
+    reader: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True)
 class Slot:
     """A slot of a pool that is lent out: its position, the fencing token, when it is free again, and a note."""
 
@@ -134,7 +142,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Stored:
-    """The checkpoint is stored."""
+    """The checkpoint or the value is stored."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +327,14 @@ class HoldTimeout(LiteleaseError, TimeoutError):
         self.current = current
 
 
+class NoFreeSlot(LiteleaseError, TimeoutError):
+    """All slots of the pool were lent out all the time."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"all slots of {id!r} are taken: wait longer, or register more of them")
+        self.id = id
+
+
 class WriteLockTimeout(LiteleaseError, TimeoutError):
     """Another process held the write lock all the time. ``holder`` is its process and since when, if known."""
 
@@ -377,3 +393,4 @@ def answer(row: tuple[Any, ...]) -> Any:
 _WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
 _OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}
 _OTHERS.update((kind.__name__, kind) for kind in (Acknowledged, Cancelled, Leased, NotFound))
+_OTHERS["Done"] = Stored

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import Callable, Generator, Sequence
 
 from . import _keeper, _library
-from ._hold import Held
-from ._keeper import Keeper, Kept, clock
+from ._hold import Hold
+from ._keeper import Keeper, Kept
 from ._leases import Litelease
 from ._queue import Item, Queue
 from ._time import Seconds, in_ms, in_seconds
 from ._types import CommitUnknown, ExpiredOnArrival, InvalidTtl, LiteleaseError, StaleReason, StaleReceipt, answer
+from ._wait import clock, file_of
 
 # How long a worker waits at most before it looks for items again.
 _LONGEST_NAP = 0.5
@@ -27,9 +28,12 @@ _LEFT_OPEN = (
 )
 
 
-def nap(path: str, seconds: float) -> None:
-    """Waits until there may be something new in the queues of a file, at most so long."""
-    time.sleep(seconds)
+def nap(waiter: object, heard: int, seconds: float, is_stopped: Callable[[], bool]) -> None:
+    """Waits until the bell of the file rings, because a process has sent or given back, or something else was freed; at most
+    so long."""
+    end = clock() + seconds
+    while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left) and not is_stopped():
+        pass
 
 
 @dataclass
@@ -86,11 +90,7 @@ class Worker:
         once: bool,
         until_empty: bool,
     ) -> None:
-        if queue._is_joined or queue.conn.in_transaction:
-            raise LiteleaseError("a worker cannot be part of a transaction: commit first")
-        path = Litelease(queue.conn)._file()
-        if not path:
-            raise LiteleaseError("a worker needs a file: its deliveries are extended by another connection")
+        path = file_of(queue, "worker")
         self._ttl = in_seconds(visibility)
         window = _library.window(self._ttl)
         if window is None:
@@ -103,6 +103,7 @@ class Worker:
             raise ValueError("first_delay must be 0 or more, and not longer than longest_delay")
         self.queue, self.counts = queue, WorkerCounts()
         self._path, self._file = path, _keeper.file_of(path)
+        self._waiter = _library.waiter(path)
         self._once, self._until_empty = once, until_empty
         self._is_stopped = False
 
@@ -148,7 +149,8 @@ class Worker:
             if _keeper.file_of(self._path) != self._file:
                 raise LiteleaseError(f"{self._path} was moved, deleted or replaced: open it again")
             try:
-                start = clock()
+                # What is heard from here on happened after we looked.
+                heard, start = _library.heard(self._waiter), clock()
                 item, nap_s = self._look()
             except (sqlite3.OperationalError, CommitUnknown, ExpiredOnArrival) as error:
                 if not _may_pass(error):
@@ -161,7 +163,7 @@ class Worker:
             if nap_s > 0:
                 if self._until_empty:
                     return None
-                nap(self._path, min(nap_s, _LONGEST_NAP))
+                nap(self._waiter, heard, min(nap_s, _LONGEST_NAP), lambda: self._is_stopped)
         return None
 
     def _look(self) -> tuple[Item | None, float]:
@@ -176,7 +178,7 @@ class Worker:
         return self.queue.receive(visibility_ms=self._visibility_ms), 0.0
 
     def _keep(self, item: Item, start: float) -> WorkItem:
-        hold = Delivery(self.queue.name, item, self._ttl, self._window, self._path, start)
+        hold = Delivery(self.queue, item, self._ttl, self._window, self._path, start)
         made = WorkItem(item.id, item.receipt, item.attempt, item.token, item.deadline_ms, item.body, item.queue, hold)
         hold.begin()
         return made
@@ -220,21 +222,20 @@ class Worker:
         return "given back" if self.queue._row("give_back_failed", *values)[0] else "lost"
 
 
-class Delivery(Held):
-    """A delivery as the keeper knows it: a hold whose name is the queue, whose owner is the receipt and whose ttl is the
-    visibility."""
+class Delivery(Hold):
+    """A delivery as the keeper knows it: a hold whose owner is the receipt and whose ttl is the visibility."""
 
     def __init__(
-        self, queue: str, item: Item, ttl: float, window: tuple[float, float, float], path: str, start: float
+        self, queue: Queue, item: Item, ttl: float, window: tuple[float, float, float], path: str, start: float
     ) -> None:
-        self.name, self.owner, self.token = f"{queue} item {item.id}", item.receipt, item.token
+        self.name, self.token, self._receipt = f"{queue.name} item {item.id}", item.token, item.receipt
         self.lost = threading.Event()
         # What became of the item.
         self.settled: list[str] = []
         self._reasons: list[str] = []
         self._ttl = ttl
         self._trusted_for, self._interval, self._pause = window
-        self._path, self._pid, self._file = path, os.getpid(), _keeper.file_of(path)
+        self._path, self._pid, self._file, self._conn = path, os.getpid(), _keeper.file_of(path), queue.conn
         self._is_released = self._ended = False
         self._trusted_until, self._due = start + self._trusted_for, start + self._interval
 
@@ -249,19 +250,29 @@ class Delivery(Held):
         if self._kept is not None and os.getpid() == self._pid:
             self._kept.leave()
 
+    def _grant(self) -> tuple[str, str, float, int | None]:
+        return self.name, self._receipt, self._ttl, None
+
+    def _giver(self) -> Callable[[Litelease], object]:
+        receipt = self._receipt
+        return lambda db: db.queue("").give_back(receipt, note="the worker ended")
+
 
 class Deliveries(Keeper):
     """Extends the deliveries of a process."""
 
     thread_name = "litelease deliveries"
 
-    def _ask(self, db: Litelease, batch: list[Held]) -> Sequence[object]:
-        values = [value for held in batch for value in (held.owner, in_ms(held.name, held._ttl, None))]
+    def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
+        grants = [held._grant() for held in batch]
+        values = [value for name, receipt, ttl, _ in grants for value in (receipt, in_ms(name, ttl, None))]
         return [None if row[0] == "Extended" else answer(row) for row in db._rows("extend_all", *values)]
 
-    def _drop(self, kept: Kept) -> None:
+    def _drop(self, kept: Kept, held: Hold | None) -> None:
         """An item that nobody refers to any more is delivered again after its deadline."""
         self._kept.pop(kept, None)
+        if held is not None:
+            held._refused("its connection was closed")
 
 
 _deliveries = Deliveries()

@@ -9,6 +9,7 @@ mod host;
 mod session;
 mod turn;
 mod values;
+mod waiting;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn litelease_python_init(
     })
 }
 
-static METHODS: [Method; 7] = [
+static METHODS: [Method; 11] = [
     method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
     method(
         c"call",
@@ -91,6 +92,22 @@ static METHODS: [Method; 7] = [
         c"window",
         c"window(ttl)\n--\n\nReturns how long a renewal is trusted, when the next is due, and the pause after one that failed.",
         window,
+    ),
+    method(c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter),
+    method(
+        c"heard",
+        c"heard(waiter)\n--\n\nReturns a number that changes with every ring of the bell.",
+        waiting::heard,
+    ),
+    method(
+        c"nap",
+        c"nap(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.",
+        waiting::nap,
+    ),
+    method(
+        c"listen",
+        c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.",
+        waiting::listen,
     ),
     method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
     method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),

@@ -11,6 +11,7 @@ use crate::python::api::{Object, Raised, Result, clear, py, string, tuple};
 use crate::python::host::{PythonHost, SharedHost};
 use crate::python::turn::{NoTurn, Turn};
 use crate::python::values::Names;
+use crate::python::waiting::Notifier;
 
 /// What all handles on one connection share. Apart from the turn, only the thread whose turn it is uses it.
 pub(crate) struct Session {
@@ -20,6 +21,7 @@ pub(crate) struct Session {
     host: Rc<PythonHost>,
     store: RefCell<Option<HostedStore>>,
     has_autocommit: Cell<Option<bool>>,
+    notifier: Notifier,
     /// Whether a reference of ours keeps the session alive, because it owes something.
     is_kept: Cell<bool>,
 }
@@ -70,6 +72,7 @@ impl Session {
             host: Rc::new(PythonHost::new(names)),
             store: RefCell::new(None),
             has_autocommit: Cell::new(None),
+            notifier: Notifier::default(),
             is_kept: Cell::new(false),
         }
     }
@@ -132,7 +135,10 @@ impl Session {
             name => {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
                 match verb.call(store, values) {
-                    Ok(rows) => Ok(self.names.list_of(&rows)?),
+                    Ok(rows) => {
+                        self.notify(store, verb.frees);
+                        Ok(self.names.list_of(&rows)?)
+                    }
                     Err(Misuse::Error(error)) => Err(Failed::Store(error)),
                     Err(Misuse::Argument(at, "text")) => {
                         let given = call.values.get(at).map_or("nothing".into(), Object::shown);
@@ -145,6 +151,18 @@ impl Session {
                     }
                 }
             }
+        }
+    }
+
+    /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen by the next verb;
+    /// until then waiters notice the write to the file.
+    fn notify(&self, store: &HostedStore, has_freed: bool) {
+        if has_freed {
+            self.notifier.freed();
+        }
+        if self.notifier.owes() && !store.is_in_transaction() {
+            let file = store.file();
+            self.notifier.committed(|| (!file.is_empty()).then(|| file.to_owned()));
         }
     }
 

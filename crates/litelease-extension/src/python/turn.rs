@@ -39,7 +39,7 @@ pub(crate) struct Taken<'t> {
 }
 
 /// A call that is under way or waits for its turn.
-struct Counted;
+pub(crate) struct Counted;
 
 /// The reason why a turn could not be taken.
 pub(crate) enum NoTurn {
@@ -60,11 +60,10 @@ impl Turn {
     /// Waits for the turn, without the GIL.
     pub(crate) fn take(&self) -> Result<Taken<'_>, NoTurn> {
         let me = thread::current().id();
-        RUNNING.fetch_add(1, Ordering::SeqCst);
-        let counted = Counted;
+        let counted = Counted::new();
         let mut place = Place { turn: self, me, is_waiting: false };
         loop {
-            if IS_ENDING.load(Ordering::SeqCst) && !ENDS.get() {
+            if is_ending() {
                 return Err(NoTurn::Ending);
             }
             if place.try_take()? {
@@ -131,6 +130,24 @@ impl Drop for Taken<'_> {
         self.turn.state().holder = None;
         self.turn.changed.notify_all();
     }
+}
+
+impl Counted {
+    fn new() -> Self {
+        RUNNING.fetch_add(1, Ordering::SeqCst);
+        Counted
+    }
+
+    /// Counts a call that needs no turn. None once the interpreter ends.
+    pub(crate) fn call() -> Option<Self> {
+        let counted = Counted::new();
+        (!is_ending()).then_some(counted)
+    }
+}
+
+/// Checks whether another thread ends the interpreter.
+fn is_ending() -> bool {
+    IS_ENDING.load(Ordering::SeqCst) && !ENDS.get()
 }
 
 impl Drop for Counted {

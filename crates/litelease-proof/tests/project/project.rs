@@ -184,7 +184,7 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
         "calls CPython by the addresses of its functions, and is called by it",
         "crates/litelease-extension/src/python",
-        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs"],
+        &["api.rs", "host.rs", "mod.rs", "session.rs", "values.rs", "waiting.rs"],
     ),
     (
         "hands the connections of rusqlite to the store",
