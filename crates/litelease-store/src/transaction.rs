@@ -52,6 +52,35 @@ impl Store {
         Ok(())
     }
 
+    /// Opens such a transaction for statements of the caller's that a host runs, which may change the schema.
+    pub(crate) fn begin_for_caller(&self) -> Result<(), Error> {
+        // Not the text of our own transactions, in which only we change the schema.
+        let begin = || execute_once(self.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
+        self.with_context("begin a transaction", None, || {
+            self.settle_debts()?;
+            self.open_recorded(|| self.open_by(begin))
+        })?;
+        self.transaction_state.in_transaction.set(true);
+        Ok(())
+    }
+
+    /// Makes sure that the transaction that [`begin_for_caller`](Store::begin_for_caller) opened is the one that is open
+    /// now: the caller may have ended it, and even begun another one.
+    pub(crate) fn check_same_transaction(&self) -> Result<(), Error> {
+        self.boundary()?;
+        let released = self.at_savepoint("RELEASE", 0);
+        // It is what the transaction is known by.
+        released.and_then(|()| self.at_savepoint("SAVEPOINT", 0)).map_err(|error| match error {
+            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => Error::TransactionEnded,
+            error => error,
+        })
+    }
+
+    /// Checks whether a transaction that the store has opened for its caller was not ended through the store yet.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.transaction_state.in_transaction.get()
+    }
+
     /// Commits. Whatever happens, no transaction is open afterwards.
     ///
     /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
@@ -161,10 +190,14 @@ impl Store {
     }
 
     fn open(&self) -> Result<(), Error> {
+        self.open_by(|| self.statements.begin.execute(self.connection))
+    }
+
+    fn open_by(&self, begin: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         // What may be needed in haste is compiled before: an interrupt can stop that, too.
         self.statements.rollback.with(self.connection, |_| Ok(()))?;
         let was_open = !self.connection.is_autocommit();
-        let opened = self.statements.begin.execute(self.connection);
+        let opened = begin();
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
         let opened = opened.and_then(|()| self.mark_as_ours());

@@ -181,7 +181,13 @@ impl Session {
                     (_, "value") => misuse(format!(
                         "a checkpoint is None, an int, a float, a str or bytes, got {shown}"
                     )),
-                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table") => {
+                    (_, "body") => misuse(format!(
+                        "a body is None, an int, a float, a str or bytes, got {shown}"
+                    )),
+                    (_, "receipt" | "key" | "note" | "item_or_key") => {
+                        misuse(format!("{what} must be a str, got {shown}"))
+                    }
+                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table" | "queue") => {
                         misuse(format!("names and owners are str, got {shown}"))
                     }
                     (_, what) => misuse(format!("{what} must be a whole number, got {shown}")),
