@@ -18,6 +18,7 @@ pub mod scenario;
 pub mod server;
 pub mod sql_player;
 pub mod terminal;
+pub mod tls;
 pub mod torture;
 pub mod trouble;
 pub mod vfs;
