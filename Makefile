@@ -4,7 +4,7 @@ SHELL := bash
 export RUSTDOCFLAGS := -D warnings
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture bench bench-quick bench-plots clean
+.PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -26,7 +26,7 @@ test-begins:
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb faketime pgrep curl
+	@scripts/setup cc strace sqlite3 redis-server initdb etcd openssl faketime pgrep curl
 	@scripts/setup-node
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
@@ -87,6 +87,11 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 	@scripts/setup cc strace
 	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
+
+torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and ten million interleavings
+	@scripts/setup cc etcd initdb openssl
+	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
+	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped crashes_and_freezes histor
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd

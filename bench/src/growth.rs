@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{ClaimResult, Litelease};
-use litelease_store::host_api::statement;
+use litelease_store::LOWEST_FREE;
 
 use crate::Result;
 use crate::figure::{Figure, Reach, Rounds};
@@ -59,8 +59,7 @@ pub(crate) fn borrows() -> Result<Series> {
 /// What SQLite does to find the lowest free slot, in steps of its virtual machine.
 pub(crate) fn vm_steps(slots: u32) -> Result<f64> {
     let db = half_full(slots)?;
-    let sql = statement("lowest_free").ok_or("the store has no such statement")?;
-    let mut lowest = db.conn().prepare(&sql)?;
+    let mut lowest = db.conn().prepare(LOWEST_FREE)?;
     let position: u32 = lowest.query_row([1], |row| row.get(0))?;
     match position == slots / 2 {
         true => Ok(f64::from(lowest.get_status(StatementStatus::VmStep))),

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "delete", "slots"}
+POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "keep", "delete", "slots"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
 # Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(r"^(at +\d+ +)?(keep|attach|value|send) ", re.MULTILINE)
+NOT_HERE = re.compile(
+    r"^(at +\d+ +)?(send|limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE
+)
 
 
 @dataclass
@@ -106,12 +108,14 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["name"] = asked.pop(0)
     if verb in ("claim", "ensure", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
-    if verb in ("borrow", "return", "renew slot"):
+    if verb in ("read", "unread"):
+        found["reader"] = asked.pop(0)
+    if verb in ("borrow", "return", "renew slot", "keep"):
         found["lease"] = asked.pop(0)
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("count", "ttl", "from", "above", "token", "key"):
+    for label in ("count", "ttl", "from", "above", "token", "key", "value"):
         if takes(label):
             if label == "from":
                 verb = "claim from dead"

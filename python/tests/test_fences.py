@@ -88,7 +88,6 @@ def test_a_strict_guard_wants_a_live_lease() -> None:
     assert refused(db, "INSERT INTO orders VALUES (1)")
 
 
-@guards
 def test_a_table_guarded_by_column_needs_no_extension_to_write_to(tmp_path: Path) -> None:
     db = fresh(tmp_path / "app.sqlite3")
     db.conn.execute("CREATE TABLE orders (id, lease_token INTEGER)")
@@ -119,16 +118,20 @@ def test_errors_come_as_themselves() -> None:
     assert db.guards()[0].is_intact
     with pytest.raises(NotBootstrapped):
         Litelease(sqlite3.connect(":memory:")).guards()
-    with pytest.raises(sqlite3.OperationalError, match="name must be TEXT"):
+    with pytest.raises(TypeError, match="names and owners are str, got 7"):
         db.guard("orders", 7)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(CAN_LOAD, reason="this Python can load extensions")
-def test_a_python_that_cannot_load_the_extension_says_what_guards_need() -> None:
+def test_a_python_that_cannot_load_the_extension_says_what_needs_it() -> None:
     db = fresh()
-    for call in (lambda: db.guard("t", "n"), db.guards, lambda: db.present("n", 1), lambda: db.unguard("t")):
-        with pytest.raises(sqlite3.NotSupportedError, match="guarded tables need the extension"):
+    db.conn.execute("CREATE TABLE orders (id, lease_token INTEGER)")
+    for call in (lambda: db.guard("orders", "n"), lambda: db.present("n", 1), lambda: db.withdraw("n")):
+        with pytest.raises(sqlite3.NotSupportedError, match="guard by connection needs the extension.*by a column instead"):
             call()
+    db.guard("orders", "n", "lease_token")
+    assert [(guard.table, guard.column, guard.is_intact) for guard in db.guards()] == [("orders", "lease_token", True)]
+    assert db.unguard("orders") == 1 and db.guards() == []
 
 
 def test_a_late_checkpoint_is_refused_and_the_successor_reads_the_last() -> None:

@@ -34,7 +34,6 @@ CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 SOURCE = str(Path(litelease.__file__).parent)
 # What takes and gives back. In critical cases an exception comes before every bytecode of it.
 CRITICAL_FILES = {"_atomic.py", "_session.py", "_write_lock.py", "_writer.py"}
-CRITICAL_CASES = {"claim with a mark", "claim what is exhausted", "load"}
 
 
 class Interrupted(BaseException):
@@ -42,17 +41,17 @@ class Interrupted(BaseException):
 
 
 class Tracer:
-    """Raises at the event of a number: before a line, or in a critical file before a bytecode."""
+    """Raises at the event of a number: before a line, or before a bytecode of everything or of a critical file."""
 
-    def __init__(self, number: int, *, is_critical: bool = False) -> None:
-        self.number, self.seen, self._is_critical = number, 0, is_critical
+    def __init__(self, number: int, *, is_critical: bool = False, is_fine: bool = IS_THOROUGH) -> None:
+        self.number, self.seen, self._is_critical, self._is_fine = number, 0, is_critical, is_fine
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
         file = frame.f_code.co_filename
         is_ours = file.startswith(SOURCE) or os.path.basename(file) in ("contextlib.py", "threading.py")
         if not is_ours or frame.f_code.co_name == "__del__":
             return None
-        is_fine = IS_THOROUGH or self._is_critical and os.path.basename(file) in CRITICAL_FILES
+        is_fine = self._is_fine or self._is_critical and os.path.basename(file) in CRITICAL_FILES
         frame.f_trace_opcodes = is_fine
         if event == ("opcode" if is_fine else "line"):
             self.seen += 1
@@ -106,6 +105,11 @@ def with_pool(db: Litelease) -> None:
     Pools(db.conn).register("p", 2)
 
 
+def with_slot(db: Litelease) -> None:
+    with_pool(db)
+    Pools(db.conn).borrow("p", 3600, key="k")
+
+
 def guarded(db: Litelease) -> None:
     db.conn.execute("CREATE TABLE t (n)")
     db.guard("t", "x")
@@ -135,6 +139,18 @@ CASES = {
     "checkpoint": Case(lambda db: db.checkpoint("x", 1, "v"), claimed),
     "last_checkpoint": Case(lambda db: db.last_checkpoint("x"), claimed),
     "admit": Case(lambda db: db.admit("x", 7)),
+    "Pools.register": Case(lambda db: Pools(db.conn).register("p", 2)),
+    "Pools.borrow": Case(lambda db: Pools(db.conn).borrow("p", 3600), with_pool),
+    "Pools.slots": Case(lambda db: Pools(db.conn).slots("p"), with_pool),
+    "Pools.keep": Case(lambda db: Pools(db.conn).keep("p", Pools(db.conn).borrow("p", 3600, key="k").lease_id), with_slot),  # type: ignore[union-attr]
+    "attach": Case(lambda db: db.attach(dead(), "v"), claimed),
+    "value": Case(lambda db: db.value("x"), claimed),
+    "read": Case(lambda db: db.read("y", "r", 3600)),
+    "unread": Case(lambda db: db.unread("y", "r"), lambda db: db.read("y", "r", 3600)),
+    "drained": Case(lambda db: db.drained("x", 1), claimed),
+    "claim_wait": Case(lambda db: db.claim_wait("x", "a", 3600, 0)),
+    "Pools.delete": Case(lambda db: Pools(db.conn).delete("p"), with_pool),
+    "leases": Case(lambda db: db.leases(), claimed),
     "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
 NEEDS_LOADING = {
@@ -144,10 +160,6 @@ NEEDS_LOADING = {
     "unguard": Case(lambda db: db.unguard("t"), guarded),
     "present": Case(lambda db: db.present("x", 1), claimed),
     "withdraw": Case(lambda db: db.withdraw("x"), claimed),
-    "Pools.register": Case(lambda db: Pools(db.conn).register("p", 2)),
-    "Pools.borrow": Case(lambda db: Pools(db.conn).borrow("p", 3600), with_pool),
-    "Pools.slots": Case(lambda db: Pools(db.conn).slots("p"), with_pool),
-    "Pools.delete": Case(lambda db: Pools(db.conn).delete("p"), with_pool),
 }
 if CAN_LOAD:
     CASES |= NEEDS_LOADING
@@ -159,6 +171,9 @@ TABLES = {
     "litelease_pools": "count(*)",
     "litelease_pool_slots": "count(*)",
     "litelease_guards": "count(*)",
+    "litelease_kept_slots": "count(*)",
+    "litelease_reads": "name, reader",
+    "litelease_values": "*",
 }
 
 
@@ -272,7 +287,7 @@ def test_an_exception_at_any_moment_leaves_nothing_behind(name: str, elsewhere: 
         for number in range(1, 100_000):
             path, db = bench.fresh()
             was = settings(db.conn)
-            tracer = Tracer(number, is_critical=name in CRITICAL_CASES)
+            tracer = Tracer(number, is_fine=True)
             is_interrupted, told = attempt(lambda: case.act(db), tracer)
             where = f"{name}, event {number}"
             assert not db.conn.in_transaction, where
@@ -297,7 +312,7 @@ def test_an_exception_at_any_moment_leaves_nothing_behind(name: str, elsewhere: 
 
 def savepoints_are_gone(conn: sqlite3.Connection) -> bool:
     try:
-        conn.execute("RELEASE litelease_python")
+        conn.execute("RELEASE litelease_savepoint_1")
     except sqlite3.OperationalError as error:
         return "no such savepoint" in str(error)
     return False
@@ -328,7 +343,7 @@ def test_in_a_transaction_of_the_callers_it_stays_theirs(name: str, end: str) ->
             was = settings(db.conn)
             db.conn.execute("BEGIN IMMEDIATE")
             db.conn.execute("CREATE TABLE mine (n)")
-            tracer = Tracer(number)
+            tracer = Tracer(number, is_fine=True)
             is_interrupted, _ = attempt(lambda: case.act(db.joining()), tracer)
             where = f"{name}, event {number}"
             assert db.conn.in_transaction, where
@@ -435,8 +450,8 @@ def test_a_debt_never_costs_the_caller_a_transaction_of_their_own() -> None:
         assert number > 20
 
 
-def test_a_call_from_a_signal_handler_joins_nothing(tmp_path: Path) -> None:
-    # It would be part of a transaction that is rolled back when the handler raises.
+def test_a_call_from_a_callback_joins_nothing(tmp_path: Path) -> None:
+    # It would be part of a transaction that may be rolled back.
     db = Litelease(sqlite3.connect(tmp_path / "db", isolation_level=None))
     db.bootstrap()
     answers: list[object] = []
@@ -449,16 +464,9 @@ def test_a_call_from_a_signal_handler_joins_nothing(tmp_path: Path) -> None:
                 answers.append(str(error))
         return False
 
-    def trace(frame: FrameType, *_: object) -> Any:
-        if frame.f_code.co_filename.startswith(SOURCE):
-            inside()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        assert isinstance(db.claim("x", "a", 30), Acquired)
-    finally:
-        sys.settrace(None)
+    db.conn.set_progress_handler(inside, 1)
+    assert isinstance(db.claim("x", "a", 30), Acquired)
+    db.conn.set_progress_handler(None, 1)
     assert len(answers) == 1 and "signal handler" in str(answers[0])
     assert isinstance(db.claim("y", "handler", 30), Acquired)
 
@@ -537,6 +545,29 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
             # The keeper may have to do it, once the frames of the exception are gone.
             with db.hold("books", ttl=3600, wait=5) as held:
                 held.check()
+            if tracer.seen < number:
+                break
+        assert number > 100
+
+
+def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:
+    def holds(pools: Pools) -> None:
+        with pools.hold("p", ttl=3600) as slot:
+            slot.check()
+
+    with quick_folder() as folder:
+        conn = sqlite3.connect(folder / "db", isolation_level=None)
+        conn.execute("PRAGMA journal_mode = WAL")
+        Litelease(conn).bootstrap()
+        pools = Pools(conn)
+        pools.register("p", 1)
+        for number in range(1, 100_000):
+            tracer = Tracer(number)
+            told = attempt(lambda: holds(pools), tracer)
+            del told
+            assert can_write_soon(folder / "db"), number
+            with pools.hold("p", ttl=3600, wait=5) as slot:
+                slot.check()
             if tracer.seen < number:
                 break
         assert number > 100

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 import subprocess
 import sys
@@ -302,18 +304,35 @@ def test_names_and_owners_are_text() -> None:
     assert db.conn.execute("SELECT count(*) FROM litelease_resources").fetchone() == (0,)
 
 
-def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def examples() -> list[str]:
     readme = (Path(__file__).parents[1] / "README.md").read_text()
-    blocks = [block.split("```")[0] for block in readme.split("```python\n")[1:]]
-    assert len(blocks) == 7
+    return [block.split("```")[0] for block in readme.split("```python\n")[1:]]
+
+
+def test_the_documents_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = examples()
+    assert len(blocks) == 8 and ".hold(" in blocks[0]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     can_load = hasattr(sqlite3.Connection, "enable_load_extension")
     for block in blocks:
-        if can_load or not ("guard(" in block or "Pools(" in block):
+        if can_load or "guard(" not in block:
             exec(block, names)
     db = names["db"]
     assert isinstance(db, Litelease) and not db.conn.in_transaction, "everything is stored"
+
+
+@pytest.mark.parametrize("checker", ["mypy", "pyright"])
+def test_the_documents_examples_have_the_right_types(tmp_path: Path, checker: str) -> None:
+    pytest.importorskip(checker)
+    package = str(Path(litelease.__file__).parents[1])
+    (tmp_path / "readme.py").write_text("\n".join(examples()))
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [package]}))
+    words = {"mypy": ["--strict", "readme.py"], "pyright": ["--pythonpath", sys.executable]}[checker]
+    path = {} if "site-packages" in package else {"MYPYPATH": package}
+    run = [sys.executable, "-m", checker, *words]
+    done = subprocess.run(run, cwd=tmp_path, env={**os.environ, **path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(not hasattr(sqlite3.Connection, "enable_load_extension"), reason="cannot load extensions")

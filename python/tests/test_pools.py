@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from litelease import InvalidCount, InvalidText, Litelease, NoSuchPool, NotBootstrapped, Pools
-
-CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
-loads = pytest.mark.skipif(not CAN_LOAD, reason="this Python cannot load extensions")
+import litelease
+from litelease import (
+    InvalidCount,
+    InvalidText,
+    Litelease,
+    LiteleaseError,
+    Lost,
+    NoFreeSlot,
+    NoSuchPool,
+    NotBootstrapped,
+    Pools,
+)
 
 
 def connect(path: object = ":memory:") -> sqlite3.Connection:
@@ -19,13 +29,6 @@ def connect(path: object = ":memory:") -> sqlite3.Connection:
     return conn
 
 
-@pytest.mark.skipif(CAN_LOAD, reason="this Python can load extensions")
-def test_a_python_that_cannot_load_extensions_says_so() -> None:
-    with pytest.raises(sqlite3.NotSupportedError, match="pools need the extension"):
-        Pools(connect())
-
-
-@loads
 def test_slots_are_lent_out_and_returned() -> None:
     pools = Pools(connect())
     pools.register("gpu", 2)
@@ -40,7 +43,6 @@ def test_slots_are_lent_out_and_returned() -> None:
     assert pools.delete("gpu") is True
 
 
-@loads
 def test_errors_are_named() -> None:
     pools = Pools(connect())
     with pytest.raises(NoSuchPool):
@@ -54,7 +56,6 @@ def test_errors_are_named() -> None:
         Pools(sqlite3.connect(":memory:")).register("gpu", 1)
 
 
-@loads
 def test_a_row_factory_of_the_callers_does_no_harm() -> None:
     conn = connect()
     conn.row_factory = sqlite3.Row
@@ -64,7 +65,6 @@ def test_a_row_factory_of_the_callers_does_no_harm() -> None:
     assert conn.row_factory is sqlite3.Row
 
 
-@loads
 def test_a_restored_file_is_fenced_with_its_pools(tmp_path: Path) -> None:
     conn = connect(tmp_path / "app.sqlite3")
     pools = Pools(conn)
@@ -75,3 +75,66 @@ def test_a_restored_file_is_fenced_with_its_pools(tmp_path: Path) -> None:
     assert pools.renew("gpu", old.lease_id, ttl=30) is None
     new = pools.borrow("gpu", ttl=30)
     assert new is not None and new.slot.token == floor + 1
+
+
+def test_a_held_slot_is_kept_alive_for_longer_than_its_ttl_and_returned_at_the_end(tmp_path: Path) -> None:
+    with litelease.open(tmp_path / "app.sqlite3") as db:
+        pools = Pools(db.conn)
+        pools.register("importers", 2)
+        with pools.hold("importers", ttl=0.6, note="nightly") as first, pools.hold("importers", ttl=0.6) as second:
+            with db.hold("books", ttl=0.6) as held:  # renewed in the same transaction
+                assert (first.position, second.position) == (0, 1) and second.token > first.token
+                end = time.monotonic() + 1.2
+                while time.monotonic() < end:
+                    first.check(), second.check(), held.check()
+                    time.sleep(0.02)
+            assert [(slot.position, slot.note) for slot in pools.slots("importers")] == [(0, "nightly"), (1, None)]
+            with pytest.raises(NoFreeSlot, match="all slots of 'importers' are taken"):
+                pools.hold("importers", wait=0.1)
+        assert pools.slots("importers") == []
+        with pytest.raises(Lost, match="released"):
+            first.check()
+
+
+def test_a_slot_that_is_taken_away_is_lost_and_its_successor_left_alone(tmp_path: Path) -> None:
+    with litelease.open(tmp_path / "app.sqlite3") as db:
+        pools = Pools(db.conn)
+        pools.register("gpu", 1)
+        with pools.hold("gpu", ttl=0.5) as slot:
+            assert pools.return_slot("gpu", slot.lease_id)
+            successor = pools.borrow("gpu", ttl=30)
+            assert slot.lost.wait(5)
+            with pytest.raises(Lost, match="expired"):
+                slot.check()
+        assert successor and pools.slot("gpu", successor.lease_id)
+
+
+def test_a_slot_that_is_returned_wakes_whoever_waits_for_one(tmp_path: Path) -> None:
+    with litelease.open(tmp_path / "app.sqlite3") as db:
+        pools = Pools(db.conn)
+        pools.register("gpu", 1)
+        took = []
+        for _ in range(3):
+            first = pools.hold("gpu", ttl=30)
+            timer = threading.Timer(0.7, first.release)
+            timer.start()
+            with pools.hold("gpu", ttl=30, wait=30) as second:
+                timer.join()
+                took.append(second.token - first.token)
+        assert took == [1, 1, 1]
+        pools.delete("gpu")
+        with pytest.raises(NoSuchPool):
+            pools.hold("gpu", wait=30)
+        with pytest.raises(LiteleaseError, match="inside a transaction"), db.conn:
+            db.conn.execute("BEGIN")
+            pools.hold("gpu")
+
+
+def test_a_slot_can_be_kept_and_freed_by_an_operator(tmp_path: Path) -> None:
+    pools = Pools(connect())
+    pools.register("gpu", 2)
+    first, second = pools.borrow("gpu", ttl=30), pools.borrow("gpu", ttl=30)
+    assert first and second and pools.keep("gpu", first.lease_id) and not pools.keep("gpu", "nobody's")
+    assert [slot.is_kept for slot in pools.slots("gpu")] == [True, False]
+    assert not pools.free_kept("gpu", 1, second.slot.token), "it is not kept"
+    assert pools.free_kept("gpu", 0, first.slot.token) and not pools.free_kept("gpu", 0, first.slot.token)

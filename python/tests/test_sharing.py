@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
+import signal
 import sqlite3
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable
 
 import pytest
 
 import litelease
 from litelease import Acquired, AutocommitOff, Busy, Gate, Litelease, LiteleaseError, NotInTransaction, Pools
-from litelease._session import call
-
-CAN_LOAD = hasattr(sqlite3.Connection, "enable_load_extension")
 
 
 def shared(path: Path) -> Litelease:
@@ -73,7 +70,6 @@ def test_threads_that_share_a_connection_are_told_no_token_twice(tmp_path: Path)
     assert db.conn.execute("PRAGMA synchronous").fetchone() == (1,)
 
 
-@pytest.mark.skipif(not CAN_LOAD, reason="this Python cannot load extensions")
 def test_pools_share_the_lock_of_the_connection(tmp_path: Path) -> None:
     db = shared(tmp_path / "db")
     pools = Pools(db.conn)
@@ -112,37 +108,39 @@ def test_what_a_call_owes_is_remembered_although_it_had_to_wait_for_another_thre
     # The call that it had waited for had taken it off the list of those in debt. Once its handle was gone, nobody knew of the
     # open transaction, and the next handle joined it: a grant that nobody committed.
     shared(tmp_path / "db").conn.close()
-    main, times_open = threading.get_ident(), 0
-    for number in range(150, 450, 10):
+    main = threading.get_ident()
+    for number in range(5):
         db = Litelease(sqlite3.connect(tmp_path / "db", isolation_level=None, check_same_thread=False))
-        conn, calls, is_in_call = db.conn, iter(range(100_000)), threading.Event()
+        conn, is_in_call = db.conn, threading.Event()
 
-        def interrupts(calls: Iterator[int] = calls, number: int = number) -> bool:
-            return threading.get_ident() == main and next(calls) >= number
-
-        def other(db: Litelease = db, is_in_call: threading.Event = is_in_call) -> None:
-            def work() -> None:
+        def progress(is_in_call: threading.Event = is_in_call) -> bool:
+            if threading.get_ident() != main and not is_in_call.is_set():
                 is_in_call.set()
                 time.sleep(0.02)
+            return False
 
-            call(db._session, None, work)
+        def forbid(action: int, what: str | None, *_: object) -> int:
+            is_write = action == sqlite3.SQLITE_INSERT and what == "litelease_resources"
+            is_rollback = action == sqlite3.SQLITE_TRANSACTION and what == "ROLLBACK"
+            return sqlite3.SQLITE_DENY if is_write or is_rollback else sqlite3.SQLITE_OK
 
-        thread = threading.Thread(target=other)
+        conn.set_progress_handler(progress, 1)
+        conn.set_authorizer(forbid)
+        thread = threading.Thread(target=db.token, args=("x",))
         thread.start()
         assert is_in_call.wait(10)
-        conn.set_progress_handler(interrupts, 1)
-        with contextlib.suppress(sqlite3.OperationalError, LiteleaseError):
-            db.claim("x", "interrupted", 30)
-        conn.set_progress_handler(None, 1)
+        with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
+            db.claim("x", "refused", 30)
         thread.join()
-        times_open += conn.in_transaction
-        del db, other, thread
+        conn.set_progress_handler(None, 1)
+        conn.set_authorizer(None)
+        assert conn.in_transaction
+        del db, thread
         gc.collect()
-        with contextlib.suppress(LiteleaseError):  # a transaction that was rolled back only now is told
-            Litelease(conn).claim(f"next {number}", "a", 30)
-        assert not conn.in_transaction, number
+        assert isinstance(Litelease(conn).claim(f"next {number}", "a", 30), Acquired)
+        assert not conn.in_transaction
+        assert Litelease(conn).token("x") is None
         conn.close()
-    assert times_open
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -202,9 +200,8 @@ def test_a_joined_handle_demands_a_transaction(tmp_path: Path) -> None:
             call()
     with pytest.raises(LiteleaseError, match="hold"):
         joined.hold("x")
-    if CAN_LOAD:
-        with pytest.raises(NotInTransaction):
-            Pools(db.conn).joining().register("p", 1)
+    with pytest.raises(NotInTransaction):
+        Pools(db.conn).joining().register("p", 1)
     db.conn.execute("SAVEPOINT a")
     assert isinstance(joined.claim("x", "a", 30), Acquired)
     db.conn.execute("RELEASE a")
@@ -255,3 +252,39 @@ def test_a_connection_with_autocommit_rolls_back(tmp_path: Path) -> None:
         db.raise_floor(-1)
     assert not db.conn.in_transaction
     assert isinstance(db.claim("x", "a", 30), Acquired)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this system")
+def test_a_signal_handler_can_stop_waiting_for_the_call_of_another_thread(tmp_path: Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    db = shared(tmp_path / "db")
+    main, is_in_call = threading.get_ident(), threading.Event()
+
+    def progress() -> bool:
+        if threading.get_ident() != main and not is_in_call.is_set():
+            is_in_call.set()
+            time.sleep(1.5)
+        return False
+
+    db.conn.set_progress_handler(progress, 1)
+    thread = threading.Thread(target=db.claim, args=("x", "a", 30))
+    thread.start()
+    assert is_in_call.wait(10)
+    before, handler = time.monotonic(), signal.signal(signal.SIGALRM, stop)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Stopped):
+            db.claim("y", "a", 30)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert time.monotonic() - before < 1 and thread.is_alive()
+    # It has left the queue, so nobody waits for it.
+    assert isinstance(db.claim("y", "a", 30), Acquired)
+    thread.join()
+    db.conn.set_progress_handler(None, 1)
+    assert db.token("x") == 1

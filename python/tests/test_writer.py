@@ -201,7 +201,7 @@ def test_a_block_that_could_not_be_ended_gives_the_lock_back_when_it_is_freed(
         return raises
 
     with monkeypatch.context() as patch:
-        patch.setattr(litelease._writer.SingleWriter, "_begin", interrupted("begin"))
+        patch.setattr(litelease.Litelease, "_begin", interrupted("begin"))
         patch.setattr(litelease._writer._Block, "end", interrupted("end"))
         try:
             with writer.write():
@@ -378,7 +378,7 @@ def test_a_signal_between_any_two_lines_loses_no_lock(tmp_path: Path) -> None:
         is_through = is_let_in()
         with other.write() as conn:
             conn.execute("INSERT INTO notes VALUES (1)")
-    assert lines > 40
+    assert lines > 25
     assert count(other) == lines
 
 

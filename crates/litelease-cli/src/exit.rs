@@ -138,7 +138,7 @@ impl From<HoldError> for Failure {
     fn from(error: HoldError) -> Self {
         match error {
             HoldError::Lease(error) => error.into(),
-            HoldError::TtlTooShort(_) => Failure::usage(error),
+            HoldError::TtlTooShort(_) | HoldError::InvalidWorker(_) => Failure::usage(error),
             error => Failure::failed(error.kind(), error),
         }
     }

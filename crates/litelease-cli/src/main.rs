@@ -112,10 +112,14 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
         .nth(1)
         .filter(|word| command_line().get_subcommands().any(|command| command.get_name() == word));
     if error.kind() == ErrorKind::MissingRequiredArgument
-        && let Some(word @ ("run" | "write")) = subcommand.as_deref()
+        && let Some(word @ ("run" | "work" | "write")) = subcommand.as_deref()
     {
         // What it is missing is best shown.
-        let name = if word == "run" { " NAME" } else { " --db FILE" };
+        let name = match word {
+            "run" => " NAME",
+            "work" => " QUEUE",
+            _ => " --db FILE",
+        };
         let text = format!("{said}: like litelease {word}{name} -- COMMAND");
         Failure::usage(text).tell(wants_json);
         return ExitCode::from(code::USAGE);

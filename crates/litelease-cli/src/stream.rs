@@ -18,6 +18,16 @@ pub(crate) fn write_out(text: &str) -> Result<()> {
     write(libc::STDOUT_FILENO, choice, text)
 }
 
+/// Writes bytes to standard output as they are.
+pub(crate) fn write_bytes(bytes: &[u8]) -> Result<()> {
+    if WAS_CLOSED.load(Ordering::Relaxed) {
+        return Err(Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: as in `write`.
+    let mut stream = ManuallyDrop::new(unsafe { File::from_raw_fd(libc::STDOUT_FILENO) });
+    stream.write_all(bytes)
+}
+
 /// Writes `text` to standard error. Where that fails, there is nobody left to tell.
 pub(crate) fn write_error(text: &str) {
     let choice = AutoStream::choice(&std::io::stderr());

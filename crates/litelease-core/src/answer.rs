@@ -251,6 +251,14 @@ pub enum Reason {
     Released,
     /// The grant ran out.
     Expired,
+    /// The grant is limited, and its holder has made no progress within that time.
+    NoProgress,
+    /// The grant is limited, and its end has come.
+    TimeIsUp,
+    /// Somebody has asked for the lease, and the time to give it up is over.
+    Requested,
+    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    NotRequested,
 }
 
 impl fmt::Display for Reason {
@@ -262,6 +270,10 @@ impl fmt::Display for Reason {
             Reason::UnknownToken => f.write_str("unknown token"),
             Reason::Released => f.write_str("released"),
             Reason::Expired => f.write_str("expired"),
+            Reason::NoProgress => f.write_str("no progress"),
+            Reason::TimeIsUp => f.write_str("time is up"),
+            Reason::Requested => f.write_str("requested"),
+            Reason::NotRequested => f.write_str("not requested"),
         }
     }
 }

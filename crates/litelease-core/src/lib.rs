@@ -24,11 +24,16 @@ extern crate alloc;
 
 mod access;
 mod answer;
+mod backoff;
 mod epoch;
+mod limit;
 mod pool;
 mod queue;
+mod read;
+mod request;
 mod row;
 mod rule;
+mod shard;
 mod value;
 
 pub use access::{InvalidPermission, Permission, Scope};
@@ -36,7 +41,9 @@ pub use answer::{
     AdmitResult, BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, RaiseResult,
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
+pub use backoff::backoff;
 pub use epoch::{CommitContext, Epoch, epochs_left};
+pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,
     renew_slot, slot_term,
@@ -46,9 +53,15 @@ pub use queue::{
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
     give_back, next_number, redrive,
 };
+pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
+pub use request::{
+    REQUEST_LAPSES_MS, Request, RequestResult, RequestStep, TakenOver, hand_over,
+    is_from_predecessor, is_handed_to, request, take_over,
+};
 pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
 pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
+pub use shard::{ShardPlan, ShardState, plan};
 pub use value::{attach, is_shown};

@@ -139,6 +139,20 @@ pub enum Refusal {
     },
     /// The next token would be more than 64 bits can hold.
     TokenExhausted,
+    /// The ttl is longer than this kind of grant may be.
+    TtlTooLong {
+        /// What was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
+    },
+    /// A time other than a ttl is zero or negative.
+    InvalidTime {
+        /// Which one.
+        what: &'static str,
+        /// What was given.
+        ms: i64,
+    },
 }
 
 impl<'a> Row<'a> {
@@ -323,9 +337,15 @@ impl fmt::Display for Refusal {
                     "a ttl of {ttl_ms} ms at {now_ms} ms ends after the last representable time"
                 )
             }
+            Refusal::InvalidTime { what, ms } => {
+                write!(f, "{what} must be at least 1 ms, got {ms} ms")
+            }
             Refusal::TokenExhausted => f.write_str(
                 "no larger token exists: the newest one or the minimum is at its maximum",
             ),
+            Refusal::TtlTooLong { ttl_ms, most_ms } => {
+                write!(f, "the ttl of a read is at most {most_ms} ms, got {ttl_ms} ms")
+            }
         }
     }
 }

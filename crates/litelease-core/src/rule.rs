@@ -4,7 +4,7 @@
 //! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
-    AdmitResult, BreakResult, ClaimResult, Claimant, LeaseInfo, RaiseResult, Refusal,
+    AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, RaiseResult, Refusal,
     ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult,
 };
 
@@ -124,19 +124,21 @@ pub fn busy_for<'a>(row: Row<'a>, owner: &str, now_ms: i64) -> Option<ClaimResul
 
 /// Claims a name, or prolongs the live lease that `owner` already has on it, under the same token.
 ///
-/// A repeated request is thus answered like the first one, and a lease is never shortened.
+/// A repeated request is thus answered like the first one, and a lease is never shortened. A lease that its conditions do not
+/// let be prolonged is busy, for its owner too.
 ///
 /// ```
-/// # use litelease_core::{ClaimResult, Row, State, Term, ensure};
+/// # use litelease_core::{ClaimResult, Conditions, Row, State, Term, ensure};
+/// # let plain = Conditions::default();
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
-/// let step = ensure(row, "a", Term::new(50, 120)?, 0)?;
+/// let step = ensure(row, "a", Term::new(50, 120)?, 0, plain)?;
 /// let ClaimResult::Acquired(lease) = step.answer else { panic!() };
 /// assert_eq!((lease.token, lease.lease_expires_at_ms), (1, 170));
 ///
-/// let step = ensure(row, "b", Term::new(50, 120)?, 0)?;
+/// let step = ensure(row, "b", Term::new(50, 120)?, 0, plain)?;
 /// assert!(matches!(step.answer, ClaimResult::Busy(_)), "it belongs to another owner");
 ///
-/// let step = ensure(row, "a", Term::new(50, 150)?, 0)?;
+/// let step = ensure(row, "a", Term::new(50, 150)?, 0, plain)?;
 /// assert!(matches!(step.answer, ClaimResult::Acquired(lease) if lease.token == 2), "it had expired");
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
@@ -145,20 +147,23 @@ pub fn ensure<'a, 'q: 'a>(
     owner: &'q str,
     term: Term,
     floor: i64,
+    conditions: Conditions,
 ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
-    let Step { write, answer } = renew(row, Claimant { owner, token: None }, term);
+    let Step { write, answer } = renew(row, Claimant { owner, token: None }, term, conditions);
     match answer {
         RenewResult::Renewed(lease) => Ok(Step { write, answer: ClaimResult::Acquired(lease) }),
         RenewResult::Rejected { .. } => claim(row, owner, term, floor),
     }
 }
 
-/// Prolongs a live lease under the same token. It never shortens one and never revives one.
+/// Prolongs a live lease under the same token, as far as its conditions admit. It never shortens one and never
+/// revives one.
 ///
 /// ```
-/// # use litelease_core::{Claimant, RenewResult, Row, State, Term, renew};
+/// # use litelease_core::{Claimant, Conditions, RenewResult, Row, State, Term, renew};
 /// let row = Row::new("scheduler", State::stored(1, Some("a"), Some(150)));
-/// let step = renew(row, Claimant { owner: "a", token: None }, Term::new(50, 120)?);
+/// let who = Claimant { owner: "a", token: None };
+/// let step = renew(row, who, Term::new(50, 120)?, Conditions::default());
 /// assert!(matches!(step.answer, RenewResult::Renewed(lease) if lease.lease_expires_at_ms == 170));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
@@ -167,14 +172,23 @@ pub fn renew<'a, 'q: 'a>(
     row: Row<'a>,
     who: Claimant<'q>,
     term: Term,
+    conditions: Conditions,
 ) -> Step<'q, RenewResult<&'a str>> {
     match row.live(term.now_ms()) {
         Some(lease) if who.is(&lease) => {
-            let expires_at_ms = lease.lease_expires_at_ms.max(term.until_ms());
-            Step::write(
-                State::owned(lease.token, who.owner, expires_at_ms),
-                RenewResult::Renewed(LeaseInfo { lease_expires_at_ms: expires_at_ms, ..lease }),
-            )
+            match conditions.admit(&lease, term.now_ms(), term.until_ms()) {
+                Ok(until_ms) => {
+                    let expires_at_ms = lease.lease_expires_at_ms.max(until_ms);
+                    Step::write(
+                        State::owned(lease.token, who.owner, expires_at_ms),
+                        RenewResult::Renewed(LeaseInfo {
+                            lease_expires_at_ms: expires_at_ms,
+                            ..lease
+                        }),
+                    )
+                }
+                Err(reason) => Step::keep(RenewResult::Rejected { reason, current: Some(lease) }),
+            }
         }
         current => {
             let reason = row.why_not(Some(who), term.now_ms());
@@ -354,7 +368,7 @@ pub fn purge_limit(before_ms: i64, now_ms: i64) -> i64 {
 
 /// A new tenure under a new token: what an acquired claim and a transfer have in common.
 #[inline]
-fn grant<'a, 'q: 'a, A>(
+pub(crate) fn grant<'a, 'q: 'a, A>(
     row: Row<'a>,
     owner: &'q str,
     term: Term,

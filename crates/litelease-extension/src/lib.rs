@@ -3,7 +3,7 @@
 //! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the store is made.
 //! A process may have more than one SQLite library, so each gets a place of its own here.
 
-mod host_api;
+mod python;
 mod routines;
 #[cfg(unix)]
 mod write_lock;

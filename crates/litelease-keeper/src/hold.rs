@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Loss;
@@ -50,18 +50,63 @@ impl Window {
         start + self.ttl - (self.ttl / 10).max(LEAST_MARGIN)
     }
 
+    /// Returns until when a renewal that began at `start` is trusted, if it was granted less than
+    /// the ttl: `granted`, or the whole ttl if that is `None`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_keeper::Window;
+    /// let seconds = Duration::from_secs;
+    /// let window = Window::new(seconds(60)).unwrap();
+    /// assert_eq!(window.end_of(seconds(100), Some(seconds(20))), seconds(114));
+    /// assert_eq!(window.end_of(seconds(100), None), window.end(seconds(100)));
+    /// ```
+    pub fn end_of(self, start: Duration, granted: Option<Duration>) -> Duration {
+        let ttl = granted.map_or(self.ttl, |granted| granted.min(self.ttl));
+        (start + ttl).saturating_sub((self.ttl / 10).max(LEAST_MARGIN))
+    }
+
     /// Returns how long after the start of a renewal the next one is due, at the latest.
     pub fn interval(self) -> Duration {
         self.ttl / 3
     }
 
     /// Returns how long after a failed renewal the next one is tried.
-    pub(crate) fn pause(self) -> Duration {
+    pub fn pause(self) -> Duration {
         (self.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(250))
     }
 }
 
+/// The outcome of a renewal that was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewal {
+    /// The new expiry in the row, in Unix milliseconds.
+    pub expires_at_ms: i64,
+    /// How long it lasts, if less than the ttl was granted. Trust grows by what was granted, not by
+    /// what was asked for.
+    pub granted: Option<Duration>,
+}
+
+impl Renewal {
+    /// Returns a renewal by the whole ttl.
+    pub fn whole(expires_at_ms: i64) -> Self {
+        Renewal { expires_at_ms, granted: None }
+    }
+}
+
+/// Somebody asks the holder to give its grant up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asks.
+    pub requester: String,
+    /// The time from which on renewals are refused, in Unix milliseconds.
+    pub until_ms: i64,
+}
+
 type Callback = Box<dyn FnOnce(&Loss) + Send>;
+
+/// A callback for requests, of which there may be several.
+type Listener = Arc<Mutex<dyn FnMut(&Asked) + Send>>;
 
 /// A grant that a keeper renews, shared by its holder and the keeper.
 pub struct Hold {
@@ -79,26 +124,43 @@ struct State {
     due: Duration,
     /// The end of the window of a renewal inside an open transaction of the holder.
     pending_until: Option<Duration>,
+    /// The last renewal was granted less than the ttl: its end is near.
+    is_cut: bool,
+    /// When the holder last made progress that is not stored yet.
+    progress: Option<Duration>,
     /// Why the last renewal failed.
     trouble: Option<Loss>,
     loss: Option<Loss>,
     callbacks: Vec<Callback>,
+    /// The open request for the grant.
+    asked: Option<Asked>,
+    listeners: Vec<Listener>,
     /// The holder has given it up.
     ended: bool,
 }
 
+impl State {
+    /// Why the grant will be lost unless a renewal succeeds.
+    fn trouble(&self) -> Option<Loss> {
+        self.trouble.clone().or(self.is_cut.then_some(Loss::TimeIsUp))
+    }
+}
+
 impl Hold {
-    /// Creates the hold of a grant that was requested at `start` and whose row expires at
-    /// `expires_at_ms`.
-    pub fn new(grant: Grant, window: Window, start: Duration, expires_at_ms: i64) -> Self {
+    /// Creates the hold of a grant that was requested at `start` and granted like this.
+    pub fn new(grant: Grant, window: Window, start: Duration, granted: Renewal) -> Self {
         let state = State {
-            trusted_until: window.end(start),
-            expires_at_ms,
+            trusted_until: window.end_of(start, granted.granted),
+            expires_at_ms: granted.expires_at_ms,
+            is_cut: granted.granted.is_some(),
+            progress: None,
             due: start + window.interval(),
             pending_until: None,
             trouble: None,
             loss: None,
             callbacks: Vec::new(),
+            asked: None,
+            listeners: Vec::new(),
             ended: false,
         };
         let pid = std::process::id();
@@ -142,7 +204,7 @@ impl Hold {
         if now < state.trusted_until {
             return Ok(());
         }
-        let loss = state.trouble.clone().unwrap_or(Loss::Expired);
+        let loss = state.trouble().unwrap_or(Loss::Expired);
         // While a transaction with a renewal in it is open, nobody else can be granted the name,
         // and its COMMIT decides. Until then the grant is neither trusted nor lost.
         if state.pending_until.is_some_and(|end| now < end) {
@@ -152,18 +214,22 @@ impl Hold {
         Err(loss)
     }
 
-    /// Records the answer to a renewal that began at `start` and was answered at `now`: the new
-    /// expiry, or the reason why not. `due` is the time of the next renewal if this one succeeded.
+    /// Records the answer to a renewal that began at `start` and was answered at `now`. `due` is
+    /// the time of the next renewal if this one succeeded.
     pub(crate) fn settle(
         &self,
         start: Duration,
         now: Duration,
-        answer: Result<i64, Loss>,
+        answer: Result<Renewal, Loss>,
         due: Duration,
     ) {
         let mut state = self.state();
         if state.ended || state.loss.is_some() {
             return;
+        }
+        // What was noted while the renewal was under way is for the next one.
+        if !answer.as_ref().is_err_and(Loss::is_trouble_of_file) {
+            state.progress = state.progress.filter(|at| *at > start);
         }
         match answer {
             Err(loss) if !loss.may_pass() => return self.lose(state, loss),
@@ -174,8 +240,10 @@ impl Hold {
             // A late answer never prolongs trust: the holder may have been told of the loss
             // already.
             Ok(_) if now >= state.trusted_until && state.pending_until.is_none() => {}
-            Ok(expires_at_ms) => {
-                state.trusted_until = state.trusted_until.max(self.window.end(start));
+            Ok(Renewal { expires_at_ms, granted }) => {
+                let end = self.window.end_of(start, granted);
+                state.trusted_until = state.trusted_until.max(end);
+                state.is_cut = granted.is_some();
                 state.expires_at_ms = expires_at_ms;
                 state.trouble = None;
                 state.due = due;
@@ -185,20 +253,38 @@ impl Hold {
         let _ = self.check(now);
     }
 
+    /// Notes that the holder has made progress at `now`. The next renewal stores it, which is at
+    /// once if the last one was refused for want of it. Returns whether the keeper must hurry.
+    pub(crate) fn progress(&self, now: Duration) -> bool {
+        let mut state = self.state();
+        state.progress = Some(now);
+        let is_waited_for = state.trouble == Some(Loss::NoProgress);
+        if is_waited_for {
+            state.due = state.due.min(now);
+        }
+        is_waited_for
+    }
+
+    /// Returns how long before `now` the holder last made progress that is not stored yet.
+    pub(crate) fn unsaved_progress(&self, now: Duration) -> Option<Duration> {
+        self.state().progress.map(|at| now.saturating_sub(at))
+    }
+
     /// Records that a transaction of the holder has renewed the row at `start`. Its COMMIT
     /// decides.
-    pub fn renewing(&self, start: Duration) {
-        self.state().pending_until = Some(self.window.end(start));
+    pub fn renewing(&self, start: Duration, renewal: Renewal) {
+        self.state().pending_until = Some(self.window.end_of(start, renewal.granted));
     }
 
     /// Records that the COMMIT of a renewal at `start` has succeeded.
-    pub fn committed(&self, start: Duration, now: Duration, expires_at_ms: i64) {
+    pub fn committed(&self, start: Duration, now: Duration, renewal: Renewal) {
         let mut state = self.state();
         state.pending_until = None;
-        let end = self.window.end(start);
+        let end = self.window.end_of(start, renewal.granted);
         if state.loss.is_none() && now < end {
             state.trusted_until = state.trusted_until.max(end);
-            state.expires_at_ms = expires_at_ms;
+            state.is_cut = renewal.granted.is_some();
+            state.expires_at_ms = renewal.expires_at_ms;
             state.due = now.max(start + self.window.interval());
             state.trouble = None;
         }
@@ -224,9 +310,9 @@ impl Hold {
         self.state().loss.clone()
     }
 
-    /// Returns why the last renewal failed, if it did.
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was.
     pub fn trouble(&self) -> Option<Loss> {
-        self.state().trouble.clone()
+        self.state().trouble()
     }
 
     /// Checks whether the holder has given it up.
@@ -244,11 +330,43 @@ impl Hold {
         }
     }
 
+    /// Records the open request for the grant, or that there is none. A new one is passed on.
+    pub(crate) fn heard(&self, asked: Option<Asked>) {
+        let mut state = self.state();
+        if state.asked == asked || state.ended {
+            return;
+        }
+        state.asked.clone_from(&asked);
+        let listeners = state.listeners.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(listeners, asked);
+        }
+    }
+
+    /// Returns the open request for the grant, as far as it was noticed.
+    pub fn asked(&self) -> Option<Asked> {
+        self.state().asked.clone()
+    }
+
+    /// Calls `callback` on a thread of its own for every request, and at once if there is one.
+    pub fn on_asked(&self, callback: impl FnMut(&Asked) + Send + 'static) {
+        let listener: Listener = Arc::new(Mutex::new(callback));
+        let mut state = self.state();
+        state.listeners.push(listener.clone());
+        let asked = state.asked.clone();
+        drop(state);
+        if let Some(asked) = asked {
+            pass_on(vec![listener], asked);
+        }
+    }
+
     /// Ends the hold because the holder has given it up. No callback is called any more.
     pub(crate) fn end(&self) {
         let mut state = self.state();
         state.ended = true;
         state.callbacks.clear();
+        state.listeners.clear();
         self.changed.notify_all();
     }
 
@@ -291,6 +409,20 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold").field("grant", &self.grant).finish_non_exhaustive()
     }
+}
+
+/// Passes a request on, on another thread.
+fn pass_on(listeners: Vec<Listener>, asked: Asked) {
+    if listeners.is_empty() {
+        return;
+    }
+    let told = move || {
+        for listener in listeners {
+            let mut listener = listener.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = catch_unwind(AssertUnwindSafe(|| listener(&asked)));
+        }
+    };
+    let _ = std::thread::Builder::new().name("litelease request".into()).spawn(told);
 }
 
 /// Runs callbacks on another thread, so that they do not delay the renewals of other holds.

@@ -9,23 +9,58 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::watch::{Listener, watch};
-use crate::{Clock, Grant, Hold, Loss};
+use crate::{Asked, Clock, Grant, Hold, Loss, Renewal};
 
 /// The rows of one file, on the keeper's own connection. A call must return soon, even if the file
 /// is locked, because other files are waiting.
 pub trait Rows: Send {
-    /// Renews these grants in one transaction. Returns for each the new expiry in Unix
-    /// milliseconds, or the reason why not.
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>>;
+    /// Renews these grants in one transaction. Returns for each what was granted, or the reason why
+    /// not.
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>>;
 
     /// Releases this grant. Returns an error, and changes nothing, if it is no longer current.
     fn release(&mut self, grant: &Grant) -> Result<(), Loss>;
 
-    /// Checks whether the row still names this grant, without taking the write lock.
-    fn is_current(&mut self, grant: &Grant) -> bool;
+    /// Looks at the row of this grant, without taking the write lock.
+    fn look(&mut self, grant: &Grant) -> Seen;
+
+    /// Hands this grant to who asks for it, for `ttl`. Returns none if nobody does, and an error if
+    /// it is no longer current.
+    fn hand_over(&mut self, _grant: &Grant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
+        Ok(None)
+    }
 
     /// Checks whether the file is no longer at the path where it was opened.
     fn is_moved(&self) -> bool;
+}
+
+/// The row of a grant, as it was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether the row still names the grant.
+    pub is_current: bool,
+    /// The open request for the grant.
+    pub asked: Option<Asked>,
+}
+
+/// A grant that was handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handed {
+    /// The new owner, who has asked for it.
+    pub owner: String,
+    /// The new token.
+    pub token: i64,
+    /// The expiry of the new grant, in Unix milliseconds.
+    pub expires_at_ms: i64,
+}
+
+/// A grant that is due to be renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct Due<'g> {
+    /// The grant.
+    pub grant: &'g Grant,
+    /// How long ago its holder made progress, if that is not stored yet. It is stored first.
+    pub progress: Option<Duration>,
 }
 
 /// Renews the holds of a process.
@@ -207,8 +242,9 @@ impl Group {
         self.was_written.store(false, Ordering::SeqCst);
         let mut rows = locked(&self.rows);
         for hold in holds {
-            if !rows.is_current(hold.grant()) {
-                hold.hurry(now);
+            match rows.look(hold.grant()) {
+                Seen { is_current: true, asked } => hold.heard(asked),
+                Seen { is_current: false, .. } => hold.hurry(now),
             }
         }
         None
@@ -220,14 +256,20 @@ impl Group {
         let mut rows = locked(&self.rows);
         let start = clock.now();
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
-        let grants: Vec<&Grant> = batch.iter().map(|hold| hold.grant()).collect();
-        let answers = rows.renew(&grants);
+        let due: Vec<Due<'_>> = batch
+            .iter()
+            .map(|hold| Due { grant: hold.grant(), progress: hold.unsaved_progress(start) })
+            .collect();
+        let answers = rows.renew(&due);
         drop(rows);
         let now = clock.now();
         for (hold, answer) in batch.iter().zip(answers) {
             let due = start + hold.window().interval() - jitter(hold.window().interval(), start);
             hold.settle(start, now, answer, due);
         }
+        // Where the system cannot watch files, requests are noticed after each renewal.
+        #[cfg(not(target_os = "linux"))]
+        self.was_written.store(true, Ordering::SeqCst);
     }
 
     fn release_leftovers(&self, now: Duration) {
@@ -271,6 +313,38 @@ impl Listener for Group {
 }
 
 impl Kept {
+    /// Notes that the holder has made progress at `now`, for a grant whose renewals depend on it.
+    /// The next renewal stores it.
+    pub fn progress(&self, now: Duration) {
+        if self.hold.progress(now) {
+            self.group.alarm.ring();
+        }
+    }
+
+    /// Hands the grant to who asks for it, for `ttl`, and ends the hold. Returns none if nobody does;
+    /// then the hold goes on. If the file is still locked after `patience`, returns the error.
+    pub fn hand_over(&self, ttl: Duration, patience: Duration) -> Result<Option<Handed>, Loss> {
+        if self.hold.is_forked() {
+            return Err(Loss::Forked);
+        }
+        let begin = Instant::now();
+        loop {
+            let mut rows = locked(&self.group.rows);
+            match rows.hand_over(self.hold.grant(), ttl) {
+                Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
+                    drop(rows);
+                    thread::sleep(RELEASE_PAUSE);
+                }
+                Ok(Some(handed)) => {
+                    // Before the keeper looks at the row again: handed over is not lost.
+                    self.hold.end();
+                    return Ok(Some(handed));
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     /// Gives the hold up and releases its row. If the file is still locked after `patience`,
     /// returns the error, and the keeper goes on trying until the lease is over. Does nothing in a
     /// forked process.

@@ -12,6 +12,7 @@ mod hold;
 mod identity;
 mod keeper;
 mod loss;
+mod notify;
 mod process;
 mod wait;
 #[cfg_attr(not(target_os = "linux"), path = "watch_elsewhere.rs")]
@@ -19,8 +20,9 @@ mod watch;
 
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
-pub use hold::{Grant, Hold, Window};
+pub use hold::{Asked, Grant, Hold, Renewal, Window};
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
-pub use keeper::{Keeper, Kept, Rows};
+pub use keeper::{Due, Handed, Keeper, Kept, Rows, Seen};
 pub use loss::Loss;
+pub use notify::Notifier;
 pub use wait::{Waiter, nap};

@@ -38,8 +38,19 @@ pub enum Loss {
     Broken,
     /// The database file was moved, deleted, replaced or restored: it no longer knows this grant.
     FileReplaced,
+    /// The receipt of a delivery no longer passes.
+    Stale {
+        /// Why not, in words: `delivered again`.
+        reason: String,
+    },
     /// This is a forked process: the hold belongs to its parent.
     Forked,
+    /// The grant is limited, and its holder made no progress within that time.
+    NoProgress,
+    /// The grant is limited, and its end has come.
+    TimeIsUp,
+    /// Somebody has asked for the lease, and the time to give it up was over.
+    Requested,
 }
 
 impl Loss {
@@ -53,14 +64,28 @@ impl Loss {
             Loss::BlockedByWriter { .. } => "blocked",
             Loss::Broken => "broken",
             Loss::FileReplaced => "file-replaced",
+            Loss::Stale { .. } => "stale",
             Loss::Forked => "forked",
+            Loss::NoProgress => "no-progress",
+            Loss::TimeIsUp => "time-is-up",
+            Loss::Requested => "requested",
         }
     }
 
-    /// Checks whether trying again may help: the file was locked or failed, and the row did not
-    /// refuse.
+    /// Checks whether trying again may help: the file was locked or failed, or a limit refuses a
+    /// renewal of a grant that still stands.
     pub fn may_pass(&self) -> bool {
+        self.is_trouble_of_file() || self.is_limit()
+    }
+
+    /// Checks whether the file was locked or failed, so that nothing is known to be stored.
+    pub(crate) fn is_trouble_of_file(&self) -> bool {
         matches!(self, Loss::CannotRenew { .. } | Loss::BlockedByWriter { .. })
+    }
+
+    /// Checks whether the row still names the grant, and a limit refuses to renew it.
+    pub(crate) fn is_limit(&self) -> bool {
+        matches!(self, Loss::NoProgress | Loss::TimeIsUp | Loss::Requested)
     }
 }
 
@@ -87,7 +112,11 @@ impl fmt::Display for Loss {
             }
             Loss::Broken => f.write_str("broken by an operator"),
             Loss::FileReplaced => f.write_str("the database file was moved, deleted or replaced"),
+            Loss::Stale { reason } => write!(f, "stale receipt: {reason}"),
             Loss::Forked => f.write_str("this is a forked process: the hold is its parent's"),
+            Loss::NoProgress => f.write_str("no progress was made within the time that it has"),
+            Loss::TimeIsUp => f.write_str("the time that it may be held is up"),
+            Loss::Requested => f.write_str("it was requested, and the time to hand it over is up"),
         }
     }
 }

@@ -28,6 +28,8 @@ type Listeners = HashMap<i32, Vec<Weak<dyn Listener>>>;
 const EVENTS: u32 = libc::IN_MODIFY | libc::IN_ATTRIB | libc::IN_MOVE_SELF;
 
 struct Watcher {
+    /// A forked child has no such thread, and the lock may be taken for ever there.
+    pid: u32,
     /// The inotify instance.
     events: File,
     listeners: Mutex<Listeners>,
@@ -39,6 +41,9 @@ struct Watcher {
 pub(crate) fn watch<L: Listener + 'static>(database: &Path, listener: &Arc<L>) {
     static WATCHER: OnceLock<Option<Arc<Watcher>>> = OnceLock::new();
     let Some(watcher) = WATCHER.get_or_init(Watcher::start) else { return };
+    if watcher.pid != std::process::id() {
+        return;
+    }
     let mut wal = database.as_os_str().to_owned();
     wal.push("-wal");
     let listener: Weak<L> = Arc::downgrade(listener);
@@ -55,7 +60,8 @@ impl Watcher {
         }
         // SAFETY: the descriptor is new, and nothing else owns it.
         let events = unsafe { File::from_raw_fd(events) };
-        let watcher = Arc::new(Watcher { events, listeners: Mutex::default() });
+        let watcher = Watcher { pid: std::process::id(), events, listeners: Mutex::default() };
+        let watcher = Arc::new(watcher);
         let body = {
             let watcher = watcher.clone();
             move || while watcher.pass_on().is_some() {}

@@ -197,6 +197,38 @@ pub fn perform(
             }))
         }
         Action::Queue(action) => queue::perform(leases, lent, now_ms, action)?,
+        Action::Read { name, reader, .. } => {
+            play::version(leases.at(now_ms).read(name, reader, ttl)?)
+        }
+        Action::Unread { name, reader } => play::unread(leases.unread(name, reader)?),
+        Action::Drained { name, token } => play::drained(leases.at(now_ms).drained(name, *token)?),
+        Action::Limit { name, token, progress_ms, until_ms } => {
+            let within = progress_ms.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+            leases.at(now_ms).limit(name, *token, within, *until_ms)?.to_text()
+        }
+        Action::Progress { name, token } => leases.at(now_ms).progress(name, *token)?.to_text(),
+        Action::Checkpoint { name, token, value } => {
+            play::checkpoint(leases.at(now_ms).checkpoint(name, *token, value)?, *token)
+        }
+        Action::Request { name, requester, within_ms } => {
+            let within = Duration::from_millis(within_ms.unsigned_abs());
+            leases.at(now_ms).request(name, requester, within)?.to_text()
+        }
+        Action::Withdraw { name, requester } => {
+            play::withdrawn(leases.withdraw_request(name, requester)?)
+        }
+        Action::Requested { name } => {
+            let open = leases.at(now_ms).requested(name)?;
+            play::requested(open.map(|open| (open.requester, open.until_ms, open.token)))
+        }
+        Action::HandOver { name, owner, token, .. } => {
+            // Rust hands over exactly one grant.
+            let token = token.or(leases.token(name)?).unwrap_or(1);
+            leases.at(now_ms).hand_over(&grant(name, owner, token), ttl)?.to_text()
+        }
+        Action::TakeOver { name, owner, .. } => {
+            leases.at(now_ms).take_over(name, owner, ttl)?.to_text()
+        }
         action => perform_on_pools(&leases.pools(), lent, now_ms, action)?,
     })
 }

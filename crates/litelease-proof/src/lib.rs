@@ -3,19 +3,28 @@
 //! Scenario files and their players, the rule with bugs planted on purpose, and helpers for real files and
 //! real processes. The tests themselves are in `tests/`.
 
+pub mod believers;
+pub mod cluster_player;
 pub mod command;
 pub mod crate_player;
 pub mod disk;
+pub mod etcd;
+pub mod handoff_model;
+pub mod hosted_player;
 pub mod http_player;
+pub mod interleave;
 pub mod model;
 pub mod mutant;
 pub mod play;
+pub mod postgres;
 pub mod power_cut;
 pub mod queue;
+pub mod queue_cut;
 pub mod rig;
 pub mod rule_player;
 pub mod scenario;
 pub mod server;
+pub mod shards;
 pub mod sql_player;
 pub mod terminal;
 pub mod tls;
@@ -52,4 +61,18 @@ mod documents {
 
     #[doc = include_str!("../../../docs/values.md")]
     struct Values;
+
+    #[doc = include_str!("../../../docs/queues.md")]
+    struct Queues;
+
+    #[doc = include_str!("../../../docs/shared-reads.md")]
+    struct SharedReads;
+
+    #[doc = include_str!("../../../docs/limits.md")]
+    struct Limits;
+
+    #[doc = include_str!("../../../docs/handoff.md")]
+    struct Handoff;
+    #[doc = include_str!("../../../docs/cluster.md")]
+    struct Cluster;
 }

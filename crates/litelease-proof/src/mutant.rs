@@ -2,9 +2,10 @@
 //! proof.
 
 use litelease_core::{
-    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Delay, GrantResult,
-    Item, ItemState, PoolSnapshot, Receipt, Refusal, ReleaseResult, RenewResult, Row, SlotInfo,
-    State, Step, Term, TransferResult,
+    self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Conditions, Delay,
+    GrantResult, Item, ItemState, Limits, PoolSnapshot, Read, Receipt, Refusal, ReleaseResult,
+    RenewResult, Request, RequestResult, RequestStep, Row, SlotInfo, State, Step, TakenOver, Term,
+    TransferResult,
 };
 
 /// The verbs of the rule, so that a proof can be run on a wrong one too.
@@ -39,8 +40,9 @@ pub trait Rules {
         owner: &'q str,
         term: Term,
         floor: i64,
+        conditions: Conditions,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
-        rule::ensure(row, owner, term, floor)
+        rule::ensure(row, owner, term, floor, conditions)
     }
 
     /// As [`rule::renew`].
@@ -49,8 +51,9 @@ pub trait Rules {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        rule::renew(row, who, term)
+        rule::renew(row, who, term, conditions)
     }
 
     /// As [`rule::release`].
@@ -85,6 +88,51 @@ pub trait Rules {
         rule::break_lease(row, now_ms, floor)
     }
 
+    /// As [`rule::request`].
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        rule::request(row, found, requester, within_ms, now_ms)
+    }
+
+    /// As [`Request::is_open`].
+    fn is_open(&self, request: Request, row: Row<'_>, now_ms: i64) -> bool {
+        request.is_open(row, now_ms)
+    }
+
+    /// As [`rule::hand_over`].
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        rule::hand_over(row, who, found, term, floor)
+    }
+
+    /// As [`rule::take_over`].
+    fn take_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TakenOver<&'a str>>, Refusal> {
+        rule::take_over(row, owner, term, floor)
+    }
+
+    /// As [`rule::progress`].
+    fn progress(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
+        rule::progress(row, token, now_ms)
+    }
+
     /// As [`rule::attach`].
     fn attach(&self, row: Row<'_>, token: i64, now_ms: i64) -> GrantResult {
         rule::attach(row, token, now_ms)
@@ -114,6 +162,16 @@ pub trait Rules {
     /// As [`rule::keep_slot`].
     fn keep_slot(&self, slot: SlotInfo, now_ms: i64) -> Option<SlotInfo> {
         rule::keep_slot(slot, now_ms)
+    }
+
+    /// As [`rule::read`].
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, before, term, floor)
+    }
+
+    /// As [`rule::drained`].
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, last)
     }
 
     /// As [`SlotInfo::is_live`].
@@ -229,8 +287,9 @@ impl Rules for RenewRevives {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        let right = rule::renew(row, who, term);
+        let right = rule::renew(row, who, term, conditions);
         // The lease as it was, if it was ever this owner's.
         let over = row.live(i64::MIN).filter(|lease| lease.owner == who.owner);
         match (right.answer, over) {
@@ -336,8 +395,9 @@ impl Rules for ExactIgnored {
         row: Row<'a>,
         who: Claimant<'q>,
         term: Term,
+        conditions: Conditions,
     ) -> Step<'q, RenewResult<&'a str>> {
-        rule::renew(row, Claimant { token: None, ..who }, term)
+        rule::renew(row, Claimant { token: None, ..who }, term, conditions)
     }
 }
 
@@ -424,6 +484,7 @@ impl Rules for EnsureRenewsAnyones {
         owner: &'q str,
         term: Term,
         floor: i64,
+        conditions: Conditions,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         match row.live(term.now_ms()) {
             Some(mut lease) => {
@@ -432,7 +493,7 @@ impl Rules for EnsureRenewsAnyones {
                 let write = State::stored(lease.token, Some(owner), until_ms);
                 Ok(Step { write, answer: ClaimResult::Acquired(lease) })
             }
-            None => rule::ensure(row, owner, term, floor),
+            None => rule::ensure(row, owner, term, floor, conditions),
         }
     }
 }
@@ -447,9 +508,26 @@ impl Rules for EnsureRaisesToken {
         owner: &'q str,
         term: Term,
         floor: i64,
+        _conditions: Conditions,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
         let own = Claimant { owner, token: row.token() };
         rule::claim_from_dead(row, owner, term, floor, own)
+    }
+}
+
+/// An ensure prolongs its own lease although its conditions do not allow that.
+pub struct EnsureIgnoresConditions;
+
+impl Rules for EnsureIgnoresConditions {
+    fn ensure<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+        _conditions: Conditions,
+    ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
+        rule::ensure(row, owner, term, floor, Conditions::default())
     }
 }
 
@@ -463,8 +541,9 @@ impl Rules for EnsureShortens {
         owner: &'q str,
         term: Term,
         floor: i64,
+        conditions: Conditions,
     ) -> Result<Step<'q, ClaimResult<&'a str>>, Refusal> {
-        let right = rule::ensure(row, owner, term, floor)?;
+        let right = rule::ensure(row, owner, term, floor, conditions)?;
         match right.answer {
             ClaimResult::Acquired(mut lease) => {
                 lease.lease_expires_at_ms = term.until_ms();
@@ -766,5 +845,339 @@ pub struct CancelTakes;
 impl Rules for CancelTakes {
     fn cancel(&self, item: Option<Item>, _now_ms: i64) -> CancelResult {
         rule::cancel(item, i64::MAX)
+    }
+}
+
+/// A read is granted although a writer has the name.
+pub struct ReadUnderWriter;
+
+impl Rules for ReadUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        let free =
+            State::stored(row.token().unwrap_or(1), None, None).filter(|_| row.token().is_some());
+        rule::read(Row::new(row.name(), free), before, term, floor)
+    }
+}
+
+/// A read that a reader has already is prolonged although a writer has the name.
+pub struct ReadProlongedUnderWriter;
+
+impl Rules for ReadProlongedUnderWriter {
+    fn read(&self, row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        match before {
+            Some(_) => ReadUnderWriter.read(row, before, term, floor),
+            None => rule::read(row, before, term, floor),
+        }
+    }
+}
+
+/// Reading again can shorten a read.
+pub struct ReadShortens;
+
+impl Rules for ReadShortens {
+    fn read(&self, row: Row<'_>, _before: Option<i64>, term: Term, floor: i64) -> Option<Read> {
+        rule::read(row, None, term, floor)
+    }
+}
+
+/// A writer writes although readers answer from memory.
+pub struct DrainedWithReaders;
+
+impl Rules for DrainedWithReaders {
+    fn drained(&self, row: Row<'_>, token: i64, now_ms: i64, _last: Option<i64>) -> bool {
+        rule::drained(row, token, now_ms, None)
+    }
+}
+
+/// A writer that was succeeded or whose lease has ended writes.
+pub struct DrainedForAnyWriter;
+
+impl Rules for DrainedForAnyWriter {
+    fn drained(&self, row: Row<'_>, _token: i64, now_ms: i64, last: Option<i64>) -> bool {
+        row.token().is_some() && last.is_none_or(|expires_at_ms| expires_at_ms <= now_ms)
+    }
+}
+
+/// A renewal as it would be under other limits.
+fn renew_under<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'q>,
+    term: Term,
+    conditions: Conditions,
+    change: impl Fn(Limits) -> Limits,
+) -> Step<'q, RenewResult<&'a str>> {
+    rule::renew(row, who, term, Conditions { limits: conditions.limits.map(change), ..conditions })
+}
+
+/// A renewal prolongs past the end of its grant.
+pub struct RenewPastTheEnd;
+
+impl Rules for RenewPastTheEnd {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        match right.answer {
+            // Refused from the end on, but not cut before.
+            RenewResult::Renewed(_) => {
+                let endless = |limits| Limits { not_after_ms: None, ..limits };
+                renew_under(row, who, term, conditions, endless)
+            }
+            RenewResult::Rejected { .. } => right,
+        }
+    }
+}
+
+/// A renewal does not ask for progress.
+pub struct RenewWithoutProgress;
+
+impl Rules for RenewWithoutProgress {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let lax = |limits| Limits { progress_within_ms: None, ..limits };
+        renew_under(row, who, term, conditions, lax)
+    }
+}
+
+/// Limits outlive their grant, and bind the next one.
+pub struct LimitsOutliveGrant;
+
+impl Rules for LimitsOutliveGrant {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let token = row.token().unwrap_or(1);
+        renew_under(row, who, term, conditions, |limits| Limits { token, ..limits })
+    }
+}
+
+/// An end cuts the lease as it is, which somebody may still trust.
+pub struct EndCutsLease;
+
+impl Rules for EndCutsLease {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        match (right.answer, conditions.limits.and_then(|limits| limits.not_after_ms)) {
+            (RenewResult::Renewed(mut lease), Some(end_ms)) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(end_ms);
+                let expiry = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(who.owner), expiry);
+                Step { write, answer: RenewResult::Renewed(lease) }
+            }
+            _ => right,
+        }
+    }
+}
+
+/// Anybody's token counts as progress.
+pub struct ProgressOfZombie;
+
+impl Rules for ProgressOfZombie {
+    fn progress(&self, _row: Row<'_>, _token: i64, _now_ms: i64) -> GrantResult {
+        GrantResult::Done
+    }
+}
+
+/// A renewal as it would be with another request.
+fn renew_asked<'a, 'q: 'a>(
+    row: Row<'a>,
+    who: Claimant<'q>,
+    term: Term,
+    conditions: Conditions,
+    change: impl Fn(Request) -> Option<Request>,
+) -> Step<'q, RenewResult<&'a str>> {
+    rule::renew(
+        row,
+        who,
+        term,
+        Conditions { request: conditions.request.and_then(change), ..conditions },
+    )
+}
+
+/// A renewal does not care who asks for the lease.
+pub struct RequestIgnored;
+
+impl Rules for RequestIgnored {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        renew_asked(row, who, term, conditions, |_| None)
+    }
+}
+
+/// A request never lapses: a dead requester evicts the holder.
+pub struct RequestNeverLapses;
+
+impl Rules for RequestNeverLapses {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let repeated_at_ms = term.now_ms();
+        renew_asked(row, who, term, conditions, |request| {
+            Some(Request { repeated_at_ms, ..request })
+        })
+    }
+}
+
+/// A request outlives the grant that it was for.
+pub struct RequestOutlivesGrant;
+
+impl Rules for RequestOutlivesGrant {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let token = row.token().unwrap_or(1);
+        renew_asked(row, who, term, conditions, |request| Some(Request { token, ..request }))
+    }
+}
+
+/// A request cuts the lease as it is, which its holder still trusts.
+pub struct RequestCutsLease;
+
+impl Rules for RequestCutsLease {
+    fn renew<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'q>,
+        term: Term,
+        conditions: Conditions,
+    ) -> Step<'q, RenewResult<&'a str>> {
+        let right = rule::renew(row, who, term, conditions);
+        let open = conditions.request.filter(|request| request.is_open(row, term.now_ms()));
+        match (right.answer, open) {
+            (RenewResult::Renewed(mut lease), Some(request)) => {
+                lease.lease_expires_at_ms = lease.lease_expires_at_ms.min(request.until_ms);
+                let expiry = Some(lease.lease_expires_at_ms);
+                let write = State::stored(lease.token, Some(who.owner), expiry);
+                Step { write, answer: RenewResult::Renewed(lease) }
+            }
+            _ => right,
+        }
+    }
+}
+
+/// A second requester takes the place of the first.
+pub struct SecondRequestWins;
+
+impl Rules for SecondRequestWins {
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        _found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        rule::request(row, None, requester, within_ms, now_ms)
+    }
+}
+
+/// Repeating a request puts off the time to give the lease up.
+pub struct RepeatProlongs;
+
+impl Rules for RepeatProlongs {
+    fn request<'a>(
+        &self,
+        row: Row<'_>,
+        found: Option<(&'a str, Request)>,
+        requester: &str,
+        within_ms: i64,
+        now_ms: i64,
+    ) -> Result<RequestStep<'a>, Refusal> {
+        let mut step = rule::request(row, found, requester, within_ms, now_ms)?;
+        if let (Some(request), RequestResult::Requested { token, .. }) =
+            (&mut step.write, step.answer)
+        {
+            request.until_ms = now_ms + within_ms;
+            step.answer = RequestResult::Requested { token, until_ms: request.until_ms };
+        }
+        Ok(step)
+    }
+}
+
+/// A lease is handed to a requester that has not been heard of for long.
+pub struct HandsOverToLapsed;
+
+impl Rules for HandsOverToLapsed {
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        let repeated_at_ms = term.now_ms();
+        let alive = found.map(|(who, request)| (who, Request { repeated_at_ms, ..request }));
+        rule::hand_over(row, who, alive, term, floor)
+    }
+}
+
+/// Anybody can hand over anybody's lease.
+pub struct HandOverByAnyone;
+
+impl Rules for HandOverByAnyone {
+    fn hand_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        who: Claimant<'_>,
+        found: Option<(&'q str, Request)>,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TransferResult<&'a str>>, Refusal> {
+        let holder =
+            row.live(term.now_ms()).map(|lease| Claimant { owner: lease.owner, token: None });
+        rule::hand_over(row, holder.unwrap_or(who), found, term, floor)
+    }
+}
+
+/// Who takes a lease over goes on under the old holder's token.
+pub struct TakeOverKeepsToken;
+
+impl Rules for TakeOverKeepsToken {
+    fn take_over<'a, 'q: 'a>(
+        &self,
+        row: Row<'a>,
+        owner: &'q str,
+        term: Term,
+        floor: i64,
+    ) -> Result<Step<'q, TakenOver<&'a str>>, Refusal> {
+        let mut right = rule::take_over(row, owner, term, floor)?;
+        if let Some(token) = row.token() {
+            right.answer.lease.token = token;
+            right.write = State::stored(token, Some(owner), Some(term.until_ms()));
+        }
+        Ok(right)
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use litelease_core::{
-    BreakResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult,
-    SlotInfo, TransferResult,
+    BreakResult, CheckpointResult, ClaimResult, GrantResult, LeaseInfo, PoolInfo, Reason,
+    ReleaseResult, RenewResult, RequestResult, SlotInfo, TakenOver, TransferResult,
 };
 
 use crate::scenario::{Action, Scenario, shown};
@@ -127,6 +127,47 @@ impl ToText for GrantResult {
     }
 }
 
+impl<S: AsRef<str>> ToText for RequestResult<S> {
+    fn to_text(&self) -> String {
+        match self {
+            RequestResult::Requested { until_ms, .. } => format!("requested until {until_ms}"),
+            RequestResult::RequestedBy { requester, until_ms } => {
+                format!("requested by {} until {until_ms}", shown(requester.as_ref()))
+            }
+            RequestResult::Rejected { reason } => rejected::<&str>(reason, &None),
+        }
+    }
+}
+
+impl<S: AsRef<str>> ToText for TakenOver<S> {
+    fn to_text(&self) -> String {
+        format!("acquired {}", grant(&self.lease))
+    }
+}
+
+/// An open request in the words of scenario files: requester, time and token.
+pub(crate) fn requested<S: AsRef<str>>(open: Option<(S, i64, i64)>) -> String {
+    open.map_or("none".into(), |(requester, until_ms, token)| {
+        format!("requested by {} until {until_ms} token {token}", shown(requester.as_ref()))
+    })
+}
+
+/// Whether a request was withdrawn.
+pub(crate) fn withdrawn(withdrawn: bool) -> String {
+    if withdrawn { "withdrawn".into() } else { "none".into() }
+}
+
+/// The answer to a checkpoint under `token` in the words of scenario files.
+pub(crate) fn checkpoint(answer: CheckpointResult, token: i64) -> String {
+    let reason = match answer {
+        CheckpointResult::Stored => return "stored".into(),
+        CheckpointResult::Stale { newest: None } => Reason::NeverClaimed,
+        CheckpointResult::Stale { newest: Some(by) } if token < by => Reason::Superseded { by },
+        CheckpointResult::Stale { .. } => Reason::UnknownToken,
+    };
+    rejected::<&str>(&reason, &None)
+}
+
 fn grant<S>(lease: &LeaseInfo<S>) -> String {
     format!("{} until {}", lease.token, lease.lease_expires_at_ms)
 }
@@ -178,6 +219,19 @@ pub(crate) fn slots(slots: impl IntoIterator<Item = SlotInfo>) -> String {
 /// A pool in the words of scenario files.
 pub(crate) fn pool(info: PoolInfo) -> String {
     format!("pool of {} with {} in use", info.count, info.in_use)
+}
+
+/// The answers about shared reads in the words of scenario files.
+pub(crate) fn version(version: Option<i64>) -> String {
+    version.map_or("none".into(), |version| format!("version {version}"))
+}
+
+pub(crate) fn unread(given_up: bool) -> String {
+    if given_up { "unread".into() } else { "none".into() }
+}
+
+pub(crate) fn drained(drained: bool) -> String {
+    if drained { "drained".into() } else { "not drained".into() }
 }
 
 pub(crate) fn number(number: Option<i64>) -> String {

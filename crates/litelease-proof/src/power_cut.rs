@@ -18,7 +18,7 @@ use crate::disk::{CUTS, Cut, Disk, Event, Image};
 use crate::rig::Dice;
 use crate::vfs;
 
-const FILE: &str = "cut.sqlite3";
+pub(crate) const FILE: &str = "cut.sqlite3";
 const TTL: Duration = Duration::from_millis(50);
 /// A pool, and what its slots are told by.
 const POOL: &str = "p";
@@ -238,7 +238,7 @@ fn cut_during(
 }
 
 /// Which cuts to try after an event: those that can make a difference, and of the many some at each moment.
-fn cuts(disk: &Disk, event: &Event, position: usize) -> Vec<Cut> {
+pub(crate) fn cuts(disk: &Disk, event: &Event, position: usize) -> Vec<Cut> {
     match event {
         Event::Sync(_) | Event::SyncFolder => vec![Cut::LosesAll],
         _ if !disk.is_at_risk() => vec![],
@@ -250,7 +250,7 @@ fn cuts(disk: &Disk, event: &Event, position: usize) -> Vec<Cut> {
 }
 
 /// Tells images apart.
-fn key(image: &Image, told: &BTreeMap<String, i64>) -> u64 {
+pub(crate) fn key(image: &Image, told: &BTreeMap<String, i64>) -> u64 {
     let mut hasher = DefaultHasher::new();
     told.hash(&mut hasher);
     for (name, bytes) in image {
@@ -266,14 +266,14 @@ fn key(image: &Image, told: &BTreeMap<String, i64>) -> u64 {
 }
 
 /// Where the workload runs and where files are looked at: in memory, if the system has such a folder.
-struct Places {
+pub(crate) struct Places {
     _folder: TempDir,
-    run: PathBuf,
-    look: PathBuf,
+    pub(crate) run: PathBuf,
+    pub(crate) look: PathBuf,
 }
 
 impl Places {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let memory = Path::new("/dev/shm");
         let folder = match memory.is_dir() {
             true => tempfile::tempdir_in(memory),
@@ -365,7 +365,7 @@ fn granted_after(db: &Litelease, name: &str) -> litelease::Result<Option<i64>> {
 }
 
 /// Lets SQLite look for damage.
-fn check(conn: &Connection) -> Result<(), String> {
+pub(crate) fn check(conn: &Connection) -> Result<(), String> {
     // The file need not survive, and nobody else is there: this saves time.
     let quick = "PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = OFF";
     let check = "PRAGMA integrity_check";
@@ -379,7 +379,7 @@ fn check(conn: &Connection) -> Result<(), String> {
 }
 
 /// Makes these the files of the folder.
-fn put(folder: &Path, image: &Image) {
+pub(crate) fn put(folder: &Path, image: &Image) {
     for suffix in ["", "-journal", "-wal", "-shm"] {
         let name = format!("{FILE}{suffix}");
         let path = folder.join(&name);

@@ -134,6 +134,8 @@ pub struct Queues {
     newest: i64,
     max_attempts: BTreeMap<String, i64>,
     items: BTreeMap<i64, Stored>,
+    /// The item that took a key of a queue last. It may be gone, or dead.
+    keys: BTreeMap<(String, String), i64>,
 }
 
 /// An item in memory.
@@ -220,13 +222,15 @@ impl Queues {
                 self.max_attempts.entry(queue.clone()).or_insert(DEFAULT_ATTEMPTS);
                 let (queue, key, body) = (queue.clone(), key.clone(), body.clone());
                 let item = Item::sent(delay.until_ms());
+                self.take_key(&queue, key.as_deref(), id);
                 self.items.insert(id, Stored { queue, item, key, note: None, body });
                 format!("sent {id}")
             }
             Receive { queue, receipt, visibility_ms } => {
                 let term = Term::new(*visibility_ms, now_ms)?;
                 let Some(&limit) = self.max_attempts.get(queue) else { return Ok("none".into()) };
-                let token = next_number(self.newest, floor)?;
+                let next = next_number(self.newest, floor);
+                let token = next.unwrap_or(i64::MAX);
                 let uuid = receipts.new_uuid();
                 let deliverable = |(id, stored): (&i64, &Stored)| {
                     let item = rules.deliver(stored.item, uuid, token, term, limit)?;
@@ -236,6 +240,7 @@ impl Queues {
                 let Some((_, id, item)) = all.min_by_key(|found| (found.0, found.1)) else {
                     return Ok("none".into());
                 };
+                next?;
                 let Some(stored) = self.items.get_mut(&id) else { return Ok("none".into()) };
                 (stored.item, self.newest) = (item, token);
                 receipts.names.insert(receipt.clone(), Receipt { id, uuid });
@@ -296,10 +301,10 @@ impl Queues {
                     let Some(stored) = self.items.get(&dead) else { continue };
                     let used = self.using(rules, queue, stored.key.as_deref(), now_ms);
                     let Some(item) = rules.redrive(stored.item, now_ms) else { continue };
-                    if used.is_none()
-                        && let Some(stored) = self.items.get_mut(&dead)
-                    {
-                        stored.item = item;
+                    if used.is_none() {
+                        let key = stored.key.clone();
+                        self.take_key(queue, key.as_deref(), dead);
+                        self.items.entry(dead).and_modify(|stored| stored.item = item);
                         redriven += 1;
                     }
                 }
@@ -346,6 +351,12 @@ impl Queues {
         Some(stored)
     }
 
+    fn take_key(&mut self, queue: &str, key: Option<&str>, id: i64) {
+        if let Some(key) = key {
+            self.keys.insert((queue.to_owned(), key.to_owned()), id);
+        }
+    }
+
     /// The item that uses a key.
     fn using(
         &self,
@@ -354,14 +365,8 @@ impl Queues {
         key: Option<&str>,
         now_ms: i64,
     ) -> Option<i64> {
-        let key = key?;
-        let mut items = self.items.iter();
-        let uses = |(_, stored): &(&i64, &Stored)| {
-            stored.queue == queue
-                && stored.key.as_deref() == Some(key)
-                && rules.uses_its_key(stored.item, now_ms)
-        };
-        items.find(uses).map(|(id, _)| *id)
+        let id = self.keys.get(&(queue.to_owned(), key?.to_owned()))?;
+        self.items.get(id).filter(|stored| rules.uses_its_key(stored.item, now_ms)).map(|_| *id)
     }
 
     fn dead(&self, queue: &str, id: Option<i64>, now_ms: i64) -> Vec<i64> {

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use litelease_core::{
-    Claimant, CommitContext, Epoch, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, Refusal, Row,
-    SlotInfo, State, Tenure, Term, has_ended, inspect, purge_limit, slot_term,
+    CheckpointResult, Claimant, CommitContext, Conditions, Epoch, Limits, MAX_COUNT, MAX_TEXT,
+    PoolInfo, PoolSnapshot, Refusal, Request, Row, SlotInfo, State, Tenure, Term, has_ended,
+    inspect, is_newest, limit, purge_limit, read_term, slot_term,
 };
 
 use crate::mutant::Rules;
@@ -30,6 +31,11 @@ struct File {
     /// The values of names, each with the token it was attached under.
     values: BTreeMap<String, (i64, String)>,
     queues: Queues,
+    /// When the readers of each name expire.
+    readers: BTreeMap<String, BTreeMap<String, i64>>,
+    limits: BTreeMap<String, Limits>,
+    /// The latest request for each name.
+    requests: BTreeMap<String, (String, Request)>,
 }
 
 /// A pool: its positions that were ever lent out, each with its newest token and who has it.
@@ -80,6 +86,12 @@ impl<R: Rules> RulePlayer<R> {
         let copy = action.name().and_then(|name| self.file.rows.get(name).cloned());
         let row =
             Row::new(action.name().unwrap_or_default(), copy.as_ref().and_then(Stored::state));
+        let asked = self.file.requests.get(row.name()).cloned();
+        let found = asked.as_ref().map(|(requester, request)| (requester.as_str(), *request));
+        let conditions = Conditions {
+            limits: self.file.limits.get(row.name()).copied(),
+            request: asked.as_ref().map(|(_, request)| *request),
+        };
         let floor = self.file.epoch.floor;
         let (write, answer) = match action {
             Action::Claim { owner, ttl_ms, above, .. } => {
@@ -95,7 +107,7 @@ impl<R: Rules> RulePlayer<R> {
             }
             Action::Renew { owner, ttl_ms, token, .. } => {
                 let who = Claimant { owner, token: *token };
-                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?);
+                let step = self.rules.renew(row, who, Term::new(*ttl_ms, now_ms)?, conditions);
                 (step.write, step.answer.to_text())
             }
             Action::Release { owner, token, .. } => {
@@ -113,7 +125,8 @@ impl<R: Rules> RulePlayer<R> {
                 (step.write, step.answer.to_text())
             }
             Action::Ensure { owner, ttl_ms, .. } => {
-                let step = self.rules.ensure(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let step = self.rules.ensure(row, owner, term, floor, conditions)?;
                 (step.write, step.answer.to_text())
             }
             Action::Inspect { .. } => (None, held(inspect(row, now_ms))),
@@ -130,6 +143,78 @@ impl<R: Rules> RulePlayer<R> {
                 let value = self.file.values.get(name);
                 let value = value.filter(|(token, _)| self.rules.is_shown(row, *token, now_ms));
                 (None, play::value(value.map(|(_, value)| value)))
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                let term = read_term(*ttl_ms, now_ms)?;
+                let granted = self.rules.read(row, readers.get(reader).copied(), term, floor);
+                readers.extend(granted.map(|read| (reader.clone(), read.expires_at_ms)));
+                (None, play::version(granted.map(|read| read.version)))
+            }
+            Action::Unread { name, reader } => {
+                let readers = self.file.readers.entry(name.clone()).or_default();
+                (None, play::unread(readers.remove(reader).is_some()))
+            }
+            Action::Drained { name, token } => {
+                let readers = self.file.readers.get(name);
+                let last = readers.and_then(|readers| readers.values().max().copied());
+                (None, play::drained(self.rules.drained(row, *token, now_ms, last)))
+            }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                let limits = Limits::new(*token, *progress_ms, *until_ms, now_ms)?;
+                let answer = limit(row, *token, now_ms);
+                if answer.is_done() {
+                    self.file.limits.insert(name.clone(), limits);
+                }
+                (None, answer.to_text())
+            }
+            Action::Request { name, requester, within_ms } => {
+                let step = self.rules.request(row, found, requester, *within_ms, now_ms)?;
+                if let Some(request) = step.write {
+                    self.file.requests.insert(name.clone(), (requester.clone(), request));
+                }
+                (None, step.answer.to_text())
+            }
+            Action::Withdraw { name, requester } => {
+                let is_theirs = found.is_some_and(|(found, request)| {
+                    found == requester && row.token() == Some(request.token)
+                });
+                if is_theirs {
+                    self.file.requests.remove(name);
+                }
+                (None, play::withdrawn(is_theirs))
+            }
+            Action::Requested { .. } => {
+                let open = found.filter(|(_, request)| self.rules.is_open(*request, row, now_ms));
+                let told = |(requester, open): (_, Request)| (requester, open.until_ms, open.token);
+                (None, play::requested(open.map(told)))
+            }
+            Action::HandOver { owner, ttl_ms, token, .. } => {
+                let who = Claimant { owner, token: *token };
+                let term = Term::new(*ttl_ms, now_ms)?;
+                let step = self.rules.hand_over(row, who, found, term, floor)?;
+                (step.write, step.answer.to_text())
+            }
+            Action::TakeOver { owner, ttl_ms, .. } => {
+                let step = self.rules.take_over(row, owner, Term::new(*ttl_ms, now_ms)?, floor)?;
+                (step.write, step.answer.to_text())
+            }
+            Action::Progress { name, token } => {
+                let answer = self.rules.progress(row, *token, now_ms);
+                if answer.is_done() {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, answer.to_text())
+            }
+            Action::Checkpoint { name, token, .. } => {
+                let answer = match is_newest(row, *token) {
+                    true => CheckpointResult::Stored,
+                    false => CheckpointResult::Stale { newest: row.token() },
+                };
+                if answer == CheckpointResult::Stored {
+                    self.note_progress(name, *token, now_ms);
+                }
+                (None, play::checkpoint(answer, *token))
             }
             Action::Purge { before_ms } => return Ok(self.purge(*before_ms, now_ms)),
             Action::Pool { .. }
@@ -153,6 +238,13 @@ impl<R: Rules> RulePlayer<R> {
         };
         self.write(row.name(), write, now_ms);
         Ok(answer)
+    }
+
+    fn note_progress(&mut self, name: &str, token: i64, now_ms: i64) {
+        let limits = self.file.limits.get_mut(name);
+        if let Some(limits) = limits.filter(|limits| limits.token == token) {
+            limits.progress_at_ms = now_ms;
+        }
     }
 
     fn pool_step(&mut self, now_ms: i64, action: &Action) -> Result<String, Refusal> {
@@ -251,6 +343,9 @@ impl<R: Rules> RulePlayer<R> {
 
     fn purge(&mut self, before_ms: i64, now_ms: i64) -> String {
         let limit = purge_limit(before_ms, now_ms);
+        for readers in self.file.readers.values_mut() {
+            readers.retain(|_, expires_at_ms| *expires_at_ms > limit);
+        }
         let (rows, epoch) = (&mut self.file.rows, &mut self.file.epoch);
         let before = rows.len();
         rows.retain(|_, row| {
@@ -326,6 +421,8 @@ impl<R: Rules> Player for RulePlayer<R> {
             Refusal::TimeOverflow { .. } => "error TimeOverflow".into(),
             Refusal::TokenExhausted => "error TokenExhausted".into(),
             Refusal::InvalidDelay { .. } => "error InvalidDelay".into(),
+            Refusal::TtlTooLong { .. } => "error TtlTooLong".into(),
+            Refusal::InvalidTime { .. } => "error InvalidTime".into(),
         }))
     }
 }

@@ -61,6 +61,17 @@ pub enum Action {
     Attach { name: String, token: i64, value: String },
     Value { name: String },
     Queue(QueueAction),
+    Read { name: String, reader: String, ttl_ms: i64 },
+    Unread { name: String, reader: String },
+    Drained { name: String, token: i64 },
+    Limit { name: String, token: i64, progress_ms: Option<i64>, until_ms: Option<i64> },
+    Progress { name: String, token: i64 },
+    Checkpoint { name: String, token: i64, value: String },
+    Request { name: String, requester: String, within_ms: i64 },
+    Withdraw { name: String, requester: String },
+    Requested { name: String },
+    HandOver { name: String, owner: String, ttl_ms: i64, token: Option<i64> },
+    TakeOver { name: String, owner: String, ttl_ms: i64 },
 }
 
 /// A line that is not of the grammar.
@@ -213,6 +224,13 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             ttl_ms: reader.labelled("ttl")?,
         },
         "keep" => Action::Keep { pool: reader.text()?, lease: reader.text()? },
+        "read" => Action::Read {
+            name: reader.text()?,
+            reader: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
+        "unread" => Action::Unread { name: reader.text()?, reader: reader.text()? },
+        "drained" => Action::Drained { name: reader.text()?, token: reader.labelled("token")? },
         "delete" => Action::DeletePool { pool: reader.text()? },
         "slots" => Action::Slots { pool: reader.text()? },
         "renew" => Action::Renew {
@@ -267,6 +285,39 @@ fn action(reader: &mut Reader<'_>) -> Result<Action, String> {
             },
         },
         "value" => Action::Value { name: reader.text()? },
+        "limit" => Action::Limit {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            progress_ms: reader.option("progress")?,
+            until_ms: reader.option("until")?,
+        },
+        "progress" => Action::Progress { name: reader.text()?, token: reader.labelled("token")? },
+        "checkpoint" => Action::Checkpoint {
+            name: reader.text()?,
+            token: reader.labelled("token")?,
+            value: {
+                reader.takes("value");
+                reader.text()?
+            },
+        },
+        "request" => Action::Request {
+            name: reader.text()?,
+            requester: reader.text()?,
+            within_ms: reader.labelled("within")?,
+        },
+        "withdraw" => Action::Withdraw { name: reader.text()?, requester: reader.text()? },
+        "requested" => Action::Requested { name: reader.text()? },
+        "hand" if reader.takes("over") => Action::HandOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+            token: reader.option("token")?,
+        },
+        "take" if reader.takes("over") => Action::TakeOver {
+            name: reader.text()?,
+            owner: reader.text()?,
+            ttl_ms: reader.labelled("ttl")?,
+        },
         verb => return Err(format!("no verb {verb:?}")),
     })
 }
@@ -281,8 +332,25 @@ impl Action {
             Transfer { name, .. } | Break { name } | Inspect { name } => Some(name),
             Owner { name } | Token { name } | Ensure { name, .. } => Some(name),
             Attach { name, .. } | Value { name } => Some(name),
+            Read { name, .. } | Unread { name, .. } | Drained { name, .. } => Some(name),
+            Request { name, .. } | Withdraw { name, .. } | Requested { name } => Some(name),
+            HandOver { name, .. } | TakeOver { name, .. } => Some(name),
+            Limit { name, .. } | Progress { name, .. } | Checkpoint { name, .. } => Some(name),
             _ => None,
         }
+    }
+
+    /// The names and owners that the step is about.
+    pub fn texts(&self) -> Vec<&str> {
+        use Action::*;
+        let mut texts: Vec<&str> = self.name().into_iter().collect();
+        match self {
+            Claim { owner, .. } | Renew { owner, .. } | Release { owner, .. } => texts.push(owner),
+            ClaimFromDead { owner, dead, .. } => texts.extend([owner.as_str(), dead]),
+            Transfer { owner, new_owner, .. } => texts.extend([owner.as_str(), new_owner]),
+            _ => {}
+        }
+        texts
     }
 
     /// The ttl that the step asks for, if it asks for one.
@@ -290,10 +358,11 @@ impl Action {
         use Action::*;
         match self {
             Claim { ttl_ms, .. } | Renew { ttl_ms, .. } | Transfer { ttl_ms, .. } => Some(*ttl_ms),
-            ClaimFromDead { ttl_ms, .. } => Some(*ttl_ms),
+            ClaimFromDead { ttl_ms, .. } | Read { ttl_ms, .. } => Some(*ttl_ms),
             Borrow { ttl_ms, .. } | RenewSlot { ttl_ms, .. } => Some(*ttl_ms),
             Queue(action) => action.time_ms(),
             Ensure { ttl_ms, .. } => Some(*ttl_ms),
+            HandOver { ttl_ms, .. } | TakeOver { ttl_ms, .. } => Some(*ttl_ms),
             _ => None,
         }
     }

@@ -92,6 +92,12 @@ impl SqlPlayer {
         })
     }
 
+    fn requested(&self, name: &str, now_ms: i64) -> rusqlite::Result<Option<(String, i64, i64)>> {
+        let sql = "SELECT requester, until_ms, token FROM litelease_requested(?1, ?2)";
+        let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+        self.connection().query_row(sql, (name, now_ms), row).optional()
+    }
+
     /// Calls the function of an action. `None` is a rejection, whose reason SQL does not tell.
     fn perform(&self, now_ms: i64, action: &Action) -> rusqlite::Result<Option<String>> {
         // An option that was not given must not be given to the function either.
@@ -156,6 +162,49 @@ impl SqlPlayer {
                     _ => return Ok(None),
                 }
             }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                match self.call("limit", &[name, token, progress_ms, until_ms, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Progress { name, token } => {
+                match self.call("progress", &[name, token, &now_ms])? {
+                    Some(1) => "done".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Checkpoint { name, token, value } => {
+                match self.call("checkpoint", &[name, token, value, &now_ms])? {
+                    Some(1) => "stored".into(),
+                    _ => return Ok(None),
+                }
+            }
+            Action::Request { name, requester, within_ms } => {
+                match self.call("request", &[name, requester, within_ms, &now_ms])? {
+                    Some(until_ms) => format!("requested until {until_ms}"),
+                    None => match self.requested(name, now_ms)? {
+                        Some((who, until_ms, _)) => {
+                            format!("requested by {} until {until_ms}", shown(&who))
+                        }
+                        None => return Ok(None),
+                    },
+                }
+            }
+            Action::Withdraw { name, requester } => {
+                play::withdrawn(self.call("withdraw_request", &[name, requester])? == Some(1))
+            }
+            Action::Requested { name } => play::requested(self.requested(name, now_ms)?),
+            Action::HandOver { name, owner, ttl_ms, token } => {
+                match call("hand_over", &[name, owner, ttl_ms], with(&[now, *token]))? {
+                    Some(token) => format!("transferred {token} until {}", until(name)?),
+                    None => return Ok(None),
+                }
+            }
+            Action::TakeOver { name, owner, ttl_ms } => {
+                let token = self.call("take_over", &[name, owner, ttl_ms, &now_ms])?;
+                format!("acquired {} until {}", number(token), until(name)?)
+            }
             Action::Value { name } => {
                 let sql = "SELECT litelease_value(?1, ?2),
                            (SELECT value FROM litelease_leases(?2) WHERE name = ?1)";
@@ -167,6 +216,15 @@ impl SqlPlayer {
             }
             Action::Queue(action) => {
                 queue::call(self.connection(), &mut self.lent.borrow_mut(), now_ms, action)?
+            }
+            Action::Read { name, reader, ttl_ms } => {
+                play::version(call("read", &[name, reader, ttl_ms], with(&[now]))?)
+            }
+            Action::Unread { name, reader } => {
+                play::unread(self.call("unread", &[name, reader])? == Some(1))
+            }
+            Action::Drained { name, token } => {
+                play::drained(call("drained", &[name, token], with(&[now]))? == Some(1))
             }
             action => self.perform_on_pools(now_ms, action)?,
         }))
@@ -273,7 +331,10 @@ fn by_its_words(failed: rusqlite::Error) -> String {
     for (words, kind) in [
         ("the ttl must be at least 1 ms", "InvalidTtl"),
         ("ends after the last representable time", "TimeOverflow"),
+        ("progress_within must be at least 1 ms", "InvalidTime"),
+        ("within must be at least 1 ms", "InvalidTime"),
         ("no larger token exists", "TokenExhausted"),
+        ("the ttl of a read is at most", "TtlTooLong"),
         ("there is no such pool", "NoSuchPool"),
         ("a pool has 0 to", "InvalidCount"),
         ("of a borrow has", "InvalidText"),

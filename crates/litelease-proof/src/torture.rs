@@ -8,9 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease_core::plan;
+
 use crate::model::{PROTECTIONS, search};
 use crate::power_cut::{Epoch, Journals, Setting, Tally, cut_power, cut_power_of_shared};
-use crate::rig::tell;
+use crate::queue_cut::cut_power_of_queues;
+use crate::rig::{Dice, tell};
+use crate::shards::history;
 
 /// A long proof.
 pub struct Proof {
@@ -27,6 +31,12 @@ pub const PROOFS: &[Proof] = &[
     Proof { name: "power-cuts", share: 12, run: power_cuts },
     Proof { name: "power-cuts-shared", share: 4, run: power_cuts_shared },
     Proof { name: "power-cuts-without-epoch", share: 1, run: power_cuts_without_epoch },
+    Proof { name: "power-cuts-queues", share: 4, run: power_cuts_queues },
+    Proof {
+        name: "queue-workers",
+        share: 3,
+        run: |watch| again_and_again(watch, "store", "queues::eight_workers"),
+    },
     Proof { name: "model", share: 2, run: model },
     Proof { name: "kills", share: 3, run: |watch| again_and_again(watch, "store", "processes::") },
     Proof {
@@ -43,6 +53,12 @@ pub const PROOFS: &[Proof] = &[
         name: "single-writer",
         share: 1,
         run: |watch| again_and_again(watch, "single_writer", "sixteen"),
+    },
+    Proof { name: "shards", share: 1, run: shards },
+    Proof {
+        name: "shared-reads",
+        share: 1,
+        run: |watch| again_and_again(watch, "holding", "cached::no_reader"),
     },
     Proof {
         name: "agreement",
@@ -149,6 +165,23 @@ fn power_cuts_shared(watch: &Watch) -> Outcome {
     Outcome { tried: all.to_string(), found }
 }
 
+/// Queues in every setting.
+fn power_cuts_queues(watch: &Watch) -> Outcome {
+    let cut = |setting, seed| cut_power_of_queues(setting, Epoch::On, 500, Some(watch.until), seed);
+    let mut all = Tally::default();
+    let mut found = Vec::new();
+    for (setting, tally) in cut_in_turn(watch, Setting::all().collect(), cut) {
+        let is_damaged = tally.damaged > 0 && !setting.may_be_damaged();
+        let is_lost = tally.lost > 0 && setting.is_strong();
+        if tally.repeated > 0 || is_damaged || is_lost {
+            found.push(format!("{setting}: {tally}: {}", tally.first.clone().unwrap_or_default()));
+        }
+        tell(&format!("  {setting}: {tally}"));
+        all.add(tally);
+    }
+    Outcome { tried: all.to_string(), found }
+}
+
 /// The negative control: where commits get lost, tokens must come back.
 fn power_cuts_without_epoch(watch: &Watch) -> Outcome {
     let mut all = Tally::default();
@@ -218,6 +251,19 @@ fn model(watch: &Watch) -> Outcome {
     Outcome { tried, found }
 }
 
+/// Random histories of a group that shares shards.
+fn shards(watch: &Watch) -> Outcome {
+    let (mut dice, mut histories, mut found) = (Dice::from(watch.seed), 0u64, Vec::new());
+    while found.is_empty() && histories < 1_000_000 && !watch.is_over() {
+        found.extend(history(plan, &mut dice).err());
+        histories += 1;
+        if histories % 100_000 == 0 {
+            watch.show(&format!("{histories} histories"));
+        }
+    }
+    Outcome { tried: format!("{histories} histories of a group"), found }
+}
+
 impl Watch {
     fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now()).max(Duration::from_secs(1))
@@ -233,6 +279,7 @@ pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["test", "-q", "-p", "litelease-proof", "--test", test, "--", filter]);
         cargo.env("LITELEASE_SEED", seed.to_string());
+        cargo.env("LITELEASE_ITEMS", "10000");
         cargo.env("LITELEASE_STRESS_SECONDS", watch.left().as_secs().clamp(1, 60).to_string());
         match cargo.output() {
             // A filter that fits no test would succeed, and prove nothing.

@@ -9,8 +9,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use litelease::RequestResult;
 use litelease::{
-    ClaimResult, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss, Tracker,
+    ClaimResult, Error, Held, HoldError, HoldOptions, Identity, Litelease, LiteleaseRef, Loss,
+    Tracker,
 };
 use litelease_proof::rig::{LONG, TestFolder, acquired, eventually, memory, now_ms, worker};
 
@@ -403,4 +405,237 @@ fn a_callback_that_panics_does_not_keep_the_others_from_being_called() {
     held.on_lost(move |lost| told.send(lost.name.clone()).unwrap());
     let _ = db.break_lease("x").unwrap();
     assert_eq!(hears.recv_timeout(Duration::from_secs(60)).as_deref(), Ok("x"));
+}
+
+#[test]
+fn a_stuck_holder_whose_keeper_lives_on_is_out_and_one_that_goes_on_is_not() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let within = Duration::from_millis(1500);
+    let options = HoldOptions::new(SHORT).progress_within(within);
+    let (stuck, busy) =
+        (db.hold("stuck", options.clone()).unwrap(), db.hold("busy", options).unwrap());
+    let start = Instant::now();
+    while stuck.check().is_ok() {
+        busy.progress().unwrap();
+        assert_eq!(db.owner("stuck").unwrap().as_deref(), Some(stuck.owner()), "trusted, so live");
+        assert!(start.elapsed() < within + SHORT, "it is out within its time and one ttl");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(stuck.check().unwrap_err().reason, Loss::NoProgress);
+    busy.check().unwrap();
+    // Whoever waits gets it when the row is over, and not before.
+    let next = db.claim_wait("stuck", "next", LONG, LONG).unwrap();
+    assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+}
+
+#[test]
+fn a_checkpoint_is_progress_and_late_progress_saves_a_hold() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let options = HoldOptions::new(SHORT).progress_within(Duration::from_millis(800));
+    let held = db.hold("books", options).unwrap();
+    eventually("a renewal is refused", || held.trouble() == Some(Loss::NoProgress));
+    held.check().unwrap();
+    held.progress().unwrap();
+    eventually("it is renewed again", || held.trouble().is_none());
+    eventually("a renewal is refused", || held.trouble() == Some(Loss::NoProgress));
+    let _ = db.checkpoint("books", held.token(), "row 17").unwrap();
+    eventually("it is renewed again", || held.trouble().is_none());
+    held.check().unwrap();
+}
+
+#[test]
+fn a_hold_ends_when_its_time_is_up_and_says_so() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    for max_time in [Duration::from_millis(2000), SHORT + Duration::from_millis(500)] {
+        let before_ms = now_ms();
+        let held = db.hold("books", HoldOptions::new(SHORT).max_time(max_time)).unwrap();
+        let end_ms = before_ms + max_time.as_millis() as i64;
+        while held.check().is_ok() {
+            assert_eq!(
+                db.owner("books").unwrap().as_deref(),
+                Some(held.owner()),
+                "trusted, so live"
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(held.check().unwrap_err().reason, Loss::TimeIsUp);
+        let expiry_ms = held.lease().lease_expires_at_ms;
+        assert!((end_ms..end_ms + 1000).contains(&expiry_ms), "{end_ms} {expiry_ms}");
+        assert!(now_ms() < expiry_ms, "told before anybody else can have it");
+    }
+}
+
+#[test]
+fn a_limit_that_somebody_else_sets_binds_the_keeper() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", SHORT);
+    let end_ms = now_ms() + SHORT.as_millis() as i64 + 1000;
+    assert!(db.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    assert_eq!(loss_of(&held), Loss::TimeIsUp);
+    assert!(now_ms() < end_ms && held.lease().lease_expires_at_ms <= end_ms);
+}
+
+#[test]
+fn a_renewal_inside_a_transaction_is_trusted_by_what_was_granted() {
+    let place = TestFolder::new("WAL");
+    let (mut db, other) = (place.open(LONG), place.open(LONG));
+    let held = hold(&other, "books", SHORT);
+    let end_ms = now_ms() + 3500;
+    assert!(other.limit("books", held.token(), None, Some(end_ms)).unwrap().is_done());
+    thread::sleep(Duration::from_millis(1200));
+    let tx = db.transaction().unwrap();
+    held.renew_in(&tx).unwrap();
+    tx.commit().unwrap();
+    let trusted_ms = now_ms() + held.trusted_for().as_millis() as i64;
+    assert!(trusted_ms <= end_ms, "{trusted_ms} {end_ms}");
+}
+
+#[test]
+fn a_time_that_is_too_short_to_be_held_is_refused() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let short = HoldOptions::new(LONG).max_time(Duration::from_millis(100));
+    assert!(matches!(db.hold("books", short), Err(HoldError::TtlTooShort(_))));
+    let none = HoldOptions::new(LONG).progress_within(Duration::ZERO);
+    match db.hold("books", none) {
+        Err(HoldError::Lease(error @ Error::InvalidTime { .. })) => {
+            let text = "\"books\": progress_within must be at least 1 ms, got 0 ms";
+            assert_eq!(error.to_string(), text);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(db.owner("books").unwrap(), None, "nothing was granted");
+}
+
+#[test]
+fn a_holder_hears_of_a_request_at_once_and_hands_over_without_gap_or_overlap() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let held = db.hold("books", HoldOptions::new(LONG)).unwrap();
+    let (sender, heard) = mpsc::channel();
+    held.on_requested(move |request| sender.send(request.clone()).unwrap());
+    held.on_lost(|lost| panic!("handed over is not lost: {lost}"));
+    let asker = thread::spawn(move || {
+        let options = HoldOptions::new(SHORT).wait(LONG).request(LONG).value("new".to_owned());
+        let held = other.hold("books", options).unwrap();
+        (Instant::now(), held.lease(), held, other)
+    });
+    let request = heard.recv_timeout(Duration::from_secs(30)).unwrap();
+    assert_eq!((held.requested(), request.token), (Some(request.clone()), 1));
+    held.check().unwrap();
+    let _ = db.checkpoint("books", held.token(), "page 7").unwrap();
+    let begin = Instant::now();
+    let handed = held.hand_over(SHORT).map_err(|(_, error)| error).unwrap();
+    assert_eq!((handed.token, &handed.owner), (2, &request.requester));
+    let (granted, lease, successor, _other) = asker.join().unwrap();
+    assert!(
+        granted - begin < Duration::from_secs(2),
+        "woken, and not by chance: {:?}",
+        granted - begin
+    );
+    assert_eq!((lease.token, lease.owner), (2, handed.owner));
+    assert!(lease.lease_expires_at_ms >= handed.lease_expires_at_ms, "renewed by its new holder");
+    assert_eq!(db.value("books").unwrap(), Some("new".to_owned().into()));
+    let last = db.last_checkpoint("books").unwrap().unwrap();
+    assert!(last.is_from_predecessor(successor.token()) && !last.is_from_predecessor(3));
+    thread::sleep(SHORT);
+    successor.check().unwrap();
+    assert_eq!(db.requested("books").unwrap(), None);
+}
+
+#[test]
+fn a_holder_that_ignores_a_request_is_out_within_its_time_and_one_ttl() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let held = hold(&db, "books", SHORT);
+    let begin = Instant::now();
+    let within = Duration::from_millis(1500);
+    let asker = thread::spawn(move || {
+        let answer = other.request_wait("books", "b", LONG, within, LONG).unwrap();
+        (now_ms(), answer)
+    });
+    let mut trusted_ms = now_ms();
+    while held.check().is_ok() {
+        trusted_ms = now_ms();
+        assert!(begin.elapsed() < within + SHORT, "it is out by now");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(held.check().unwrap_err().reason, Loss::Requested);
+    assert!(begin.elapsed() > within, "nothing is cut");
+    let (granted_ms, answer) = asker.join().unwrap();
+    assert!(matches!(answer, ClaimResult::Acquired(lease) if lease.token == 2));
+    assert!(trusted_ms < granted_ms, "no overlap");
+}
+
+#[test]
+fn a_request_whose_waiter_gives_up_is_withdrawn() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", LONG);
+    let answer = db.request_wait("books", "b", LONG, LONG, Duration::from_millis(300)).unwrap();
+    assert!(matches!(answer, ClaimResult::Busy(current) if current.token == held.token()));
+    assert_eq!(db.requested("books").unwrap(), None);
+    eventually("the holder hears of that, too", || held.requested().is_none());
+}
+
+/// It was handed over between the request and the first look of its waiter.
+#[test]
+fn a_lease_that_was_handed_over_before_anybody_waited_is_accepted_once() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    for by_name in [false, true] {
+        let name = format!("books {by_name}");
+        let lease = acquired(db.claim(&name, "a", LONG));
+        assert!(matches!(db.request(&name, "b", LONG).unwrap(), RequestResult::Requested { .. }));
+        let handed = match by_name {
+            true => db.transfer(&lease, "b", LONG).unwrap().transferred(),
+            false => db.hand_over(&lease, LONG).unwrap().transferred(),
+        };
+        db.purge(now_ms()).unwrap(); // which must not take what is left of the request
+        let accepted = acquired(db.claim_wait(&name, "b", LONG, LONG).map_err(lease_error));
+        assert_eq!(Some(accepted.token), handed.map(|lease| lease.token));
+        let again = db.claim_wait(&name, "b", LONG, Duration::from_millis(50)).unwrap();
+        assert!(matches!(again, ClaimResult::Busy(_)), "the text alone is no grant");
+    }
+}
+
+fn lease_error(error: HoldError) -> Error {
+    match error {
+        HoldError::Lease(error) => error,
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_waiter_repeats_its_request_and_one_that_does_not_wait_lets_it_lapse() {
+    let place = TestFolder::new("WAL");
+    let (db, other) = (place.open(LONG), place.open(LONG));
+    let lease = acquired(db.claim("books", "a", LONG));
+    let _ = db.request("books", "b", LONG).unwrap();
+    let now = now_ms();
+    assert!(db.at(now + 11_000).requested("books").unwrap().is_none(), "lapsed");
+    let waiter = thread::spawn(move || {
+        other.claim_wait("books", "b", LONG, Duration::from_millis(4500)).unwrap()
+    });
+    thread::sleep(Duration::from_millis(3700));
+    assert!(db.at(now + 12_000).requested("books").unwrap().is_some(), "repeated after 3 s");
+    assert!(db.hand_over(&lease, LONG).unwrap().transferred().is_some());
+    assert!(matches!(waiter.join().unwrap(), ClaimResult::Acquired(lease) if lease.token == 2));
+}
+
+#[test]
+fn a_text_of_a_requester_is_stored_as_that_of_an_owner_is() {
+    let db = memory();
+    for (at, text) in ["", "\0", "a\nb", &"x".repeat(1 << 20), "🔑"].iter().enumerate() {
+        let name = at.to_string();
+        let lease = acquired(db.claim(&name, text, LONG));
+        let _ = db.request(&name, text, LONG).unwrap();
+        assert_eq!(db.requested(&name).unwrap().unwrap().requester, *text);
+        let handed = db.hand_over(&lease, LONG).unwrap().transferred().unwrap();
+        assert_eq!((handed.owner.as_str(), handed.token), (*text, 2));
+    }
 }

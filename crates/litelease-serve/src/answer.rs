@@ -237,6 +237,10 @@ fn word(reason: Reason) -> &'static str {
         Reason::UnknownToken => "unknown_token",
         Reason::Released => "released",
         Reason::Expired => "expired",
+        Reason::NoProgress => "no_progress",
+        Reason::TimeIsUp => "time_is_up",
+        Reason::Requested => "requested",
+        Reason::NotRequested => "not_requested",
     }
 }
 

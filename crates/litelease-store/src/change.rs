@@ -5,8 +5,8 @@ use litelease_core::{Epoch, LeaseInfo, Row, Step};
 use crate::error::Undecided;
 use crate::grant::{Attempt, check_arrival};
 use crate::rule_fn::{Asked, Columns, Ran};
-use crate::sqlite::TxnState;
-use crate::statements::{CachedStatement, execute_once, stored_row};
+use crate::sqlite::{TxnState, Value};
+use crate::statements::{ADD, CachedStatement, execute_once, stored_row};
 use crate::transaction::Boundary;
 use crate::{Error, Failure, Store, When, code};
 
@@ -83,6 +83,9 @@ impl Store {
         request: Request<'_>,
         decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
     ) -> Result<Attempt<Step<'q, T>>, Error> {
+        if self.connection.is_hosted() {
+            return self.attempt_in_steps(request, decide);
+        }
         let Request { name, when, .. } = request;
         let mut insertions = 0;
         loop {
@@ -105,6 +108,47 @@ impl Store {
                 RuleOutcome::Stale => {}
             }
         }
+    }
+
+    /// The same where no statement can ask the rule: loads, decides and saves in a transaction.
+    #[cold]
+    fn attempt_in_steps<'q, T>(
+        &self,
+        request: Request<'_>,
+        decide: &mut impl FnMut(Row<'_>, i64, i64) -> Result<Step<'q, T>, Error>,
+    ) -> Result<Attempt<Step<'q, T>>, Error> {
+        let Request { boundary, name, .. } = request;
+        self.within(boundary, || {
+            let (target, asked) = self.look(name, |row| {
+                let target = if row.state().is_some() { Target::Row } else { Target::NewRow };
+                let columns = Columns { state: row.state(), floor: None, is_unverified: false };
+                Ok((target, self.ask(request, target, columns, decide)))
+            })?;
+            let (step, now_ms) = match asked? {
+                Asked::Decided { step, now_ms } => (step, now_ms),
+                Asked::EpochNeeded { token } => return Ok(Attempt::EpochNeeded { token }),
+                Asked::Unverified => return Err(Error::unexpected_change(name, 0)),
+            };
+            if let Some(state) = step.write {
+                let tenure = state.tenure();
+                let values = [
+                    Value::Text(name),
+                    tenure.map_or(Value::Null, |tenure| Value::Text(tenure.owner)),
+                    Value::Integer(state.token()),
+                    tenure.map_or(Value::Null, |tenure| Value::Integer(tenure.expires_at_ms)),
+                    Value::Integer(now_ms),
+                ];
+                match target {
+                    Target::Row => self.statements.save.execute_with(self.connection, &values)?,
+                    Target::NewRow => execute_once(self.connection, ADD, &values)?,
+                }
+                match self.connection.changes() {
+                    1 => {}
+                    changed => return Err(Error::unexpected_change(name, changed)),
+                }
+            }
+            Ok(Attempt::Decided(step))
+        })
     }
 
     /// Runs one of the statements that ask the rule.

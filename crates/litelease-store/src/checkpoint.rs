@@ -44,13 +44,13 @@ impl Store {
                 if !is_newest {
                     return Ok(CheckpointResult::Stale { newest });
                 }
-                let values = [
-                    Value::Text(name),
-                    Value::Integer(token),
-                    value,
-                    Value::Integer(when.now_ms()),
-                ];
-                self.all_or_nothing(|| self.save_checkpoint(&values))?;
+                let now_ms = when.now_ms();
+                let values =
+                    [Value::Text(name), Value::Integer(token), value, Value::Integer(now_ms)];
+                self.all_or_nothing(|| {
+                    self.save_checkpoint(&values)?;
+                    self.note_progress(name, token, now_ms)
+                })?;
                 Ok(CheckpointResult::Stored)
             })
         })

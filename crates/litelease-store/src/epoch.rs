@@ -69,7 +69,7 @@ pub(crate) struct EpochState {
     /// The present boot as of the same check; 0 for a database in memory.
     pub(crate) boot: Cell<i64>,
     /// Whether this store has seen a durable record of the present boot. It may be at risk again since.
-    has_recorded: Cell<bool>,
+    pub(crate) has_recorded: Cell<bool>,
     /// What is to be confirmed after the present commit.
     unconfirmed: Cell<Unconfirmed>,
 }
@@ -210,7 +210,7 @@ impl Store {
             let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;
             let floor = self.epoch_record()?.floor;
-            let queues = self.newest_in_queues()?;
+            let queues = if self.verify_queues()? { self.newest_in_queues()? } else { 0 };
             Ok(EpochInfo { newest: floor.max(names).max(slots).max(queues), boot })
         })
     }

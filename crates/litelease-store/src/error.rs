@@ -36,10 +36,28 @@ pub enum Error<E = Failure> {
         /// The ttl that was given.
         ttl_ms: i64,
     },
+    /// A time other than a ttl is zero or negative. Nothing was written.
+    InvalidTime {
+        /// The name that was asked for.
+        name: String,
+        /// Which time.
+        what: &'static str,
+        /// What was given.
+        time_ms: i64,
+    },
     /// The next token would be more than 64 bits can hold. Nothing was written.
     TokenExhausted {
         /// The name that was asked for.
         name: String,
+    },
+    /// The ttl of a read is longer than an hour. Nothing was written.
+    TtlTooLong {
+        /// The name that was asked for.
+        name: String,
+        /// The ttl that was given.
+        ttl_ms: i64,
+        /// The longest that may be.
+        most_ms: i64,
     },
     /// A floor was to be raised to less than it is. Nothing was written.
     FloorTooLow {
@@ -172,7 +190,9 @@ impl<E> Error<E> {
         match self {
             Error::InvalidTtl { .. } => "InvalidTtl",
             Error::TimeOverflow { .. } => "TimeOverflow",
+            Error::InvalidTime { .. } => "InvalidTime",
             Error::TokenExhausted { .. } => "TokenExhausted",
+            Error::TtlTooLong { .. } => "TtlTooLong",
             Error::FloorTooLow { .. } => "FloorTooLow",
             Error::LargestTokenNeeded => "LargestTokenNeeded",
             Error::NotBootstrapped => "NotBootstrapped",
@@ -203,7 +223,13 @@ impl<E> Error<E> {
             Error::TimeOverflow { name, now_ms, ttl_ms } => {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
+            Error::InvalidTime { name, what, time_ms } => {
+                Error::InvalidTime { name, what, time_ms }
+            }
             Error::TokenExhausted { name } => Error::TokenExhausted { name },
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                Error::TtlTooLong { name, ttl_ms, most_ms }
+            }
             Error::FloorTooLow { name, floor, present } => {
                 Error::FloorTooLow { name, floor, present }
             }
@@ -244,6 +270,8 @@ impl Error {
                 Error::TimeOverflow { name, now_ms, ttl_ms }
             }
             Refusal::TokenExhausted => Error::TokenExhausted { name },
+            Refusal::TtlTooLong { ttl_ms, most_ms } => Error::TtlTooLong { name, ttl_ms, most_ms },
+            Refusal::InvalidTime { what, ms } => Error::InvalidTime { name, what, time_ms: ms },
         }
     }
 
@@ -332,8 +360,16 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
                 let refusal = Refusal::TimeOverflow { now_ms: *now_ms, ttl_ms: *ttl_ms };
                 write!(f, "{}: {refusal}", Short(name))
             }
+            Error::InvalidTime { name, what, time_ms } => {
+                let refusal = Refusal::InvalidTime { what, ms: *time_ms };
+                write!(f, "{}: {refusal}", Short(name))
+            }
             Error::TokenExhausted { name } => {
                 write!(f, "{}: {}", Short(name), Refusal::TokenExhausted)
+            }
+            Error::TtlTooLong { name, ttl_ms, most_ms } => {
+                let refusal = Refusal::TtlTooLong { ttl_ms: *ttl_ms, most_ms: *most_ms };
+                write!(f, "{}: {refusal}", Short(name))
             }
             Error::FloorTooLow { name: Some(name), floor, present } => write!(
                 f,

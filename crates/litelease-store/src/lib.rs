@@ -21,8 +21,9 @@ mod file;
 mod gate;
 mod grant;
 mod guard;
-pub mod host_api;
+mod hosted;
 mod keep;
+mod limit;
 mod list;
 mod pool;
 mod pool_rows;
@@ -31,6 +32,8 @@ mod purge;
 mod queue;
 mod queue_rows;
 mod raise;
+mod read;
+mod request;
 mod rule_fn;
 mod schema;
 mod served;
@@ -43,6 +46,7 @@ mod table_info;
 mod transaction;
 mod trigger;
 mod value;
+mod verbs;
 
 #[doc(hidden)]
 pub use access::AccessRow;
@@ -53,9 +57,13 @@ pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
 pub use guard::{Guard, GuardInfo};
+pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::{LeaseRow, LeaseWalk};
+#[doc(hidden)]
+pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
+pub use read::Reader;
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
 pub use sqlite::{
@@ -63,3 +71,4 @@ pub use sqlite::{
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
 };
 pub use store::Store;
+pub use verbs::{Arguments, Misuse, VERBS, Verb, verb};

@@ -80,7 +80,7 @@ SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
 WHERE pool = +?1 AND expires_at_ms <= ?2";
 
 /// The lowest position that was lent out before and is free, or else the one after all that were lent out.
-pub(crate) const LOWEST_FREE: &str = "SELECT coalesce(
+pub const LOWEST_FREE: &str = "SELECT coalesce(
 (SELECT position FROM main.litelease_pool_slots WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY slot LIMIT 1),
 (SELECT position + 1 FROM main.litelease_pool_slots
 WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575 ORDER BY slot DESC LIMIT 1), 0)";

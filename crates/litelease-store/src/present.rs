@@ -141,7 +141,7 @@ pub(crate) unsafe extern "C" fn presenting<L: Library>(
     }
 }
 
-/// `litelease_refused(number, name)`: counts a refused write.
+/// `litelease_refused(number, name)`: counts a refused write. Without them, answers where a database in memory is counted.
 ///
 /// # Safety
 /// As for `presented`.
@@ -156,6 +156,9 @@ pub(crate) unsafe extern "C" fn refused<L: Library>(
         let connection = *(api.user_data)(context).cast::<Connection>();
         let number = api.value(*values).and_then(Value::integer);
         let name = api.value(*values.add(1)).and_then(Value::text);
+        if number.is_none() && name.is_none() && !connection.has_file() {
+            return api.result_copied(context, Value::Text(&connection.place()));
+        }
         if let Some((number, name)) = number.zip(name) {
             let key = (connection.place(), number, name.to_owned());
             let mut counters = REFUSALS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,7 +18,8 @@ struct Ended {
 
 impl Store {
     /// Deletes the rows of names that have not been live since `before_ms`, and the items of queues that have been dead
-    /// since, and answers how many.
+    /// since, and answers how many. Readers that have ended go
+    /// with them.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that a name which
     /// comes back gets a larger one.
@@ -37,6 +38,7 @@ impl Store {
     }
 
     fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
+        self.purge_readers(limit_ms)?;
         let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
             return self.purge_side_tables().map(|()| 0);

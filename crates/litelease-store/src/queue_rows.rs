@@ -339,7 +339,7 @@ impl Store {
 
     /// The queue called `name`, if there is one.
     pub(crate) fn find_queue(&self, name: &str) -> Result<Option<QueueRow>, Error> {
-        self.queue_query(&self.statements.queues.find, &[Value::Text(name)], |run| {
+        self.first_query(&self.statements.queues.find, &[Value::Text(name)], |run| {
             let number = |index| run.column(index).and_then(Value::integer);
             match [0, 1, 2].map(number) {
                 [Some(number), Some(max_attempts @ 0..), Some(newest @ 0..)] => {
@@ -398,7 +398,7 @@ impl Store {
     /// The newest id or token of any queue; 0 if there is none.
     pub(crate) fn newest_in_queues(&self) -> Result<i64, Error> {
         let newest = &self.statements.queues.newest;
-        let found = self.queue_query(newest, &[], |run| {
+        let found = self.one_row(newest, &[], |run| {
             let newest = run.column(0).and_then(Value::integer);
             newest.ok_or_else(|| COUNTER.mismatch("its row is damaged".into()))
         })?;
@@ -419,7 +419,7 @@ impl Store {
         now_ms: i64,
     ) -> Result<Option<NextItem>, Error> {
         let values = [queue.number, now_ms].map(Value::Integer);
-        self.queue_query(&self.statements.queues.next, &values, |run| {
+        self.one_row(&self.statements.queues.next, &values, |run| {
             let random = run.column(7).and_then(bits).ok_or_else(damaged_item)?;
             Ok(NextItem { id: id(run)?, item: item(run)?, random })
         })
@@ -428,23 +428,23 @@ impl Store {
     /// The first item out of the visible order after an id. Most of them are dead.
     pub(crate) fn next_dead(&self, queue: i64, after: i64) -> Result<Option<ItemRow>, Error> {
         let values = [queue, after].map(Value::Integer);
-        self.queue_query(&self.statements.queues.next_dead, &values, item_row)
+        self.one_row(&self.statements.queues.next_dead, &values, item_row)
     }
 
     pub(crate) fn item_by_id(&self, id: i64) -> Result<Option<ItemRow>, Error> {
         let values = [Value::Integer(id)];
-        self.queue_query(&self.statements.queues.by_id, &values, item_row)
+        self.first_query(&self.statements.queues.by_id, &values, item_row)
     }
 
     pub(crate) fn item_by_key(&self, queue: i64, key: &str) -> Result<Option<ItemRow>, Error> {
         let values = [Value::Integer(queue), Value::Text(key)];
-        self.queue_query(&self.statements.queues.by_key, &values, item_row)
+        self.one_row(&self.statements.queues.by_key, &values, item_row)
     }
 
     /// When the first item of a queue is visible, or was.
     pub(crate) fn first_visible(&self, queue: i64) -> Result<Option<i64>, Error> {
         let values = [Value::Integer(queue)];
-        self.queue_query(&self.statements.queues.first_visible, &values, |run| {
+        self.one_row(&self.statements.queues.first_visible, &values, |run| {
             run.column(0).and_then(Value::integer).ok_or_else(damaged_item)
         })
     }
@@ -490,7 +490,7 @@ impl Store {
         mut keep: impl FnMut(Value<'_>) -> B,
     ) -> Result<B, Error> {
         let values = [Value::Integer(id)];
-        let found = self.queue_query(&self.statements.queues.body, &values, |run| {
+        let found = self.one_row(&self.statements.queues.body, &values, |run| {
             run.column(0).map(&mut keep).ok_or_else(damaged_body)
         });
         found?.ok_or_else(damaged_body)
@@ -554,7 +554,7 @@ impl Store {
     pub(crate) fn fence_queues(&self, fence: impl Fn(Item) -> Option<Item>) -> Result<(), Error> {
         let mut after = 0;
         let next = CachedStatement::new(NEXT_PASSING);
-        while let Some(row) = self.queue_query(&next, &[Value::Integer(after)], item_row)? {
+        while let Some(row) = self.one_row(&next, &[Value::Integer(after)], item_row)? {
             if let Some(item) = fence(row.item) {
                 self.save_item(row.id, item)?;
             }
@@ -585,22 +585,44 @@ impl Store {
         done
     }
 
-    /// Runs a query of at most one row. Where there are no tables of queues, there is no row.
-    fn queue_query<T>(
+    /// Runs the first query of a verb: one row at most. SQLite compiles a statement anew when the schema has changed; then
+    /// this looks whether that is still right, in the same snapshot, which the run holds.
+    fn first_query<T>(
         &self,
         cached: &CachedStatement,
         values: &[Value<'_>],
         read: impl FnOnce(&Run<'_, '_>) -> Result<T, Error>,
     ) -> Result<Option<T>, Error> {
-        let found = cached.with(self.connection, |statement| {
-            let mut run = statement.run(values)?;
-            let there = run.step()?;
-            // Look whether the schema is still right, in the same snapshot, which this run holds.
+        self.queue_query(cached, values, |run, there| {
             if run.is_unverified() {
                 self.verify_queues()?;
                 run.mark_verified();
             }
-            there.then(|| read(&run)).transpose()
+            there.then(|| read(run)).transpose()
+        })
+    }
+
+    /// Runs a query of one row at most, after the first one of a verb.
+    fn one_row<T>(
+        &self,
+        cached: &CachedStatement,
+        values: &[Value<'_>],
+        read: impl FnOnce(&Run<'_, '_>) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        self.queue_query(cached, values, |run, there| there.then(|| read(run)).transpose())
+    }
+
+    /// Runs a query. Where there are no tables of queues, there is no row.
+    fn queue_query<T>(
+        &self,
+        cached: &CachedStatement,
+        values: &[Value<'_>],
+        read: impl FnOnce(&Run<'_, '_>, bool) -> Result<Option<T>, Error>,
+    ) -> Result<Option<T>, Error> {
+        let found = cached.with(self.connection, |statement| {
+            let mut run = statement.run(values)?;
+            let there = run.step()?;
+            read(&run, there)
         });
         match found {
             // No such table, perhaps.

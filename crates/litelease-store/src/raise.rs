@@ -86,6 +86,7 @@ impl Store {
                     if has_queues {
                         self.fence_queues(|item| rule::fence_item(item, when.now_ms()))?;
                     }
+                    self.distrust_readers(when.now_ms())?;
                     let values = [floor, when.now_ms()].map(Value::Integer);
                     execute_once(self.connection, FENCE, &values)?;
                     match (self.connection.changes(), i64::try_from(rows.len())) {

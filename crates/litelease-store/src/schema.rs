@@ -161,7 +161,7 @@ impl Store {
             return Err(damaged_meta());
         }
         self.epoch_state.has_epoch.set(has_epoch);
-        self.side_tables.forget();
+        self.look_for_side_tables();
         self.epoch_state.boot.set(self.connection.boot());
         Ok(())
     }
@@ -173,15 +173,16 @@ pub(crate) fn damaged_meta() -> Error {
 
 /// The format number of the file, if it has one.
 fn format_of_file(connection: Connection) -> Result<Option<i64>, Error> {
-    let mut statement = match connection.prepare(FORMAT_OF_FILE) {
-        Ok(statement) => statement,
+    let format = connection.prepare(FORMAT_OF_FILE).and_then(|mut statement| {
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        Ok(run.column(0).and_then(Value::integer))
+    });
+    match format {
         // There is no such table, or it has no format.
-        Err(failure) if failure.code & 0xff == code::ERROR => return Ok(None),
-        Err(failure) => return Err(failure.into()),
-    };
-    let mut run = statement.run(&[])?;
-    run.step()?;
-    Ok(run.column(0).and_then(Value::integer))
+        Err(failure) if failure.code & 0xff == code::ERROR => Ok(None),
+        format => Ok(format?),
+    }
 }
 
 pub(crate) fn create(connection: Connection, table: &Table) -> Result<(), Error> {

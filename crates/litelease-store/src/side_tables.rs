@@ -5,6 +5,8 @@
 
 use std::cell::Cell;
 
+use crate::limit::LIMITS;
+use crate::request::REQUESTS;
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
@@ -15,21 +17,17 @@ use crate::{Error, Store};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Values,
+    Limits,
+    Requests,
 }
 
 /// All of them, with their tables.
-const ALL: [(Side, &Table); 1] = [(Side::Values, &VALUES)];
+const ALL: [(Side, &Table); 3] =
+    [(Side::Values, &VALUES), (Side::Limits, &LIMITS), (Side::Requests, &REQUESTS)];
 
-/// Whether the file has each of the tables; `None` if nobody has looked since the schema was last checked.
+/// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody has asked yet.
 #[derive(Default)]
 pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
-
-impl SideTables {
-    /// The schema may be another one now.
-    pub(crate) fn forget(&self) {
-        self.0.iter().for_each(|known| known.set(None));
-    }
-}
 
 impl Side {
     fn table(self) -> &'static Table {
@@ -39,9 +37,15 @@ impl Side {
     /// The rows whose grant has ended for good.
     fn ended(self) -> &'static str {
         match self {
-            Side::Values => {
+            Side::Values | Side::Limits => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
+            }
+            // What was handed to a requester is accepted by what is left of its request.
+            Side::Requests => {
+                "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
+WHERE lease.name = side.name AND lease.owner IS NOT NULL
+AND (lease.token = side.token OR lease.owner = side.requester))"
             }
         }
     }
@@ -63,6 +67,17 @@ impl Store {
         Ok(has)
     }
 
+    /// Looks again for the tables that were asked for, because the schema may be another one now. Whoever needs a
+    /// table that is not ours gets the error; nobody else does.
+    pub(crate) fn look_for_side_tables(&self) {
+        for (side, table) in ALL {
+            let known = &self.side_tables.0[side as usize];
+            if known.get().is_some() {
+                known.set(is_there(self.connection, table).ok());
+            }
+        }
+    }
+
     /// Writes to a side table, inside a transaction, and makes the table if it is not there yet.
     pub(crate) fn write_side(
         &self,
@@ -73,7 +88,6 @@ impl Store {
         self.all_or_nothing(|| {
             if !is_there(self.connection, side.table())? {
                 create(self.connection, side.table())?;
-                self.side_tables.forget();
             }
             let write = || execute_once(self.connection, sql, values);
             self.connection.keeping_last_insert_rowid(write)

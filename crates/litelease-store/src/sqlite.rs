@@ -171,8 +171,8 @@ pub mod code {
     pub const CONSTRAINT: c_int = 19;
     /// The commit hook of the application refused; the transaction was rolled back.
     pub const CONSTRAINT_COMMITHOOK: c_int = 531;
-    pub(super) const ROW: c_int = 100;
-    pub(super) const DONE: c_int = 101;
+    pub(crate) const ROW: c_int = 100;
+    pub(crate) const DONE: c_int = 101;
 }
 
 const SQLITE_INTEGER: c_int = 1;
@@ -356,9 +356,19 @@ impl Connection {
     /// What the main database is told by: its path, or the connection for one in memory.
     pub(crate) fn place(self) -> String {
         match self.filename() {
+            none if none.is_empty() && self.is_hosted() => self.place_in_memory(),
             none if none.is_empty() => format!("memory {:p}", self.db),
             path => path,
         }
+    }
+
+    /// The same for a host's database in memory: the extension in it, if there is one, has the connection of SQLite.
+    fn place_in_memory(self) -> String {
+        let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
+            statement.advance()?;
+            Ok(statement.column(0).and_then(Value::text).map(str::to_owned))
+        });
+        told.ok().flatten().unwrap_or_else(|| format!("memory {:p}", self.db))
     }
 
     /// Compiles a statement.
@@ -410,7 +420,9 @@ impl Connection {
     /// SQLite does it when it compiles this. An interrupt is looked for at white space and at the end of a text that
     /// no semicolon ends, and would leave the caller with another setting than before.
     pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
-        self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};")).map(drop)
+        let statement = self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};"))?;
+        // A host compiles nothing before it is asked to run it.
+        if self.is_hosted() { statement.advance().map(drop) } else { Ok(()) }
     }
 
     /// Compiles a statement that asks the rule.

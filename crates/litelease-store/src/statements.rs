@@ -8,9 +8,11 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
 use crate::queue_rows::QueueStatements;
+use crate::request::REQUEST_OF;
 use crate::served::ServedStatements;
 use crate::sqlite::{Connection, Statement, Value};
 use crate::{Error, Failure};
@@ -70,6 +72,14 @@ WHERE id = 1 AND boot = litelease_boot AND format = 1)"
     };
 }
 
+/// Stores what the rule has said about a row, where a statement cannot ask it.
+const SAVE: &str = "UPDATE main.litelease_resources
+SET owner = ?2, token = ?3, lease_expires_at_ms = ?4, updated_at_ms = ?5 WHERE name = ?1";
+
+/// The same for a name that has no row yet.
+pub(crate) const ADD: &str = "INSERT INTO main.litelease_resources
+(name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms) VALUES (?1, ?2, ?3, ?4, ?5, ?5)";
+
 /// Reads the epoch.
 pub(crate) const EPOCH_RECORD: &str =
     "SELECT token_floor, boot FROM main.litelease_meta WHERE id = 1 AND format = 1";
@@ -102,11 +112,17 @@ pub(crate) struct Statements {
     pub(crate) free: CachedStatement,
     pub(crate) update: Granting,
     pub(crate) insert: Granting,
+    pub(crate) save: CachedStatement,
     pub(crate) epoch: CachedStatement,
     pub(crate) lock: CachedStatement,
     pub(crate) begin: CachedStatement,
+    /// What a transaction of ours is known by.
+    pub(crate) savepoint: CachedStatement,
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
+    pub(crate) limits: CachedStatement,
+    pub(crate) progress: CachedStatement,
+    pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) served: ServedStatements,
     pub(crate) queues: QueueStatements,
@@ -149,11 +165,16 @@ impl Statements {
                 plain: CachedStatement::asking(insert!("")),
                 with_epoch: CachedStatement::asking(with_epoch!(insert)),
             },
+            save: CachedStatement::new(SAVE),
             epoch: CachedStatement::new(EPOCH_RECORD),
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
+            savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
+            limits: CachedStatement::new(LIMITS_OF),
+            progress: CachedStatement::new(PROGRESS),
+            request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
             served: ServedStatements::new(),
             queues: QueueStatements::new(),

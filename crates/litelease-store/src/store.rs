@@ -129,7 +129,8 @@ impl Store {
             }
             self.change(boundary, name, when, Change::Grant, |row, floor, now_ms| {
                 let term = Term::new(ttl_ms, now_ms)?;
-                Ok(rule::ensure(row, owner, term, floor)?.map(&keep))
+                let conditions = self.conditions(name)?;
+                Ok(rule::ensure(row, owner, term, floor, conditions)?.map(&keep))
             })
         })
     }
@@ -145,7 +146,8 @@ impl Store {
     ) -> Result<T, Error> {
         self.with_context("renew", Some(name), || {
             self.change(self.boundary()?, name, when, Change::Prolong, |row, _, now_ms| {
-                Ok(rule::renew(row, who, Term::new(ttl_ms, now_ms)?).map(&keep))
+                let term = Term::new(ttl_ms, now_ms)?;
+                Ok(rule::renew(row, who, term, self.conditions(name)?).map(&keep))
             })
         })
     }

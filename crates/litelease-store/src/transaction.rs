@@ -167,7 +167,11 @@ impl Store {
         let opened = self.statements.begin.execute(self.connection);
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
-        let opened = opened.and_then(|()| self.at_savepoint("SAVEPOINT", 0));
+        let opened = opened.and_then(|()| {
+            self.with_context("SAVEPOINT litelease_savepoint_0", None, || {
+                self.statements.savepoint.execute(self.connection)
+            })
+        });
         self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
@@ -334,13 +338,26 @@ impl Store {
             return work();
         }
         let number = self.savepoint()?;
-        match work() {
-            Ok(done) => self.release_savepoint(number).map(|()| done),
-            Err(error) => {
-                let _ = self.rollback_savepoint(number);
-                Err(error)
-            }
+        let done = work().and_then(|done| self.release_savepoint(number).map(|()| done));
+        if done.is_err() {
+            let _ = self.rollback_savepoint(number);
         }
+        done
+    }
+
+    /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that
+    /// is running holds it; a host's statements are over before the next one runs.
+    pub(crate) fn in_snapshot<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if !self.connection.is_hosted() || self.boundary()? != Boundary::Own {
+            return work();
+        }
+        self.transaction_state.has_savepoint.set(false);
+        execute_once(self.connection, "BEGIN", &[])?;
+        let done = work();
+        self.rollback().and(done)
     }
 
     /// Takes the write lock in the caller's transaction.

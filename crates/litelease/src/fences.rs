@@ -1,6 +1,7 @@
 //! The verbs that stop an old owner: guards, what a connection presents to them, checkpoints and
 //! gates.
 
+use litelease_core::is_from_predecessor;
 use litelease_store::Value;
 use rusqlite::ToSql;
 use rusqlite::types::{self, ToSqlOutput, ValueRef};
@@ -31,6 +32,27 @@ pub struct Checkpoint {
     pub value: types::Value,
     /// When, as Unix time in milliseconds.
     pub updated_at_ms: i64,
+}
+
+impl Checkpoint {
+    /// Checks whether it was stored by the grant right before that of the token `own`. If not, it is
+    /// not known whether grants in between have done more.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// # let ttl = Duration::from_secs(30);
+    /// let old = db.claim("import", "a", ttl)?.acquired().unwrap();
+    /// let _ = db.checkpoint("import", old.token, "page 3")?;
+    /// let new = db.transfer(&old, "b", ttl)?.transferred().unwrap();
+    /// assert!(db.last_checkpoint("import")?.unwrap().is_from_predecessor(new.token));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn is_from_predecessor(&self, own: i64) -> bool {
+        is_from_predecessor(self.token, own)
+    }
 }
 
 /// The verbs that stop an old owner.

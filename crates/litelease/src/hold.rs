@@ -5,16 +5,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Grant, Hold, HolderKind, Identity, Keeper, Kept, Rows, SystemClock, Window,
+    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows,
+    SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::kept_rows::{KeptRows, is_busy, loss};
+use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
-    Transaction,
+    RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -34,6 +35,9 @@ pub struct HoldOptions {
     wait: Duration,
     kind: HolderKind,
     value: Option<Value>,
+    progress_within: Option<Duration>,
+    max_time: Option<Duration>,
+    request: Option<Duration>,
 }
 
 /// A lease that is kept alive in the background until this is dropped; then it is released, also on
@@ -97,7 +101,15 @@ impl HoldOptions {
     /// # let _ = options;
     /// ```
     pub fn new(ttl: Duration) -> Self {
-        HoldOptions { ttl, wait: Duration::ZERO, kind: HolderKind::Hold, value: None }
+        HoldOptions {
+            ttl,
+            wait: Duration::ZERO,
+            kind: HolderKind::Hold,
+            value: None,
+            progress_within: None,
+            max_time: None,
+            request: None,
+        }
     }
 
     /// Waits for the name for at most this long; `Duration::MAX` is for ever.
@@ -141,6 +153,59 @@ impl HoldOptions {
     /// ```
     pub fn value(self, value: impl Into<Value>) -> Self {
         HoldOptions { value: Some(value.into()), ..self }
+    }
+
+    /// Renews the lease only if [`progress`](Held::progress) or a checkpoint came within this time,
+    /// so that a stuck holder is out within it and one ttl. The limit is stored in the commit of
+    /// the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).progress_within(Duration::from_secs(300));
+    /// let held = db.hold("import", options)?;
+    /// for page in 1..=3 {
+    ///     println!("page {page}");
+    ///     held.progress()?; // fails once the lease is lost
+    /// }
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress_within(self, time: Duration) -> Self {
+        HoldOptions { progress_within: Some(time), ..self }
+    }
+
+    /// Ends the lease after this time at the latest, however often it is renewed. The limit is
+    /// stored in the commit of the claim: see [`limit`](Leases::limit).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = HoldOptions::new(Duration::from_secs(60)).max_time(Duration::from_secs(7200));
+    /// let held = db.hold("import", options)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn max_time(self, time: Duration) -> Self {
+        HoldOptions { max_time: Some(time), ..self }
+    }
+
+    /// Asks the present holder to give the lease up within this time, while waiting for it: see
+    /// [`request`](Leases::request). Withdraws the request if the time to [wait](HoldOptions::wait)
+    /// is over.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(60))
+    ///     .wait(Duration::from_secs(600))
+    ///     .request(Duration::from_secs(300));
+    /// # let _ = options;
+    /// ```
+    pub fn request(self, within: Duration) -> Self {
+        HoldOptions { request: Some(within), ..self }
     }
 }
 
@@ -189,11 +254,16 @@ impl Held {
         name: &str,
         options: HoldOptions,
     ) -> Result<Self> {
-        let HoldOptions { ttl, wait, kind, value } = options;
+        let HoldOptions { ttl, wait, kind, value, progress_within, max_time, request } = options;
         let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
-        let keeper = keeper()?;
+        // What is granted ends with the limit, too.
+        let first = max_time.map_or(ttl, |time| time.min(ttl));
+        Window::new(first).ok_or(HoldError::TtlTooShort(first))?;
+        let keeper = HOLDS.get()?;
         let owner = Identity::new(kind).to_string();
-        let claim = Claim { value: value.as_ref(), ..Claim::new(name, &owner, ttl) };
+        let value = value.as_ref();
+        let claim =
+            Claim { value, progress_within, max_time, request, ..Claim::new(name, &owner, first) };
         let waited = claim_wait(leases, connection, &claim, wait);
         let Waited { answer, start } = waited.inspect_err(|_| {
             // It may have been stored all the same, and the owner text tells: nobody else uses it.
@@ -208,27 +278,18 @@ impl Held {
         };
         let file = leases.store().file().ok_or(HoldError::InMemory)?;
         let grant = Grant { name: name.into(), owner, token: lease.token, ttl };
-        let hold = || Hold::new(grant.clone(), window, start, lease.lease_expires_at_ms);
+        let granted = Renewal {
+            granted: (first < ttl).then_some(first),
+            ..Renewal::whole(lease.lease_expires_at_ms)
+        };
+        let hold = || Hold::new(grant.clone(), window, start, granted);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
-        // The keeper's own connection waits for nobody, since other files wait for the keeper. So a
-        // writer that is in the way of its first look is waited for here, as long as the caller's
-        // connection waits for writers.
-        let begin = SystemClock.now();
-        loop {
-            let is_time_left = || {
-                let now = SystemClock.now();
-                now < window.end(start) && now - begin < busy_timeout(connection)
-            };
-            match keeper.keep(&file, hold(), open) {
-                Ok(kept) => return Ok(Held { kept, file, released: false }),
-                Err(HoldError::Lease(error)) if is_busy(&error) && is_time_left() => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(error) => {
-                    // Nobody would keep it alive.
-                    let _ = leases.release(&lease);
-                    return Err(error);
-                }
+        match keep(&keeper, &file, hold, open, busy_timeout(connection)) {
+            Ok(kept) => Ok(Held { kept, file, released: false }),
+            Err(error) => {
+                // Nobody would keep it alive.
+                let _ = leases.release(&lease);
+                Err(error)
             }
         }
     }
@@ -329,6 +390,27 @@ impl Held {
         self.kept.hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
     }
 
+    /// Notes that the work has made progress, for a hold with
+    /// [`progress_within`](HoldOptions::progress_within), and checks whether the lease can still be
+    /// trusted.
+    ///
+    /// Call it as often as you like: it writes nothing itself. The keeper stores it with its next
+    /// renewal. A [`checkpoint`](Leases::checkpoint) counts as progress, too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.progress()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn progress(&self) -> std::result::Result<(), Lost> {
+        self.kept.progress(SystemClock.now());
+        self.check()
+    }
+
     /// Returns for how long the lease can be trusted from now on if no further renewal succeeds.
     ///
     /// ```
@@ -341,14 +423,11 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn trusted_for(&self) -> Duration {
-        match self.check() {
-            Ok(()) => self.kept.hold.trusted_until().saturating_sub(SystemClock.now()),
-            Err(_) => Duration::ZERO,
-        }
+        self.lost().trusted_for()
     }
 
-    /// Returns why the last renewal failed, if it did. The lease is not lost yet: the keeper keeps
-    /// trying.
+    /// Returns why the last renewal failed, or was granted less than the ttl, if it was. The lease
+    /// is not lost yet: the keeper keeps trying.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -375,7 +454,7 @@ impl Held {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn lost(&self) -> LossSignal {
-        LossSignal { hold: self.kept.hold.clone() }
+        LossSignal::new(self.kept.hold.clone())
     }
 
     /// Calls `callback` on a thread of its own when the lease is lost; at once if it already is.
@@ -424,15 +503,90 @@ impl Held {
         if tx.store().file().as_ref() != Some(&self.file) {
             return Err(HoldError::OtherFile);
         }
-        let start = SystemClock.now();
+        let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
-                hold.renewing(start);
-                tx.with_renewal(PendingRenewal { hold: hold.clone(), lease, start, done: false });
+                let renewal = renewal(asked_at_ms, hold.grant().ttl, &lease);
+                hold.renewing(start, renewal);
+                let hold = hold.clone();
+                tx.with_renewal(PendingRenewal { hold, lease, renewal, start, done: false });
                 Ok(())
             }
             RenewResult::Rejected { reason, current } => {
                 Err(self.as_lost(loss(self.token(), reason, current)).into())
+            }
+        }
+    }
+
+    /// Returns the open request for this lease, if somebody asks for it: see
+    /// [`request`](Leases::request). Finish what you are doing, store a checkpoint, and
+    /// [hand it over](Held::hand_over).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.requested(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn requested(&self) -> Option<RequestInfo> {
+        let Asked { requester, until_ms } = self.kept.hold.asked()?;
+        Some(RequestInfo::new(requester, until_ms, self.token()))
+    }
+
+    /// Calls `callback` on a thread of its own whenever somebody asks for this lease; at once if
+    /// somebody already does.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// held.on_requested(|request| eprintln!("{} wants it", request.requester));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn on_requested(&self, mut callback: impl FnMut(&RequestInfo) + Send + 'static) {
+        let token = self.token();
+        self.kept.hold.on_asked(move |Asked { requester, until_ms }| {
+            callback(&RequestInfo::new(requester.clone(), *until_ms, token));
+        });
+    }
+
+    /// Hands the lease to who has asked for it, under a new token and for `ttl` from now, and ends
+    /// the hold. Returns the requester's grant. The two do not overlap: stop the work before.
+    ///
+    /// If nobody asks, or it cannot be done, the hold comes back with the error.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldError, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let ttl = Duration::from_secs(60);
+    /// let held = db.hold("books", HoldOptions::new(ttl))?;
+    /// let (held, error) = held.hand_over(ttl).unwrap_err();
+    /// assert!(matches!(error, HoldError::NotRequested));
+    ///
+    /// let _ = db.request("books", "b", Duration::from_secs(20))?;
+    /// let handed = held.hand_over(ttl).map_err(|(_, error)| error)?;
+    /// assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    #[allow(clippy::result_large_err)] // the hold comes back
+    pub fn hand_over(mut self, ttl: Duration) -> Result<LeaseInfo, (Held, HoldError)> {
+        match self.kept.hand_over(ttl, Duration::from_secs(5)) {
+            Ok(Some(Handed { owner, token, expires_at_ms })) => {
+                self.released = true;
+                let name = self.name().to_owned();
+                Ok(LeaseInfo { name, owner, token, lease_expires_at_ms: expires_at_ms })
+            }
+            Ok(None) => Err((self, HoldError::NotRequested)),
+            Err(reason) => {
+                let lost = self.as_lost(reason);
+                Err((self, lost.into()))
             }
         }
     }
@@ -472,6 +626,44 @@ impl Drop for Held {
 }
 
 impl LossSignal {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        LossSignal { hold }
+    }
+
+    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert_eq!(held.lost().reason(), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn reason(&self) -> Option<Loss> {
+        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
+    }
+
+    /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
+    /// assert!(held.lost().trusted_for() <= Duration::from_secs(54));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn trusted_for(&self) -> Duration {
+        let now = SystemClock.now();
+        match self.hold.check(now) {
+            Ok(()) => self.hold.trusted_until().saturating_sub(now),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
     /// Waits until the lease is lost. Returns `None` if its holder releases it first.
     ///
     /// ```no_run
@@ -525,6 +717,7 @@ impl LossSignal {
 pub(crate) struct PendingRenewal {
     hold: Arc<Hold>,
     lease: LeaseInfo,
+    renewal: Renewal,
     start: Duration,
     done: bool,
 }
@@ -543,7 +736,7 @@ impl PendingRenewal {
 
     pub(crate) fn committed(mut self) {
         self.done = true;
-        self.hold.committed(self.start, SystemClock.now(), self.lease.lease_expires_at_ms);
+        self.hold.committed(self.start, SystemClock.now(), self.renewal);
     }
 }
 
@@ -555,29 +748,68 @@ impl Drop for PendingRenewal {
     }
 }
 
+/// Hands a grant to the keeper.
+///
+/// The keeper's own connection waits for nobody, since other files wait for the keeper. So a writer
+/// that is in the way of its first look is waited for here, for at most `patience`.
+pub(crate) fn keep(
+    keeper: &Keeper,
+    file: &str,
+    hold: impl Fn() -> Hold,
+    open: impl Fn() -> Result<Box<dyn Rows>>,
+    patience: Duration,
+) -> Result<Kept> {
+    let begin = SystemClock.now();
+    loop {
+        let hold = hold();
+        let trusted_until = hold.trusted_until();
+        match keeper.keep(file, hold, &open) {
+            Err(HoldError::Lease(error))
+                if is_busy(&error) && SystemClock.now() < trusted_until.min(begin + patience) =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            kept => return kept,
+        }
+    }
+}
+
 /// Returns the busy timeout of a connection.
 fn busy_timeout(connection: &Connection) -> Duration {
     let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     Duration::from_millis(ms.unwrap_or_default().into())
 }
 
-/// Returns the keeper of this process, with its thread.
-fn keeper() -> Result<Arc<Keeper>> {
-    static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+/// The keeper of the holds of this process.
+static HOLDS: ProcessKeeper = ProcessKeeper::new();
+
+/// A keeper of this process, with its thread: started by the first use.
+pub(crate) struct ProcessKeeper {
+    keeper: Mutex<Option<Arc<Keeper>>>,
     /// The process that has a keeper. Asked first: in a forked process the lock may be held for
     /// ever, by a thread that is not there.
-    static PROCESS: AtomicU32 = AtomicU32::new(0);
-    match PROCESS.load(Ordering::SeqCst) {
-        pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
-        _ => {}
+    process: AtomicU32,
+}
+
+impl ProcessKeeper {
+    pub(crate) const fn new() -> Self {
+        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU32::new(0) }
     }
-    let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(keeper) = &*keeper {
-        return Ok(keeper.clone());
+
+    /// Returns the keeper. Fails in a forked process.
+    pub(crate) fn get(&self) -> Result<Arc<Keeper>> {
+        match self.process.load(Ordering::SeqCst) {
+            pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
+            _ => {}
+        }
+        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keeper) = &*keeper {
+            return Ok(keeper.clone());
+        }
+        let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
+        new.clone().start().map_err(HoldError::NoThread)?;
+        self.process.store(std::process::id(), Ordering::SeqCst);
+        *keeper = Some(new.clone());
+        Ok(new)
     }
-    let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
-    new.clone().start().map_err(HoldError::NoThread)?;
-    PROCESS.store(std::process::id(), Ordering::SeqCst);
-    *keeper = Some(new.clone());
-    Ok(new)
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Error, LeaseInfo, Loss};
+use crate::{Error, LeaseInfo, Loss, Reader};
 
 /// A held lease that can no longer be trusted.
 ///
@@ -53,11 +53,15 @@ pub enum HoldError {
     Lost(Lost),
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
+    /// A worker with options that make no sense.
+    InvalidWorker(&'static str),
     /// The database is in memory: another connection, such as the keeper's, cannot see it.
     InMemory,
     /// The connection is inside a transaction, whose snapshot would never show that the name has
     /// become free.
     InTransaction,
+    /// Nobody has asked for the lease, so there is nobody to hand it over to.
+    NotRequested,
     /// The transaction belongs to another file than the hold.
     OtherFile,
     /// The database file was moved, deleted or replaced: no other process sees what is granted in
@@ -66,6 +70,14 @@ pub enum HoldError {
     /// This process was forked from one that holds leases, and has no keeper. Start a new program
     /// instead.
     Forked,
+    /// Readers have not given up in time: see [`Cached::write`](crate::Cached::write). Nothing was
+    /// written.
+    ReadersLeft {
+        /// What was to be written.
+        name: String,
+        /// The readers that may still answer from memory.
+        readers: Vec<Reader>,
+    },
     /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
         /// What was to be locked.
@@ -99,11 +111,14 @@ impl HoldError {
             HoldError::Busy(_) => "Busy",
             HoldError::Lost(_) => "Lost",
             HoldError::TtlTooShort(_) => "TtlTooShort",
+            HoldError::InvalidWorker(_) => "InvalidWorker",
             HoldError::InMemory => "InMemory",
             HoldError::InTransaction => "InTransaction",
+            HoldError::NotRequested => "NotRequested",
             HoldError::OtherFile => "OtherFile",
             HoldError::FileMoved(_) => "FileMoved",
             HoldError::Forked => "Forked",
+            HoldError::ReadersLeft { .. } => "ReadersLeft",
             HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
             HoldError::Folder { .. } => "Folder",
             HoldError::NoThread(_) => "NoThread",
@@ -128,11 +143,15 @@ impl fmt::Display for HoldError {
             HoldError::TtlTooShort(ttl) => {
                 write!(f, "a ttl of {ttl:?} is too short to be kept alive: give more than 100 ms")
             }
+            HoldError::InvalidWorker(what) => f.write_str(what),
             HoldError::InMemory => f.write_str(
-                "a database in memory is seen by one connection only: holding and waiting need a file",
+                "a database in memory is seen by one connection only: holding, waiting and workers need a file",
             ),
             HoldError::InTransaction => f.write_str(
                 "holding and waiting inside a transaction would wait on its snapshot for ever: commit first",
+            ),
+            HoldError::NotRequested => f.write_str(
+                "nobody has asked for the lease: hand it to an owner by name with transfer, or release it",
             ),
             HoldError::OtherFile => {
                 f.write_str("the transaction is on another database file than the hold")
@@ -144,6 +163,15 @@ impl fmt::Display for HoldError {
                 "this process was forked from one that holds leases and has no keeper: start a new program \
                  instead",
             ),
+            HoldError::ReadersLeft { name, readers } => {
+                let first = readers.first().map_or("?", |reader| &reader.reader);
+                let count = readers.len();
+                write!(
+                    f,
+                    "{count} readers of {name:?} have not given up in time, {first} among them: wait longer \
+                     than their ttl"
+                )
+            }
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
             }

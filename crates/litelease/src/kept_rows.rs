@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{Grant, Rows};
+use litelease_core::Request;
+use litelease_keeper::{Asked, Due, Grant, Handed, Renewal, Rows, Seen};
+use litelease_store::When;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::file::{has_moved, write_lock_pid};
-use crate::{Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result};
+use crate::leases::in_ms;
+use crate::{
+    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, TransferResult,
+    now_ms,
+};
 
 /// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries
 /// again.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
 pub(crate) struct KeptRows {
-    db: Litelease,
+    pub(crate) db: Litelease,
     file: String,
 }
 
@@ -32,12 +38,17 @@ impl KeptRows {
         Ok(KeptRows { db, file: file.into() })
     }
 
-    fn renew_all(&mut self, grants: &[&Grant]) -> Result<Vec<std::result::Result<i64, Loss>>> {
+    fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
         let tx = self.db.transaction()?;
-        let mut answers = Vec::with_capacity(grants.len());
-        for grant in grants {
+        let mut answers = Vec::with_capacity(due.len());
+        for Due { grant, progress } in due {
+            if let Some(ago) = progress {
+                // A grant that is over by now is rejected below.
+                let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
+            }
+            let asked_at_ms = now_ms();
             answers.push(match tx.renew(&lease(grant), grant.ttl) {
-                Ok(RenewResult::Renewed(lease)) => Ok(lease.lease_expires_at_ms),
+                Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
                 Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
                 }
@@ -52,7 +63,7 @@ impl KeptRows {
         Ok(answers)
     }
 
-    fn trouble(&self, error: &Error) -> Loss {
+    pub(crate) fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
             return Loss::BlockedByWriter { pid: write_lock_pid(&self.file) };
         }
@@ -61,16 +72,16 @@ impl KeptRows {
 }
 
 impl Rows for KeptRows {
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<std::result::Result<i64, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<std::result::Result<Renewal, Loss>> {
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        let answers = self.renew_all(grants);
+        let answers = self.renew_all(due);
         // Asked again: what was just stored may be in a file that nobody else opens any more.
         if self.is_moved() {
-            return vec![Err(Loss::FileReplaced); grants.len()];
+            return vec![Err(Loss::FileReplaced); due.len()];
         }
-        answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); grants.len()])
+        answers.unwrap_or_else(|error| vec![Err(self.trouble(&error)); due.len()])
     }
 
     fn release(&mut self, grant: &Grant) -> std::result::Result<(), Loss> {
@@ -86,13 +97,41 @@ impl Rows for KeptRows {
         }
     }
 
-    fn is_current(&mut self, grant: &Grant) -> bool {
-        let found = self.db.inspect(&grant.name);
+    fn look(&mut self, grant: &Grant) -> Seen {
+        let seen = |lease: LeaseInfo<&str>, asked: Option<(&str, Request)>| Seen {
+            is_current: lease.token == grant.token && lease.owner == grant.owner,
+            asked: asked.map(|(requester, request)| Asked {
+                requester: requester.into(),
+                until_ms: request.until_ms,
+            }),
+        };
+        let found = self.db.store().inspect_with_request(&grant.name, When::Now, seen);
         // What cannot be read now is left to the renewals.
-        let is_ours = found.map_or(true, |found| {
-            found.is_some_and(|found| found.token == grant.token && found.owner == grant.owner)
-        });
-        is_ours && !self.is_moved()
+        let found = found.unwrap_or(Some(Seen { is_current: true, asked: None }));
+        let seen = found.unwrap_or(Seen { is_current: false, asked: None });
+        Seen { is_current: seen.is_current && !self.is_moved(), ..seen }
+    }
+
+    fn hand_over(
+        &mut self,
+        grant: &Grant,
+        ttl: Duration,
+    ) -> std::result::Result<Option<Handed>, Loss> {
+        if self.is_moved() {
+            return Err(Loss::FileReplaced);
+        }
+        match self.db.hand_over(&lease(grant), ttl) {
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
+                owner: handed.owner,
+                token: handed.token,
+                expires_at_ms: handed.lease_expires_at_ms,
+            })),
+            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
+            Ok(TransferResult::Rejected { reason, current }) => {
+                Err(loss(grant.token, reason, current))
+            }
+            Err(error) => Err(self.trouble(&error)),
+        }
     }
 
     fn is_moved(&self) -> bool {
@@ -123,9 +162,24 @@ pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Lo
         (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
         (Reason::Released, _) => Loss::ReleasedElsewhere,
         (Reason::Expired, _) => Loss::Expired,
+        (Reason::NoProgress, _) => Loss::NoProgress,
+        (Reason::TimeIsUp, _) => Loss::TimeIsUp,
+        (Reason::Requested, _) => Loss::Requested,
         // The row knows less than the holder: it is another file, or an older one.
         (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::FileReplaced,
+        // Only a handoff is rejected like this, and its caller looks for it.
+        (Reason::NotRequested, _) => Loss::CannotRenew { error: reason.to_string() },
     }
+}
+
+/// Returns what was granted to a claim or renewal by `ttl` that began at `asked_at_ms`.
+pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &LeaseInfo) -> Renewal {
+    let expires_at_ms = lease.lease_expires_at_ms;
+    let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
+    // Measured now, which is later than the row was written: so it is never too long.
+    let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms())).unwrap_or(0);
+    let granted = (!is_whole).then(|| Duration::from_millis(left_ms));
+    Renewal { expires_at_ms, granted }
 }
 
 /// A grant as the verbs name it. They do not look at the expiry.

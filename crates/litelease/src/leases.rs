@@ -621,8 +621,8 @@ impl Leases {
         }
     }
 
-    /// Notifies waiters of what was freed, once that is committed.
-    pub(crate) fn freed(&self) {
+    /// Notifies the processes that wait at this file, once what was just done is committed.
+    pub(crate) fn notify(&self) {
         self.shared.notifier.freed(&self.shared.store);
     }
 
@@ -715,7 +715,7 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 
-fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }
 

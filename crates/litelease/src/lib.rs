@@ -32,6 +32,8 @@
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
 
 mod access;
+mod cached;
+mod delivered_rows;
 mod error;
 mod fences;
 mod file;
@@ -44,11 +46,14 @@ mod keep;
 mod kept;
 mod kept_rows;
 mod leases;
+mod limit;
 mod linked;
 mod notify;
 mod pools;
 mod queue;
 mod raw;
+mod read;
+mod request;
 mod served;
 mod single_writer;
 mod tracker;
@@ -56,7 +61,9 @@ mod transaction;
 mod value;
 mod wait;
 mod watch;
+mod worker;
 
+pub use cached::Cached;
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
@@ -66,8 +73,8 @@ pub use hold_error::{HoldError, Lost};
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
-    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
-    StaleReason, Status, TransferResult,
+    ItemState, KEPT, LeaseInfo, PoolInfo, Reason, ReleaseResult, RenewResult, RequestResult,
+    SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
 pub use litelease_core::{InvalidPermission, Permission, Scope};
@@ -79,19 +86,21 @@ pub use litelease_keeper::{Identity, Liveness, Loss};
 pub use litelease_store::{AccessRow, Secret, ServedRow};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
-    QueueInfo, SlotRow,
+    QueueInfo, Reader, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;
 pub use pools::Pools;
 pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
+pub use request::RequestInfo;
 pub use rusqlite;
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
 pub use watch::Watch;
+pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, WorkerOptions};
 
 /// Returns the system clock's Unix time in milliseconds, as Litelease reads it.
 ///

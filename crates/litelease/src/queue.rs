@@ -47,10 +47,10 @@ use crate::{
 /// ```
 #[derive(Clone, Copy)]
 pub struct Queue<'q> {
-    leases: &'q Leases,
+    pub(crate) leases: &'q Leases,
     /// Missing where the handle has a transaction open, or knows only the raw connection.
-    connection: Option<&'q Connection>,
-    name: &'q str,
+    pub(crate) connection: Option<&'q Connection>,
+    pub(crate) name: &'q str,
     when: When,
 }
 
@@ -355,7 +355,7 @@ impl<'q> Queue<'q> {
         let body = as_value(&body, "the body of an item")?;
         let options = Options { delay_ms: in_ms(options.delay), key: options.key };
         let id = lift(self.leases.verbs()?.send(self.name, body, options, self.when))?;
-        self.leases.freed();
+        self.leases.notify();
         Ok(id)
     }
 
@@ -520,7 +520,7 @@ impl<'q> Queue<'q> {
         let store = self.leases.verbs()?;
         let given_back = lift(store.give_back(receipt, in_ms(delay), note, self.when))?;
         if given_back {
-            self.leases.freed();
+            self.leases.notify();
         }
         Ok(given_back)
     }
@@ -579,7 +579,7 @@ impl<'q> Queue<'q> {
     fn redrive_with(&self, id: Option<i64>) -> Result<u64> {
         let redriven = lift(self.leases.verbs()?.redrive(self.name, id, self.when))?;
         if redriven > 0 {
-            self.leases.freed();
+            self.leases.notify();
         }
         Ok(redriven)
     }

@@ -10,7 +10,10 @@ use rusqlite::types::Value;
 
 use crate::file::has_moved;
 use crate::kept_rows::is_busy;
-use crate::{ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Transaction};
+use crate::leases::in_ms;
+use crate::{
+    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, RequestResult, Transaction,
+};
 
 /// A claim that was waited for, and when the attempt that succeeded began.
 pub(crate) struct Waited {
@@ -24,12 +27,24 @@ pub(crate) struct Claim<'a> {
     pub(crate) owner: &'a str,
     pub(crate) ttl: Duration,
     pub(crate) value: Option<&'a Value>,
+    pub(crate) progress_within: Option<Duration>,
+    pub(crate) max_time: Option<Duration>,
+    /// How soon the present holder is asked to give the name up.
+    pub(crate) request: Option<Duration>,
 }
 
 impl<'a> Claim<'a> {
     /// A claim and nothing else.
     pub(crate) fn new(name: &'a str, owner: &'a str, ttl: Duration) -> Self {
-        Claim { name, owner, ttl, value: None }
+        Claim {
+            name,
+            owner,
+            ttl,
+            value: None,
+            progress_within: None,
+            max_time: None,
+            request: None,
+        }
     }
 
     /// Makes the claim. If the holder of `dead` is known to have ended, takes that grant over.
@@ -39,7 +54,7 @@ impl<'a> Claim<'a> {
         connection: &Connection,
         dead: Option<&LeaseInfo>,
     ) -> crate::Result<ClaimResult> {
-        if self.value.is_none() {
+        if !self.has_more() {
             return self.ask(leases, dead);
         }
         // A busy name is answered without the write lock, as by a plain claim.
@@ -51,12 +66,48 @@ impl<'a> Claim<'a> {
         let tx = Transaction::begin(leases, connection)?;
         let answer = self.ask(&tx, dead)?;
         if let ClaimResult::Acquired(lease) = &answer {
-            if let Some(value) = self.value {
-                let _ = tx.attach(self.name, lease.token, value)?;
-            }
+            self.store_more(&tx, lease)?;
             tx.commit()?;
         }
         Ok(answer)
+    }
+
+    /// Takes a lease that was handed over since the grant under `asked` was asked for.
+    fn accept(
+        &self,
+        leases: &Leases,
+        connection: &Connection,
+        current: &LeaseInfo,
+        asked: Option<i64>,
+    ) -> crate::Result<Option<LeaseInfo>> {
+        let tx = Transaction::begin(leases, connection)?;
+        let accepted = match asked {
+            Some(token) if current.token > token => tx.renew(current, self.ttl)?.renewed(),
+            _ => tx.accept(self.name, self.owner, self.ttl)?,
+        };
+        if let Some(lease) = &accepted {
+            self.store_more(&tx, lease)?;
+            tx.commit()?;
+        }
+        Ok(accepted)
+    }
+
+    /// Checks whether something is to be stored with the grant.
+    fn has_more(&self) -> bool {
+        self.value.is_some() || self.progress_within.is_some() || self.max_time.is_some()
+    }
+
+    /// Stores what rides on the grant.
+    fn store_more(&self, leases: &Leases, lease: &LeaseInfo) -> crate::Result<()> {
+        if let Some(value) = self.value {
+            let _ = leases.attach(self.name, lease.token, value)?;
+        }
+        if self.progress_within.is_some() || self.max_time.is_some() {
+            let end_ms = |time| leases.when().now_ms().saturating_add(in_ms(time));
+            let not_after_ms = self.max_time.map(end_ms);
+            let _ = leases.limit(self.name, lease.token, self.progress_within, not_after_ms)?;
+        }
+        Ok(())
     }
 
     fn ask(&self, leases: &Leases, dead: Option<&LeaseInfo>) -> crate::Result<ClaimResult> {
@@ -78,6 +129,9 @@ macro_rules! waiting {
         /// and has died is taken over at once, or within a second if it dies later (Linux). For a
         /// lock on the file it waits as long as the connection's busy timeout says, even past
         /// `timeout`.
+        ///
+        /// If `owner` has an open [`request`](Leases::request) for the name, it repeats it, and
+        /// returns the lease that is handed over.
         ///
         /// ```
         /// # use std::time::Duration;
@@ -104,6 +158,41 @@ macro_rules! waiting {
             let claim = Claim::new(name, owner, ttl);
             Ok(claim_wait(self, self.conn(), &claim, timeout)?.answer)
         }
+
+        /// Waits like [`claim_wait`](Self::claim_wait), and meanwhile asks the present holder to
+        /// give the name up `within` this time: see [`request`](Leases::request). Use a fresh owner
+        /// text for each attempt. The request is withdrawn after `timeout`.
+        ///
+        /// ```
+        /// # use std::time::Duration;
+        /// # use litelease::{ClaimResult, HoldError, HoldOptions, Litelease};
+        /// # fn main() -> Result<(), HoldError> {
+        /// # let folder = tempfile::tempdir().unwrap();
+        /// # let path = folder.path().join("app.sqlite3");
+        /// let (seconds, db) = (Duration::from_secs, Litelease::open_own(&path)?);
+        /// let held = db.hold("books", HoldOptions::new(seconds(60)))?;
+        /// std::thread::spawn(move || {
+        ///     while held.requested().is_none() {
+        ///         std::thread::sleep(Duration::from_millis(5)); // or work
+        ///     }
+        ///     held.hand_over(seconds(60)).map(drop).map_err(|(_, error)| error)
+        /// });
+        /// let next = db.request_wait("books", "b", seconds(30), seconds(20), seconds(60))?;
+        /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+        /// # Ok(())
+        /// # }
+        /// ```
+        pub fn request_wait(
+            &self,
+            name: &str,
+            owner: &str,
+            ttl: Duration,
+            within: Duration,
+            timeout: Duration,
+        ) -> std::result::Result<ClaimResult, HoldError> {
+            let claim = Claim { request: Some(within), ..Claim::new(name, owner, ttl) };
+            Ok(claim_wait(self, self.conn(), &claim, timeout)?.answer)
+        }
     };
 }
 
@@ -127,6 +216,7 @@ pub(crate) fn claim_wait(
     let file = leases.store().file().ok_or(HoldError::InMemory)?;
     let begin = SystemClock.now();
     let (mut waiter, mut examined) = (None, None);
+    let mut asking = Asking::default();
     loop {
         // What is heard from here on happened after we looked.
         let heard = waiter.as_ref().map_or(0, Waiter::heard);
@@ -144,6 +234,11 @@ pub(crate) fn claim_wait(
         if matches!(answer, Ok(ClaimResult::Acquired(_))) && has_moved(connection) {
             return Err(HoldError::FileMoved(file));
         }
+        // What a request has brought is the requester's own.
+        let answer = match answer {
+            Ok(ClaimResult::Busy(current)) => asking.follow(leases, connection, claim, current),
+            answer => answer,
+        };
         let left = timeout.saturating_sub(SystemClock.now() - begin);
         let until_expiry_ms = match answer {
             Ok(ClaimResult::Busy(current)) if !left.is_zero() => {
@@ -151,13 +246,67 @@ pub(crate) fn claim_wait(
             }
             // The name is free, the file is not.
             Err(error) if is_busy(&error) && !left.is_zero() => 10,
-            answer => return Ok(Waited { answer: answer?, start }),
+            answer => {
+                if claim.request.is_some() && !matches!(answer, Ok(ClaimResult::Acquired(_))) {
+                    // If this fails, it lapses by itself.
+                    let _ = leases.withdraw_request(claim.name, claim.owner);
+                }
+                return Ok(Waited { answer: answer?, start });
+            }
         };
         match &waiter {
             Some(waiter) => waiter.nap(heard, nap(until_expiry_ms, left)),
             // Look once more before sleeping: what happened before we listened was not heard.
             None => waiter = Some(Waiter::at(Path::new(&file))),
         }
+    }
+}
+
+/// How often a request is repeated: several times before it would lapse.
+const REPEAT_EVERY: Duration = Duration::from_secs(3);
+
+/// The request of a waiter, while it waits.
+#[derive(Default)]
+struct Asking {
+    /// The token of the grant that was asked for last, and when.
+    asked: Option<(i64, Duration)>,
+}
+
+impl Asking {
+    /// Makes or repeats the request, and takes what was handed over: that is granted, whatever the
+    /// claim was answered. Otherwise it is still busy.
+    fn follow(
+        &mut self,
+        leases: &Leases,
+        connection: &Connection,
+        claim: &Claim<'_>,
+        current: LeaseInfo,
+    ) -> crate::Result<ClaimResult> {
+        let Claim { name, owner, request, .. } = *claim;
+        if current.owner == owner {
+            // Trusted from this renewal on, and not from when it was handed over.
+            let asked = self.asked.map(|(token, _)| token);
+            let accepted = claim.accept(leases, connection, &current, asked)?;
+            return Ok(accepted.map_or(ClaimResult::Busy(current), ClaimResult::Acquired));
+        }
+        let now = SystemClock.now();
+        let is_fresh = |(token, at)| token == current.token && now < at + REPEAT_EVERY;
+        if self.asked.is_some_and(is_fresh) {
+            return Ok(ClaimResult::Busy(current));
+        }
+        let token = match (request, leases.requested(name)?) {
+            (_, Some(open)) if open.requester == owner => leases.repeat_request(name, owner)?,
+            // Somebody else asks, or nobody was asked to ask.
+            (_, Some(_)) | (None, None) => None,
+            (Some(within), None) => match leases.request(name, owner, within)? {
+                RequestResult::Requested { token, .. } => Some(token),
+                RequestResult::RequestedBy { .. } | RequestResult::Rejected { .. } => None,
+            },
+        };
+        if let Some(token) = token {
+            self.asked = Some((token, now));
+        }
+        Ok(ClaimResult::Busy(current))
     }
 }
 

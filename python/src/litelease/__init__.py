@@ -8,10 +8,11 @@
 """
 
 from ._fences import Gate, is_stale
-from ._hold import Held
-from ._leases import Litelease
-from ._library import load, loadable_path, version
+from ._hold import Held, HeldSlot
+from ._leases import Litelease, open
+from ._library import loadable_path, version
 from ._pools import Pools
+from ._session import load
 from ._tracker import Tracker
 from ._types import (
     Acquired,
@@ -27,6 +28,7 @@ from ._types import (
     FloorTooLow,
     GuardInfo,
     GuardMissing,
+    HoldTimeout,
     InvalidCount,
     InvalidLeaseRow,
     InvalidText,
@@ -36,9 +38,11 @@ from ._types import (
     LiteleaseError,
     Lost,
     NewerFormat,
+    NoFreeSlot,
     NoSuchPool,
     NotBootstrapped,
     NotInTransaction,
+    Reader,
     Reason,
     Rejected,
     Released,
@@ -51,10 +55,13 @@ from ._types import (
     TokenExhausted,
     TrackerIsLockedError,
     Transferred,
+    TtlTooLong,
     UnexpectedChange,
     WriteLockTimeout,
 )
 from ._writer import SingleWriter
+
+__version__ = version()
 
 __all__ = [
     "Acquired",
@@ -72,6 +79,8 @@ __all__ = [
     "GuardInfo",
     "GuardMissing",
     "Held",
+    "HeldSlot",
+    "HoldTimeout",
     "InvalidCount",
     "InvalidLeaseRow",
     "InvalidText",
@@ -82,10 +91,12 @@ __all__ = [
     "LiteleaseError",
     "Lost",
     "NewerFormat",
+    "NoFreeSlot",
     "NoSuchPool",
     "NotBootstrapped",
     "NotInTransaction",
     "Pools",
+    "Reader",
     "Reason",
     "Rejected",
     "Released",
@@ -100,10 +111,13 @@ __all__ = [
     "Tracker",
     "TrackerIsLockedError",
     "Transferred",
+    "TtlTooLong",
     "UnexpectedChange",
     "WriteLockTimeout",
+    "__version__",
     "is_stale",
     "load",
     "loadable_path",
+    "open",
     "version",
 ]

@@ -1,52 +1,30 @@
 """What stops an old owner: guarded tables, checkpoints and gates.
 
-Guards and what a connection presents to them need the extension in the connection, because the triggers call it.
-Checkpoints and gates work in every Python.
+A guard by connection needs the extension in every connection that writes to the table, because its triggers call it.
+Everything else works in every Python.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Any, Callable, TypeVar, Union
+from typing import Union
 
-from . import _library
-from ._session import Session, verb
-from ._types import (
-    Admitted,
-    CannotGuard,
-    Checkpoint,
-    GuardInfo,
-    GuardMissing,
-    NotBootstrapped,
-    SchemaMismatch,
-    Stale,
-    Stored,
-)
+from ._session import Handle
+from ._time import Seconds, in_seconds
+from ._types import Admitted, Checkpoint, GuardInfo, Stale, Stored
 from ._wal import switch_to_wal
 
-_CHECKPOINTS, _GATES = "litelease_checkpoints", "litelease_gates"
-
 Value = Union[None, int, float, str, bytes]
-T = TypeVar("T")
+
+_BY_CONNECTION = (
+    "a guard by connection needs the extension in every connection that writes to the table; guard it by a column instead"
+)
 
 
-class Fences:
+class Fences(Handle):
     """The verbs of ``Litelease`` that stop an old owner."""
 
-    conn: sqlite3.Connection
-
-    if TYPE_CHECKING:  # what Litelease has
-        _session: Session
-
-        def _newest(self, name: str) -> int | None: ...
-        def _check(self) -> Any: ...
-        def _write(self, work: Callable[[], T], locks: bool = True) -> T: ...
-        def _is_there(self, table: str) -> bool: ...
-        def _run(self, statement: str, *values: object) -> list[tuple[Any, ...]]: ...
-        def _cursor(self) -> sqlite3.Cursor: ...
-
-    @verb
     def guard(self, table: str, name: str, column: str | None = None, *, strict: bool = False) -> None:
         """Guards a table: a write to it must present the newest token of ``name``, or the database refuses it (see
         ``is_stale``). With ``column``, each write presents it there; otherwise the connection does, by
@@ -54,25 +32,21 @@ class Fences:
 
         Guarding again in the same way changes nothing, or puts back what a rebuild of the table has dropped.
         """
-        self._call("litelease_guard(?1, ?2, ?3, ?4)", table, name, column, int(strict))
+        if column is None:
+            self._load(_BY_CONNECTION)
+        self._row("guard", table, name, column, int(strict))
 
-    @verb
     def unguard(self, table: str, name: str | None = None) -> int:
         """Removes the guard by ``name`` from a table, or all its guards. Returns how many there were."""
-        if name is None:
-            return int(self._call("litelease_unguard(?1)", table))
-        return int(self._call("litelease_unguard(?1, ?2)", table, name))
+        return int(self._row("unguard", table, name)[0])
 
-    @verb
     def guards(self) -> list[GuardInfo]:
         """Lists all guards, and whether their triggers are intact."""
-        rows = self._calling("SELECT * FROM litelease_guards")
         return [
-            GuardInfo(table, name, column, bool(strict), state == "intact", refusals or 0)
-            for table, name, column, strict, state, refusals in rows
+            GuardInfo(table, name, column, bool(strict), bool(is_intact), refusals)
+            for table, name, column, strict, is_intact, refusals in self._rows("guards")
         ]
 
-    @verb
     def present(self, name: str, token: int) -> bool:
         """Presents a token for this connection's writes to tables that ``name`` guards by connection. Returns
         whether it is the newest one; if not, the guards refuse it.
@@ -80,70 +54,30 @@ class Fences:
         It is kept with the connection and not undone by a rollback: present a token after the commit of its
         claim.
         """
-        return bool(self._call("litelease_present(?1, ?2)", name, token))
+        self._load(_BY_CONNECTION)
+        return bool(self._row("present", name, token)[0])
 
-    @verb
     def withdraw(self, name: str) -> None:
         """Withdraws the token presented for ``name``, for a connection that goes back to a pool."""
-        self._call("litelease_present(?1, NULL)", name)
+        self._load(_BY_CONNECTION)
+        self._row("withdraw", name)
 
-    @verb
     def checkpoint(self, name: str, token: int, value: Value) -> Stored | Stale:
         """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
-        _library.check_number("token", token)
+        return self._answer(Stored, Stale, "checkpoint", name, token, value)
 
-        def work() -> Stored | Stale:
-            self._check()
-            newest = self._newest(name)
-            if newest is None or newest != token:
-                return Stale(newest)
-            if not self._is_there(_CHECKPOINTS):
-                self._run("create_checkpoints")
-            self._run("checkpoint", name, token, value, _library.now_ms())
-            return Stored()
-
-        return self._write(lambda: self._session.whole(work))
-
-    @verb
     def last_checkpoint(self, name: str) -> Checkpoint | None:
         """Returns the latest checkpoint of ``name``, from which a successor continues."""
-        self._check()
-        rows = self._run("last_checkpoint", name) if self._is_there(_CHECKPOINTS) else []
-        return Checkpoint(*rows[0]) if rows else None
+        found = self._row("last_checkpoint", name)
+        return Checkpoint(*found) if found else None
 
-    @verb
     def admit(self, name: str, token: int) -> Admitted | Stale:
         """Admits a token unless a larger one was admitted for ``name`` before, and remembers it in this file.
 
         This is the check for a target whose leases are elsewhere, in a transaction of the target's own file. It
         needs no ``bootstrap``.
         """
-        _library.check_number("token", token)
-
-        def work() -> Admitted | Stale:
-            if not self._is_there(_GATES):
-                self._run("create_gates")
-            if token >= 1:
-                self._run("admit", name, token)
-            rows = self._run("admitted", name)
-            newest = rows[0][0] if rows else 0
-            return Admitted() if token == newest >= 1 else Stale(newest)
-
-        return self._write(lambda: self._session.whole(work), locks=False)
-
-    def _call(self, call: str, *values: object) -> Any:
-        """Calls a function of the extension, which is loaded if it is not there yet."""
-        return self._calling(f"SELECT {call}", *values)[0][0]
-
-    def _calling(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        try:
-            self._cursor().execute("SELECT litelease_version()")
-        except sqlite3.OperationalError:
-            _library.load_into(self._session, "guarded tables need the extension in every connection that writes to them")
-        try:
-            return self._cursor().execute(sql, values).fetchall()
-        except sqlite3.OperationalError as error:
-            raise _typed(error) from error
+        return self._answer(Admitted, Stale, "admit", name, token)
 
 
 class Gate:
@@ -153,10 +87,10 @@ class Gate:
     share a gate; a forked process opens its own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, timeout: float = 5.0) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, timeout: Seconds = 5.0) -> None:
         from ._leases import Litelease
 
-        connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=in_seconds(timeout), isolation_level=None, check_same_thread=False)
         try:
             switch_to_wal(connection, path)
         except BaseException:
@@ -182,18 +116,3 @@ class Gate:
 def is_stale(error: BaseException) -> bool:
     """Checks whether a guard refused a write because it did not present the newest token."""
     return isinstance(error, sqlite3.IntegrityError) and "stale fencing token" in str(error)
-
-
-def _typed(error: sqlite3.OperationalError) -> Exception:
-    """Converts the error of a SQL function into one of ours. SQLite passes on only its text."""
-    text = str(error)
-    kinds = {
-        "cannot be guarded": CannotGuard,
-        "its triggers are gone": GuardMissing,
-        "is not as Litelease makes it": SchemaMismatch,
-        "no lease table yet": NotBootstrapped,
-    }
-    for part, kind in kinds.items():
-        if part in text:
-            return kind(text.split(": ", 1)[-1])
-    return error

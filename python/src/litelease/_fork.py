@@ -13,9 +13,9 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Iterator
+from typing import Generator
 
-from . import _session
+from . import _library, _session
 from ._atomic import Mutex, Reentered
 from ._session import Session
 
@@ -35,7 +35,7 @@ _kept: list[Session | None] = []
 
 
 @contextlib.contextmanager
-def held_off(worker: object) -> Iterator[None]:
+def held_off(worker: object) -> Generator[None, None, None]:
     """Lets forks wait until the block is over."""
     working = _working
     working.take(worker)
@@ -61,6 +61,7 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global _working, _kept
     _working, _session._finding = Mutex(), threading.RLock()  # the threads that had them are not here
+    _library.begin_anew()
     _keep_all()
     # For good: at its end the interpreter frees what the modules refer to.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))

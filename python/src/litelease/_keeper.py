@@ -6,33 +6,31 @@ that an exception from a signal handler could leave taken.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import queue
 import sqlite3
 import threading
-import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING
 
-from . import _fork
+from . import _fork, _library
 from ._atomic import start_thread
 from ._leases import Litelease
-from ._types import LeaseInfo, LiteleaseError, Rejected
+from ._types import LiteleaseError, Rejected
+from ._wait import clock
 
 if TYPE_CHECKING:
-    from ._hold import Held
+    from ._hold import Hold
 
 # Other files wait while one is locked, so nobody waits long at one go; the keeper tries again.
 _BUSY_TIMEOUT = 0.01
+# How long the end of the interpreter waits for a locked file.
+_PATIENCE = 1.0
 # After a suspend an alarm is late.
 _LONGEST_NAP = 1.0
-
-
-def clock() -> float:
-    """Returns seconds on a monotonic clock, which includes suspended time where the system can tell."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
 
 
 def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
@@ -47,9 +45,9 @@ def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 class Kept:
     """What the keeper knows about a hold, also after the hold itself is gone."""
 
-    def __init__(self, path: str, held: Held) -> None:
+    def __init__(self, path: str, held: Hold) -> None:
         self.path, self.file = path, file_of(path)
-        self.name, self.owner, self.token = held.name, held.owner, held.token
+        self.name, self.give_back = held.name, held._giver()
         self._keeper = _keeper
         self.held = weakref.ref(held, _keeper.wake)
 
@@ -77,10 +75,15 @@ class Keeper:
         self._connections: dict[str, tuple[tuple[int, int] | None, Litelease]] = {}
         self._running: list[bool] = []
         self._runner: threading.Thread | None = None
+        self._pid = os.getpid()
 
     def add(self, kept: Kept) -> None:
         self._kept[kept] = None
         if not self._running:
+            # By the first hold: multiprocessing forgets what was registered before a fork. First the calls of other threads
+            # end, else one that waits would be granted what is released, and nobody would release it again.
+            atexit.register(self.end)
+            atexit.register(_library.end_calls)
             start_thread(self._run, self._running)
         self.wake(None)
 
@@ -101,17 +104,17 @@ class Keeper:
             if self._runner is me:
                 self._running.clear()
 
-    def _wait(self) -> dict[str, list[Held]]:
+    def _wait(self) -> dict[str, list[Hold]]:
         """Waits until renewals are due, and returns them with those that soon will be, so that they stay in one batch."""
         while True:
             now = clock()
-            holds: dict[str, list[Held]] = {}
+            holds: dict[str, list[Hold]] = {}
             for kept in list(self._kept):
                 held = kept.held()
-                if held is None:
+                if held is None or held._was_closed():
                     with _fork.held_off(self):
-                        self._drop(kept)
-                elif held.look(now):
+                        self._drop(kept, held)
+                elif held._look(now):
                     holds.setdefault(kept.path, []).append(held)
                 else:
                     self._kept.pop(kept, None)
@@ -119,12 +122,12 @@ class Keeper:
                 del held
             with _fork.held_off(self):
                 self._close_idle(holds)
-            next_due = min((held.due for batch in holds.values() for held in batch), default=None)
+            next_due = min((held._due for batch in holds.values() for held in batch), default=None)
             if next_due is not None and next_due <= now:
                 return {
-                    path: [held for held in batch if held.due <= now + held.ttl / 6]
+                    path: [held for held in batch if held._due <= now + held._ttl / 6]
                     for path, batch in holds.items()
-                    if any(held.due <= now for held in batch)
+                    if any(held._due <= now for held in batch)
                 }
             holds.clear()  # nobody's any more: it must be seen when one is dropped
             try:
@@ -134,40 +137,62 @@ class Keeper:
             except queue.Empty:
                 pass
 
-    def _renew(self, path: str, batch: list[Held]) -> None:
-        if any(held.was_replaced() for held in batch):
+    def _renew(self, path: str, batch: list[Hold]) -> None:
+        if any(held._was_replaced() for held in batch):
             self._connections.pop(path, None)
             for held in batch:
-                if held.was_replaced():
-                    held.refused("the database file was moved, deleted or replaced")
+                if held._was_replaced():
+                    held._refused("the database file was moved, deleted or replaced")
             return
         start = clock()
         try:
-            grants = [(held.name, held.owner, held.ttl, held.token) for held in batch]
-            answers = self._connection(path)._renew_all(grants)
+            answers = self._connection(path)._renew_all([held._grant() for held in batch])
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
-                held.failed(str(error))
+                held._failed(str(error))
             return
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
-                held.failed(str(answer))
+                held._failed(str(answer))
             elif isinstance(answer, Rejected):
-                held.refused(answer.reason.value)
+                held._refused(answer.reason.value)
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
-                held.renewed(start, start + held.ttl / 3)
+                held._renewed(start)
 
-    def _drop(self, kept: Kept) -> None:
-        """Releases a hold without references: an exception may have come before its block was entered."""
+    def _drop(self, kept: Kept, held: Hold | None) -> None:
+        """Releases a hold without references, or whose connection was closed. An exception may have come before its block
+        was entered."""
         self._kept.pop(kept, None)
         if kept.file != file_of(kept.path):
             return
         try:
-            self._connection(kept.path).release(LeaseInfo(kept.name, kept.owner, kept.token, 0))
-            warnings.warn(f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning)
+            kept.give_back(self._connection(kept.path))
+            if held is None:
+                warnings.warn(
+                    f"the hold on {kept.name!r} was dropped, so it is released: keep what hold() answers", ResourceWarning
+                )
         except (sqlite3.Error, LiteleaseError, ResourceWarning):
             pass  # then the lease ends by itself
+        finally:
+            if held is not None:
+                held._refused("its connection was closed")
+
+    def end(self, connection: sqlite3.Connection | None = None) -> None:
+        """Releases the holds of a connection, or all when the interpreter ends."""
+        if os.getpid() != self._pid:
+            return
+        for kept in list(self._kept):
+            held = kept.held()
+            if connection is None or held is not None and held._conn is connection:
+                self.remove(kept)
+                if held is not None:
+                    held._is_released = held._ended = True
+                if kept.file == file_of(kept.path):
+                    with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                        db = Litelease(sqlite3.connect(kept.path, timeout=_PATIENCE, isolation_level=None))
+                        with contextlib.closing(db.conn):
+                            kept.give_back(db)
 
     def _connection(self, path: str) -> Litelease:
         file = file_of(path)
@@ -180,12 +205,17 @@ class Keeper:
             known = self._connections[path] = (file, Litelease(connection))
         return known[1]
 
-    def _close_idle(self, holds: dict[str, list[Held]]) -> None:
+    def _close_idle(self, holds: dict[str, list[Hold]]) -> None:
         for path in [path for path in self._connections if path not in holds]:
             self._connections.pop(path)[1].conn.close()
 
 
 _keeper = Keeper()
+
+
+def end_holds(connection: sqlite3.Connection) -> None:
+    """Releases what is held through a connection that is about to be closed."""
+    _keeper.end(connection)
 
 
 def _begin_anew() -> None:

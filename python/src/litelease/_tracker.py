@@ -10,11 +10,12 @@ import os
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Iterator
+from typing import Generator
 
 from ._identity import LOCK, identity
 from ._keeper import file_of
 from ._leases import Litelease
+from ._time import Seconds
 from ._types import Acquired, CommitUnknown, LiteleaseError, TrackerIsLockedError
 from ._wal import switch_to_wal
 
@@ -37,7 +38,7 @@ class Tracker:
     def __reduce__(self) -> tuple[type[Tracker], tuple[Path]]:
         return Tracker, (self.db_path,)
 
-    def lock_it(self, name: str, expire: float = 60) -> str:
+    def lock_it(self, name: str, expire: Seconds = 60) -> str:
         """Locks ``name`` and returns a token (32 hex digits) to unlock it with.
 
         The lock is not renewed: after ``expire`` seconds another owner can take it. Raises ``TrackerIsLockedError`` if another
@@ -63,7 +64,7 @@ class Tracker:
             db.release(lease)
 
     @contextlib.contextmanager
-    def lock(self, name: str, expire: float = 60) -> Iterator[str]:
+    def lock(self, name: str, expire: Seconds = 60) -> Generator[str, None, None]:
         """Locks ``name`` while the block runs, but for no longer than ``expire`` seconds: it is not renewed, and a block that
         takes longer is not told."""
         taken = [identity(LOCK)]
@@ -80,7 +81,7 @@ class Tracker:
             with contextlib.suppress(sqlite3.Error, LiteleaseError):
                 self._give_back(name, taken)
 
-    def _lock(self, name: str, taken: list[str], expire: float) -> str:
+    def _lock(self, name: str, taken: list[str], expire: Seconds) -> str:
         """Locks a name for the owner in ``taken``, which stays there while it may have it."""
         try:
             answer = self._open().claim(name, taken[0], expire)

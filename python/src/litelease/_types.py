@@ -6,6 +6,7 @@ import datetime
 import enum
 import os
 from dataclasses import dataclass
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -27,31 +28,49 @@ class Reason(enum.Enum):
     UNKNOWN_TOKEN = "unknown token"
     RELEASED = "released"
     EXPIRED = "expired"
+    NO_PROGRESS = "no progress"
+    TIME_IS_UP = "time is up"
+    REQUESTED = "requested"
+    NOT_REQUESTED = "not requested"
+
+
+class _Yes:
+    """An answer that is true. Type checkers know it."""
+
+    def __bool__(self) -> Literal[True]:
+        return True
+
+
+class _No:
+    """An answer that is falsy."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 @dataclass(frozen=True)
-class Acquired:
+class Acquired(_Yes):
     """The name is the caller's until the lease expires."""
 
     lease: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Busy:
-    """The name has a live owner. It may even be the same owner text."""
+class Busy(_No):
+    """The name has a live owner. It may even be the same owner text. It is falsy."""
 
     current: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Renewed:
+class Renewed(_Yes):
     """The same grant, with its new expiry."""
 
     lease: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Released:
+class Released(_Yes):
     """The name is free; the next grant gets a larger token."""
 
     name: str
@@ -59,14 +78,14 @@ class Released:
 
 
 @dataclass(frozen=True)
-class Transferred:
+class Transferred(_Yes):
     """The new owner's grant; the old owner's token is superseded."""
 
     lease: LeaseInfo
 
 
 @dataclass(frozen=True)
-class Broken:
+class Broken(_Yes):
     """The name is free, and the broken holder's token is superseded."""
 
     owner: str
@@ -74,8 +93,8 @@ class Broken:
 
 
 @dataclass(frozen=True)
-class Rejected:
-    """Nothing was changed. ``newest`` is the newest token of the name, if it was ever claimed."""
+class Rejected(_No):
+    """Nothing was changed; it is falsy. ``newest`` is the newest token of the name, if it was ever claimed."""
 
     reason: Reason
     current: LeaseInfo | None
@@ -95,6 +114,14 @@ class GuardInfo:
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A live reader of a name, and when a writer no longer waits for it."""
+
+    reader: str
+    expires_at_ms: int
+
+
+@dataclass(frozen=True)
 class Slot:
     """A slot of a pool that is lent out: its position, the fencing token, when it is free again, and a note."""
 
@@ -102,6 +129,11 @@ class Slot:
     token: int
     expires_at_ms: int
     note: str | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it never expires, because the borrower keeps it."""
+        return self.expires_at_ms == 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -122,18 +154,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """The checkpoint is stored."""
+class Stored(_Yes):
+    """The checkpoint or the value is stored."""
 
 
 @dataclass(frozen=True)
-class Admitted:
+class Admitted(_Yes):
     """No larger token was admitted before."""
 
 
 @dataclass(frozen=True)
-class Stale:
-    """Nothing was changed: a newer token exists. ``newest`` is that one, or None or 0 if there is none."""
+class Stale(_No):
+    """Nothing was changed: a newer token exists. It is falsy. ``newest`` is that one, or None or 0 if there is none."""
 
     newest: int | None
 
@@ -144,6 +176,10 @@ class LiteleaseError(Exception):
 
 class InvalidTtl(LiteleaseError):
     """The ttl is zero or negative. Nothing was written."""
+
+
+class TtlTooLong(LiteleaseError):
+    """A read would be granted for more than an hour, for which a writer would have to wait. Nothing was written."""
 
 
 class TimeOverflow(LiteleaseError):
@@ -231,6 +267,22 @@ class Lost(LiteleaseError):
         self.reason = reason
 
 
+class HoldTimeout(LiteleaseError, TimeoutError):
+    """Another owner had the name all the time. ``current`` is its lease."""
+
+    def __init__(self, current: LeaseInfo) -> None:
+        super().__init__(f"{current.name!r} is held by {current.owner}")
+        self.current = current
+
+
+class NoFreeSlot(LiteleaseError, TimeoutError):
+    """All slots of the pool were lent out all the time."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"all slots of {id!r} are taken: wait longer, or register more of them")
+        self.id = id
+
+
 class WriteLockTimeout(LiteleaseError, TimeoutError):
     """Another process held the write lock all the time. ``holder`` is its process and since when, if known."""
 
@@ -267,3 +319,23 @@ class TrackerIsLockedError(LiteleaseError):
         self.name = name
         self.owner = owner
         self.until = until
+
+
+def answer(row: tuple[Any, ...]) -> Any:
+    """Gives the answer of a verb its class: the row begins with the case."""
+    case, values = row[0], row[1:]
+    if case in _WITH_LEASE:
+        return _WITH_LEASE[case](LeaseInfo(*values))
+    if case == "Rejected":
+        reason, newest, *current = values
+        return Rejected(Reason[reason], LeaseInfo(*current) if current else None, newest)
+    if case == "Error":
+        kind, text = values
+        error: type[LiteleaseError] = globals().get(kind, LiteleaseError)
+        return LiteleaseError(text) if error is ExpiredOnArrival else error(text)
+    return _OTHERS[case](*values)
+
+
+_WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
+_OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}
+_OTHERS["Done"] = Stored

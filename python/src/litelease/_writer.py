@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from typing import Callable, Iterator
+from typing import Callable, Generator
 
 from ._atomic import Mutex, Reentered
 from ._leases import Litelease
@@ -54,18 +54,17 @@ class SingleWriter:
         self.lock_path = os.fspath(lock_path) if lock_path is not None else f"{self.path}.lock"
         self._turn = Mutex()
         self._lock = WriteLock(self.lock_path, self.path)
-        # The boot in the file's row when it was last seen to be durably recorded.
-        self._recorded: int | None = None
+        self._leases = Litelease(self._conn)
         self._set_up(synchronous)
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self) -> Generator[sqlite3.Connection, None, None]:
         """Waits for the lock and begins a transaction; commits at the end of the block and unlocks."""
         block = _Block(self)
         try:
             try:
                 block.begin()
-                self._begin()
+                self._leases._begin()
                 yield self._conn
                 if self._session.is_inherited:
                     return  # lock and transaction are the parent's
@@ -100,7 +99,7 @@ class SingleWriter:
             self._under_lock(lambda: switch_to_wal(self._conn, self.path))
         self._conn.execute(f"PRAGMA synchronous = {synchronous}")
         if self._is_unrecorded():
-            self._under_lock(self._record_boot)
+            self._under_lock(self._leases._record_boot)
 
     def _under_lock(self, work: Callable[[], None]) -> None:
         block = _Block(self)
@@ -113,51 +112,13 @@ class SingleWriter:
         finally:
             block.end()
 
-    def _begin(self) -> None:
-        """Begins a transaction with the boot durably recorded. It looks at the record under SQLite's write lock, each time: a
-        program that writes without the lock file can put it at risk."""
-        for _ in range(3):
-            self._record_boot()
-            self._conn.execute("BEGIN IMMEDIATE")
-            if self._recorded is None or self._stored_boot() == self._recorded:
-                return
-            self._conn.execute("ROLLBACK")
-            self._recorded = None
-        raise LiteleaseError("other programs put the record of this boot at risk again and again; try again")
-
     def _is_unrecorded(self) -> bool:
-        """Whether the file has leases and no record of the present boot yet, as far as this writer knows."""
-        if self._recorded is not None:
-            return False
-        sql = "SELECT count(*) FROM main.sqlite_schema WHERE name = 'litelease_resources'"
-        if not self._conn.execute(sql).fetchone()[0]:
-            return False
+        """Checks whether the file has leases and no record of the present boot yet: what is claimed inside the transactions of
+        this writer can get lost in a power cut, and within them nothing can be made durable first."""
         try:
-            has_recorded = Litelease(self._conn)._has_recorded_boot()
+            return not self._leases._has_recorded_boot()
         except LiteleaseError:
-            # Leases that cannot be used are no concern of other writes: the verbs tell.
-            return False
-        if has_recorded:
-            self._recorded = self._stored_boot()
-        return not has_recorded
-
-    def _record_boot(self) -> None:
-        """Records the present boot of the machine once the file has leases: what is claimed inside the transactions of this
-        writer can get lost in a power cut, and within them nothing can be made durable first."""
-        if self._is_unrecorded():
-            Litelease(self._conn).bootstrap()
-            self._recorded = self._stored_boot()
-
-    def _stored_boot(self) -> int | None:
-        cursor = self._conn.cursor()
-        # The caller may have set one on the connection.
-        cursor.row_factory = None
-        try:
-            row = cursor.execute("SELECT boot FROM main.litelease_meta WHERE id = 1 AND format = 1").fetchone()
-        except sqlite3.OperationalError:
-            # The table is gone.
-            return None
-        return row[0] if row else None
+            return False  # leases that cannot be used are no concern of other writes: the verbs tell
 
 
 class _Block:

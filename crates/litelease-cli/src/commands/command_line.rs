@@ -1,4 +1,4 @@
-//! The command that `run` and `write` start, after a `--` or without one.
+//! The command that `run`, `work` and `write` start, after a `--` or without one.
 
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind};
@@ -22,9 +22,12 @@ impl CommandLine {
     pub(super) fn check(&self, before: &str) -> Result<()> {
         match place_of_dashes(&std::env::args_os().collect::<Vec<_>>(), self.command.len()) {
             Dashes::Before | Dashes::Nowhere => Ok(()),
-            Dashes::BeforeTheName => Err(Failure::usage(
-                "a name is missing before the --: litelease run NAME -- COMMAND",
-            )),
+            Dashes::BeforeTheName => {
+                let verb = before.split(' ').next().unwrap_or_default();
+                Err(Failure::usage(format!(
+                    "a name is missing before the --: litelease {verb} NAME -- COMMAND"
+                )))
+            }
             Dashes::Inside => {
                 let words = self.command.iter().map(|word| printable(&word.to_string_lossy()));
                 let words = words.collect::<Vec<_>>().join(" ");

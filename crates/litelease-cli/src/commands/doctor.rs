@@ -81,6 +81,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
         Ok(leases) => {
             holders(&leases, note);
             guards(&db, note);
+            queues(&db, note);
             match db.epoch() {
                 Ok(epoch) => tokens(epoch, note),
                 Err(error) => note("tokens", Wrong, error.to_string()),
@@ -152,6 +153,33 @@ fn guards(db: &Litelease, note: Note<'_>) {
                 format!("{tables}: not guarded any more, litelease guard restores it"),
             );
         }
+    }
+}
+
+/// Looks for items that nobody will receive: dead ones, and those of a clock that was set back.
+fn queues(db: &Litelease, note: Note<'_>) {
+    let queues = match db.queues() {
+        Ok(queues) => queues,
+        Err(error) => return note("queues", Wrong, error.to_string()),
+    };
+    for queue in &queues {
+        let name = printable(&queue.queue);
+        if queue.dead > 0 {
+            let text =
+                format!("{name}: {} dead items wait to be redriven or discarded", queue.dead);
+            note("queue", Mind, text);
+        }
+        if queue.from_the_future > 0 {
+            let text = format!(
+                "{name}: {} items were sent in the future, and are not visible before: is the clock of this host right?",
+                queue.from_the_future
+            );
+            note("clock", Mind, text);
+        }
+    }
+    if !queues.is_empty() {
+        let items: i64 = queues.iter().map(|queue| queue.len()).sum();
+        note("queues", Fine, format!("{}, with {items} items", queues.len()));
     }
 }
 

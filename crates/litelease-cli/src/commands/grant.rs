@@ -21,6 +21,28 @@ pub(crate) struct Grant {
     token: Option<i64>,
 }
 
+/// The grant that is meant, by default that of the `litelease run` around this process.
+#[derive(clap::Args)]
+pub(crate) struct GrantOfRun {
+    /// What is leased [default: inside `litelease run`, its own name]
+    #[arg(value_parser = super::name)]
+    name: Option<String>,
+    /// The token of the grant, as claim printed it [default: inside `litelease run`, its own]
+    #[arg(long)]
+    token: Option<i64>,
+}
+
+impl GrantOfRun {
+    /// Returns the grant with its name.
+    pub(crate) fn named(self) -> Result<Grant> {
+        let GrantOfRun { name, token } = self;
+        let name = name.or_else(|| env::var("LITELEASE_NAME").ok()).ok_or_else(|| {
+            Failure::usage("which name? only inside litelease run it is known without being given")
+        })?;
+        Ok(Grant { name, token })
+    }
+}
+
 impl Grant {
     /// Opens the database, and returns the grant as the verbs take it: they match owner and token.
     pub(crate) fn find(&self, common: &Common) -> Result<(Litelease, LeaseInfo)> {

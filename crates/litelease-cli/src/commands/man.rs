@@ -11,19 +11,18 @@ use crate::output::say_text;
 #[command(after_help = "Example:
   litelease man run | man -l -")]
 pub(crate) struct Args {
-    /// The command
-    command: Option<String>,
+    /// The command, such as `run` or `queue send`
+    command: Vec<String>,
 }
 
 pub(crate) fn execute(args: Args, _: &Common) -> Result<u8> {
     let mut line = crate::command_line();
     line.build();
-    let page = match args.command {
-        None => line,
-        Some(name) => line.find_subcommand(&name).cloned().ok_or_else(|| {
+    let page = args.command.iter().try_fold(line, |page, name| {
+        page.find_subcommand(name).cloned().ok_or_else(|| {
             crate::exit::Failure::usage(format!("there is no command {name}: see litelease --help"))
-        })?,
-    };
+        })
+    })?;
     let mut text = Vec::new();
     let version = concat!("litelease ", env!("CARGO_PKG_VERSION"));
     Man::new(page).source(version).manual("Litelease").render(&mut text)?;

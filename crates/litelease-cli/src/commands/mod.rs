@@ -13,18 +13,23 @@ mod guard;
 mod guards;
 mod man;
 mod nesting;
+mod progress;
 mod purge;
+mod queue;
 mod release;
 mod renew;
+mod request;
 mod restore_fence;
 mod run;
 mod serve;
 mod status;
+mod take_over;
 mod transfer;
 mod unguard;
 mod wait;
 mod watch;
 mod who;
+mod work;
 mod write;
 mod writer;
 
@@ -69,8 +74,13 @@ commands! {
     Renew in renew,
     Release in release,
     Transfer in transfer,
+    Progress in progress,
+    Request in request,
+    TakeOver in take_over,
     Break in break_lease,
     Purge in purge,
+    Queue in queue,
+    Work in work,
     Guard in guard,
     Unguard in unguard,
     Guards in guards,

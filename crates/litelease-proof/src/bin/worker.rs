@@ -17,9 +17,19 @@
 //! worker hold-forked FILE NAME            the same, and a forked copy tells what it makes of the hold
 //! worker hold-renewing FILE NAME          the same, with one renewal after the other
 //! worker lock-it FILE NAME                locks a name with a Tracker once
+//! worker cached-read FILE NAME TTL_MS     answers from memory until its input ends, and then stores when it answered
+//!                                         each value last
+//! worker cached-forked FILE NAME          caches a value, and a forked copy tells what it makes of it
+//! worker cached-write FILE NAME TTL_MS ROUNDS
+//!                                         writes larger and larger values, and stores when each was committed
 //! worker hold-lock FILE                   holds the write lock until its input ends
+//! worker finish-all FILE QUEUE VISIBILITY_MS
+//!                                         finishes items without end, each with a row in `effects`
+//! worker finish-later FILE QUEUE VISIBILITY_MS
+//!                                         receives an item, and tries to finish it at each line of its input
 //! ```
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::thread::sleep;
@@ -27,9 +37,10 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{
-    AdmitResult, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
+    AdmitResult, Cached, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
     ReleaseResult, SingleWriter, Tracker, WriterOptions,
 };
+use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::play::ToText;
 
 /// Longer than any test looks for who is next.
@@ -154,6 +165,32 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
             Err(error) => Err(error.into()),
         },
+        ["cached-read", file, name, ttl_ms] => {
+            cached_read(file, name, Duration::from_millis(ttl_ms.parse()?))
+        }
+        ["cached-forked", file, name] => {
+            let value = cached(file, name, MINUTE)?;
+            value.get()?;
+            // SAFETY: the copy asks and tells, and ends without unwinding.
+            let copy = unsafe { libc::fork() };
+            if copy == 0 {
+                let answers = [value.get().map(drop), value.write(MINUTE, |_| Ok(()))];
+                let kinds =
+                    answers.map(|answer| answer.map_or_else(|error| error.kind(), |()| "ok"));
+                drop(value);
+                let _ = tell(&kinds.join(" "));
+                // SAFETY: ends the copy at once.
+                unsafe { libc::_exit(0) };
+            }
+            // SAFETY: waits for the copy, and asks for nothing else.
+            unsafe { libc::waitpid(copy, std::ptr::null_mut(), 0) };
+            value
+                .write(MINUTE, |tx| Ok(tx.conn().execute("UPDATE config SET value = 1", [])?))?;
+            tell(&value.get()?.to_string())
+        }
+        ["cached-write", file, name, ttl_ms, rounds] => {
+            cached_write(file, name, Duration::from_millis(ttl_ms.parse()?), rounds.parse()?)
+        }
         ["hold-lock", file] => {
             let mut db = open(file)?;
             let tx = db.transaction()?;
@@ -161,8 +198,50 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(tx.rollback()?)
         }
+        ["finish-all", file, queue, visibility_ms] => {
+            let db = open(file)?;
+            let queue = db.queue(queue);
+            let visibility = Duration::from_millis(visibility_ms.parse()?);
+            loop {
+                match queue.receive(visibility) {
+                    // The machine was busy for too long.
+                    Err(litelease::Error::ExpiredOnArrival(_)) => {}
+                    Err(error) => return Err(error.into()),
+                    Ok(None) => sleep(Duration::from_millis(5)),
+                    Ok(Some(item)) => {
+                        tell(&format!("received {}", item.id))?;
+                        match finish(&item) {
+                            Ok(()) => tell(&format!("finished {}", item.id))?,
+                            Err(error @ litelease::Error::StaleReceipt { .. }) => {
+                                tell(&error.to_string())?;
+                            }
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                }
+            }
+        }
+        ["finish-later", file, queue, visibility_ms] => {
+            let db = open(file)?;
+            let visibility = Duration::from_millis(visibility_ms.parse()?);
+            let item = db.queue(queue).receive(visibility)?.ok_or("nothing is visible")?;
+            tell(&format!("received {}", item.id))?;
+            for line in std::io::stdin().lines() {
+                line?;
+                tell(&finish(&item).map_or_else(|error| error.to_string(), |()| "done".into()))?;
+            }
+            Ok(())
+        }
         _ => Err("unknown words".into()),
     }
+}
+
+/// Writes the effect of an item and acknowledges it.
+fn finish(item: &litelease::Item<'_>) -> litelease::Result<()> {
+    item.finish(|tx| {
+        tx.conn().execute("INSERT INTO effects VALUES (?1, ?2)", (item.id, item.token))?;
+        Ok(())
+    })
 }
 
 fn until_input_ends() -> Result<(), Box<dyn std::error::Error>> {
@@ -195,6 +274,53 @@ fn cycle(
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// The value that readers cache.
+fn cached(file: &str, name: &str, ttl: Duration) -> Result<Cached<i64>, HoldError> {
+    open(file)?.cached(name, ttl, |conn| {
+        Ok(conn.query_row("SELECT value FROM config", [], |row| row.get(0))?)
+    })
+}
+
+fn cached_read(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error::Error>> {
+    let value = cached(file, name, ttl)?;
+    let ends = std::thread::spawn(|| until_input_ends().is_ok());
+    let (mut gets, mut answers) = (0u64, BTreeMap::new());
+    tell("reads")?;
+    while !ends.is_finished() {
+        // What counts is when it was asked: it may be stopped between the answer and any later look at a clock.
+        let asked = SystemClock.now();
+        answers.insert(*value.get()?, asked);
+        gets += 1;
+        sleep(Duration::from_micros(300));
+    }
+    drop(value);
+    let db = open(file)?;
+    for (value, asked) in answers {
+        let sql = "INSERT INTO answers VALUES (?1, ?2, ?3)";
+        db.conn().execute(sql, (std::process::id(), value, asked.as_nanos() as i64))?;
+    }
+    tell(&gets.to_string())
+}
+
+fn cached_write(
+    file: &str,
+    name: &str,
+    ttl: Duration,
+    rounds: i64,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let (value, db) = (cached(file, name, ttl)?, open(file)?);
+    for round in 1..=rounds {
+        value.write(MINUTE, |tx| {
+            Ok(tx.conn().execute("UPDATE config SET value = ?1", [round])?)
+        })?;
+        let committed = SystemClock.now().as_nanos() as i64;
+        db.conn().execute("INSERT INTO commits VALUES (?1, ?2)", (round, committed))?;
+        tell(&round.to_string())?;
+        sleep(Duration::from_millis(60));
     }
     Ok(())
 }

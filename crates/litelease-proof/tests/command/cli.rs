@@ -1,4 +1,4 @@
-//! The subcommands besides `run`, bad input, and every example of docs/cli.md.
+//! The subcommands besides `run`, bad input, and every example of docs/cli.md and docs/queues.md.
 
 use std::fs;
 use std::path::Path;
@@ -21,25 +21,40 @@ fn json(desk: &Desk, words: &[&str]) -> (i32, Value) {
 
 #[test]
 fn the_examples_of_the_manual_do_what_it_says() {
-    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cli.md");
+    assert!(run_examples("docs/cli.md") > 30);
+}
+
+#[test]
+fn the_shell_worker_of_the_page_on_queues_does_what_it_says() {
+    assert!(run_examples("docs/queues.md") > 4);
+}
+
+/// Runs the examples of a document in their order, and returns how many there are.
+fn run_examples(document: &str) -> usize {
+    let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let manual = fs::read_to_string(manual).unwrap();
     let desk = Desk::new();
     let mut examples = 0;
     for block in manual.split("```console\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-        for example in block.split("$ ").skip(1) {
-            let (line, expected) = example.split_once('\n').unwrap();
+        for example in format!("\n{block}").split("\n$ ").skip(1) {
+            let (line, expected) = example.split_once('\n').unwrap_or((example, ""));
+            // A command goes on in lines that begin like those that a shell asks for.
+            let more = expected.lines().take_while(|line| line.starts_with("> ")).count();
+            let typed = expected.lines().take(more).map(|line| &line[2..]);
+            let line = [line].into_iter().chain(typed).collect::<Vec<_>>().join("\n");
+            let expected = expected.lines().skip(more).collect::<Vec<_>>().join("\n");
             let mut shell = Command::new("sh");
-            shell.args(["-c", line]).current_dir(desk.folder.path()).stdin(Stdio::null());
+            shell.args(["-c", &line]).current_dir(desk.folder.path()).stdin(Stdio::null());
             desk.environment(&mut shell);
             shell.env_remove("LITELEASE_DB");
             let (code, said, errors) = told(&shell.output().unwrap());
             let end = if code == 0 { String::new() } else { format!("? {code}\n") };
             let found = format!("{said}{errors}{end}");
-            assert!(matches(expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
+            assert!(matches(&expected, &found), "$ {line}\nexpected:\n{expected}\nfound:\n{found}");
             examples += 1;
         }
     }
-    assert!(examples > 30, "{examples} examples");
+    examples
 }
 
 /// Whether a text is as expected, where `[..]` stands for anything within a line.
@@ -542,6 +557,22 @@ fn the_doctor_names_a_writer_that_stays_and_a_file_that_is_not_there() {
     let _tx = db.transaction().unwrap();
     let (_, said, _) = told(&desk.run(&["doctor"]));
     assert!(said.contains(&format!("pid {} holds the write lock", std::process::id())), "{said}");
+}
+
+#[test]
+fn the_doctor_names_dead_items_and_those_of_a_clock_that_went_back() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let queue = db.queue("mail");
+    queue.send("x").unwrap();
+    queue.receive(LONG).unwrap().unwrap().bury(None).unwrap();
+    queue.at(litelease::now_ms() + 3_600_000).send("later").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 0 && said.contains("mail: 1 dead items"), "{said}");
+    assert!(said.contains("mail: 1 items were sent in the future"), "{said}");
+    db.conn().execute_batch("CREATE TABLE litelease_items (theirs)").unwrap();
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 1 && said.contains("the table litelease_items is not"), "{said}");
 }
 
 #[test]

@@ -4,3 +4,4 @@ mod cli;
 mod output;
 mod run;
 mod terminal;
+mod work;

@@ -92,9 +92,32 @@ const COMMANDS: &[(&str, End)] = &[
     ("release held --token 1", NotTold),
     ("release held --token 7", NotTold),
     ("transfer held --token 1 --to b", NotTold),
+    ("request new", NotTold),
+    ("request held -w 10ms", Code(1)),
+    ("request held -w 10ms --json", NotTold),
+    ("take-over held --yes", NotTold),
+    ("take-over held", Code(64)),
+    ("progress held --token 1", NotTold),
+    ("progress held --token 7", NotTold),
     ("break held --yes", NotTold),
     ("break held", Code(64)),
     ("purge --older-than 30d", NotTold),
+    ("queue send q x", NotTold),
+    ("queue receive q", NotTold),
+    ("queue receive q --json", NotTold),
+    ("queue receive none", Code(1)),
+    ("queue ack 1-x", NotTold),
+    ("queue list", NotTold),
+    ("queue list q", NotTold),
+    ("queue list q --json", NotTold),
+    ("queue dead q", NotTold),
+    ("queue redrive q", NotTold),
+    ("queue discard q --yes", NotTold),
+    ("queue discard q", Code(64)),
+    ("queue cancel q 1", NotTold),
+    ("queue delete q --yes", NotTold),
+    ("work q --drain -- true", Code(0)),
+    ("work q --drain --json -- true", NotTold),
     ("guard orders held", NotTold),
     ("unguard orders", NotTold),
     ("guards", NotTold),
@@ -125,6 +148,7 @@ fn desk() -> (Desk, Litelease) {
     let free = acquired(db.claim("free", "a", LONG));
     db.release(&free).unwrap();
     db.conn().execute_batch("CREATE TABLE orders (id)").unwrap();
+    db.queue("q").send("x").unwrap();
     (desk, db)
 }
 
@@ -189,7 +213,13 @@ fn is_left_as_it_should(db: &Litelease, line: &str, case: &str) {
         assert_eq!(db.token("new").unwrap(), Some(token), "it was granted: {case}");
     }
     let held = db.inspect("held").unwrap().map(|lease| (lease.owner, lease.token));
-    let is_ended = ["release held --token 1", "transfer", "break held --yes", "restore-fence"];
+    let is_ended = [
+        "release held --token 1",
+        "transfer",
+        "take-over held --yes",
+        "break held --yes",
+        "restore-fence",
+    ];
     match is_ended.iter().any(|verb| line.starts_with(verb)) {
         true => assert_eq!(held, None, "{case}"),
         false => assert_eq!(held, Some(("a".into(), 1)), "{case}"),

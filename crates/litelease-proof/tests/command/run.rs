@@ -49,6 +49,79 @@ fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on
 }
 
 #[test]
+fn a_command_that_makes_no_progress_is_ended_and_one_that_does_is_not() {
+    let desk = Desk::new();
+    let options = ["--ttl", "2s", "--kill-grace", "100ms", "--progress-within", "1s", "x"];
+    let start = Instant::now();
+    let stuck = desk.start(&options, WORK);
+    let (code, errors) = stuck.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("lost the lease on x: no progress was made"), "{errors}");
+    assert!(start.elapsed() < Duration::from_secs(4), "out within its time, one ttl and a start");
+    let works = "for i in 1 2 3 4 5 6 7 8; do sleep 0.5; litelease progress || exit 99; done";
+    assert_eq!(desk.start(&options, works).end(), (0, String::new()));
+}
+
+#[test]
+fn progress_outside_a_run_needs_to_be_told_of_what() {
+    let desk = Desk::new();
+    let (code, _, errors) = told(&desk.run(&["progress"]));
+    assert_eq!(code, 64);
+    assert!(errors.contains("which name?"), "{errors}");
+    let lease = acquired(desk.db().claim("x", "a", LONG));
+    let token = lease.token.to_string();
+    let noted = told(&desk.run(&["progress", "x", "--token", &token]));
+    assert_eq!(noted, (0, "x: progress is noted\n".into(), String::new()));
+    let late = told(&desk.run(&["progress", "x", "--token", "7"]));
+    assert_eq!(late, (1, "x: rejected, unknown token\n".into(), String::new()));
+    let never = told(&desk.run(&["progress", "y", "--token", "7"]));
+    assert!(never.0 == 1 && never.1.contains("never claimed"), "{never:?}");
+}
+
+#[test]
+fn a_command_is_ended_when_its_time_is_up() {
+    let desk = Desk::new();
+    let start = Instant::now();
+    let run = desk.start(&["--ttl", "2s", "--kill-grace", "100ms", "--max-time", "3s", "x"], WORK);
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("lost the lease on x: the time that it may be held is up"), "{errors}");
+    assert!((2500..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    assert_eq!(holder(&desk.db()), None);
+    let refused = told(&desk.run(&["run", "--max-time", "2s", "x", "--", "true"]));
+    assert!(refused.0 == 64 && refused.2.contains("leaves no room"), "{refused:?}");
+}
+
+#[test]
+fn a_request_is_told_to_a_run_and_ends_its_command_if_it_goes_on() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "2s", "--kill-grace", "100ms", "x"], WORK);
+    desk.pid("child");
+    let start = Instant::now();
+    let asked = told(&desk.run(&["request", "x", "--within", "1s", "-q"]));
+    assert_eq!(asked, (0, "2\n".into(), String::new()));
+    assert!(start.elapsed() > Duration::from_secs(1), "nothing is cut");
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("x is requested by"), "{errors}");
+    assert!(errors.contains("lost the lease on x: it was requested"), "{errors}");
+}
+
+#[test]
+fn an_operator_takes_over_and_the_old_command_is_ended() {
+    let desk = Desk::new();
+    let run = desk.start(&["--ttl", "10s", "--kill-grace", "100ms", "x"], WORK);
+    desk.pid("child");
+    let (code, said, errors) = told(&desk.run(&["take-over", "x", "--owner", "ops", "--yes"]));
+    assert_eq!((code, said.as_str()), (0, "2\n"));
+    assert!(errors.contains("x was taken over from") && errors.contains("token 1"), "{errors}");
+    let (code, errors) = run.end();
+    assert_eq!(code, 75);
+    assert!(errors.contains("superseded by token 2 of ops"), "{errors}");
+    assert_eq!(holder(&desk.db()).as_deref(), Some("ops"));
+}
+
+#[test]
 fn pipes_work() {
     let desk = Desk::new();
     let mut command = desk.command(&["run", "x", "--", "tr", "a-z", "A-Z"]);

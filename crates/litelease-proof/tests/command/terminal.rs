@@ -239,3 +239,38 @@ fn a_long_name_leaves_the_other_columns_in_sight_on_a_terminal_and_is_whole_else
         assert!(said.contains(&name) && said.contains(&owner), "{words:?}");
     }
 }
+
+#[test]
+fn a_worker_at_a_terminal_tells_how_the_queue_stands_and_control_c_drains_it() {
+    let desk = Desk::new();
+    desk.db().queue("q").send("hello").unwrap();
+    desk.db().queue("q").send_with("later", litelease::SendOptions::new().delay(LONG)).unwrap();
+    let mut terminal = Terminal::start(desk.command(&["work", "q", "--", "cat"]));
+    terminal.shows("hello");
+    let line = terminal.shows("per second");
+    assert!(line.contains("q: 0 visible, 1 delayed, 0 leased, 0 dead; 1 done"), "{line}");
+    terminal.types(CTRL_C);
+    let (status, rest) = terminal.ends();
+    assert_eq!(status.code(), Some(0));
+    assert!(rest.contains("q: 1 done, 0 given back, 0 buried, 0 lost"), "{rest}");
+}
+
+#[test]
+fn control_z_stops_a_worker_with_its_command_and_fg_continues_both() {
+    let desk = Desk::new();
+    desk.db().queue("q").send("hello").unwrap();
+    let mut terminal = shell(&desk);
+    let script = "echo $$ > pid; echo ready; while [ ! -e go ]; do sleep 0.05; done; echo went on";
+    terminal.types(&format!("litelease work q --once -- sh -c '{script}'; echo rc=$?\n"));
+    let pid = desk.pid("pid");
+    terminal.types(CTRL_Z);
+    terminal.shows("Stopped");
+    let state =
+        || litelease_proof::command::stat(format!("/proc/{pid}")).map(|stat| stat[0].clone());
+    eventually("the command is stopped, too", || state().as_deref() == Some("T"));
+    terminal.types("fg\n");
+    eventually("it goes on", || state().is_some_and(|state| state != "T"));
+    std::fs::write(desk.folder.path().join("go"), "").unwrap();
+    terminal.shows("went on");
+    eventually("the acknowledgement", || desk.db().queue("q").items().unwrap().is_empty());
+}

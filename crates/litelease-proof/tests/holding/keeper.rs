@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Grant, Hold, Keeper, Kept, Loss, Rows, Window};
+use litelease_keeper::{
+    Asked, Clock, Due, Grant, Handed, Hold, Keeper, Kept, Loss, Renewal, Rows, Seen, Window,
+};
 
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
 const TTL: Duration = Duration::from_secs(9);
@@ -33,6 +35,9 @@ struct Told {
     calls: Arc<Mutex<Vec<String>>>,
     moved: Arc<Mutex<bool>>,
     superseded: Arc<Mutex<bool>>,
+    /// How long a renewal lasts, if less than the ttl is granted.
+    granted: Arc<Mutex<Option<Duration>>>,
+    asked: Arc<Mutex<Option<Asked>>>,
 }
 
 impl Told {
@@ -46,12 +51,17 @@ impl Told {
 }
 
 impl Rows for Told {
-    fn renew(&mut self, grants: &[&Grant]) -> Vec<Result<i64, Loss>> {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
         self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst), Ordering::SeqCst);
-        let names: Vec<&str> = grants.iter().map(|grant| grant.name.as_str()).collect();
+        let told = |due: &Due<'_>| match due.progress {
+            None => due.grant.name.clone(),
+            Some(ago) => format!("{} after progress {} ms ago", due.grant.name, ago.as_millis()),
+        };
+        let names: Vec<String> = due.iter().map(told).collect();
         self.calls.lock().unwrap().push(format!("renew {}", names.join(" ")));
         let answer = self.answer.lock().unwrap().clone();
-        grants.iter().map(|_| answer.clone().map_or(Ok(777), Err)).collect()
+        let renewal = Renewal { expires_at_ms: 777, granted: *self.granted.lock().unwrap() };
+        due.iter().map(|_| answer.clone().map_or(Ok(renewal), Err)).collect()
     }
 
     fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
@@ -59,9 +69,16 @@ impl Rows for Told {
         self.answer.lock().unwrap().clone().map_or(Ok(()), Err)
     }
 
-    fn is_current(&mut self, grant: &Grant) -> bool {
+    fn look(&mut self, grant: &Grant) -> Seen {
         self.calls.lock().unwrap().push(format!("look at {}", grant.name));
-        !*self.superseded.lock().unwrap()
+        let asked = self.asked.lock().unwrap().clone();
+        Seen { is_current: !*self.superseded.lock().unwrap(), asked }
+    }
+
+    fn hand_over(&mut self, grant: &Grant, _ttl: Duration) -> Result<Option<Handed>, Loss> {
+        self.calls.lock().unwrap().push(format!("hand over {}", grant.name));
+        let asked = self.asked.lock().unwrap().take();
+        Ok(asked.map(|asked| Handed { owner: asked.requester, token: 2, expires_at_ms: 888 }))
     }
 
     fn is_moved(&self) -> bool {
@@ -89,7 +106,7 @@ impl Rig {
 
     fn keep_in(&self, file: &str, rows: &Told, name: &str, ttl: Duration) -> Kept {
         let grant = Grant { name: name.into(), owner: "a".into(), token: 1, ttl };
-        let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), 0);
+        let hold = Hold::new(grant, Window::new(ttl).unwrap(), self.clock.now(), Renewal::whole(0));
         let open = || Ok::<_, ()>(Box::new(rows.clone()) as Box<dyn Rows>);
         self.keeper.keep(file, hold, open).unwrap()
     }
@@ -352,18 +369,18 @@ fn a_renewal_inside_a_transaction_counts_only_from_its_commit() {
     let kept = rig.keep("x", TTL);
     rig.rows.answers(Some(locked()));
     rig.at(3000);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     assert_eq!(kept.hold.trusted_until(), ms(8100), "not prolonged yet");
     assert_eq!(kept.hold.check(ms(8100)), Err(locked()), "not trusted while it is open");
     rig.at(8200);
     assert_eq!(kept.hold.loss(), None, "and not lost either: the COMMIT decides");
-    kept.hold.committed(ms(6000), ms(9000), 888);
+    kept.hold.committed(ms(6000), ms(9000), Renewal::whole(888));
     assert_eq!(kept.hold.check(ms(14_099)), Ok(()));
     assert_eq!(kept.hold.expires_at_ms(), 888);
 
     // A COMMIT that comes after the window of its own renewal is too late.
-    kept.hold.renewing(ms(10_000));
-    kept.hold.committed(ms(10_000), ms(18_100), 999);
+    kept.hold.renewing(ms(10_000), Renewal::whole(0));
+    kept.hold.committed(ms(10_000), ms(18_100), Renewal::whole(999));
     assert!(kept.hold.check(ms(18_100)).is_err());
 }
 
@@ -372,7 +389,7 @@ fn a_renewal_that_is_rolled_back_was_none() {
     let ms = Duration::from_millis;
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     kept.hold.rolled_back();
     assert_eq!(kept.hold.check(ms(8099)), Ok(()));
     assert_eq!(kept.hold.check(ms(8100)), Err(Loss::Expired));
@@ -380,7 +397,7 @@ fn a_renewal_that_is_rolled_back_was_none() {
 
     // One whose transaction stays open for longer than its own window is lost, too.
     let kept = rig.keep("y", TTL);
-    kept.hold.renewing(ms(6000));
+    kept.hold.renewing(ms(6000), Renewal::whole(0));
     assert_eq!(kept.hold.check(ms(14_099)), Err(Loss::Expired));
     assert_eq!(kept.hold.loss(), None);
     assert_eq!(kept.hold.check(ms(14_100)), Err(Loss::Expired));
@@ -395,4 +412,137 @@ fn the_margin_is_a_tenth_and_at_least_50_ms() {
     }
     assert_eq!(Window::new(ms(100)), None);
     assert!(Window::new(Duration::MAX).is_some_and(|window| window.end(ms(1)) > ms(1)));
+}
+
+#[test]
+fn trust_grows_by_what_was_granted_and_not_by_the_ttl_that_was_asked_for() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(6000));
+    rig.at(3000);
+    // Less the margin of the ttl, 900 ms; and no trust that was there before is taken away.
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(8100));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(5000));
+    rig.at(6000);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(2000));
+    rig.at(9000);
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_099)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_100)), Err(Loss::TimeIsUp));
+}
+
+#[test]
+fn a_whole_renewal_after_a_short_one_ends_the_limit() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(1000));
+    rig.at(3000);
+    *rig.rows.granted.lock().unwrap() = None;
+    rig.at(6000);
+    assert_eq!(kept.hold.check(Duration::from_millis(14_100)), Err(Loss::Expired));
+}
+
+#[test]
+fn a_hold_that_makes_no_progress_is_lost_when_its_trust_is_over_and_not_before() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(Loss::NoProgress));
+    rig.at(3000);
+    assert_eq!(kept.hold.check(Duration::from_millis(8099)), Ok(()), "nothing is cut");
+    assert_eq!(kept.hold.trouble(), Some(Loss::NoProgress));
+    rig.at(8100);
+    assert_eq!(kept.hold.loss(), Some(Loss::NoProgress));
+}
+
+#[test]
+fn progress_goes_with_the_next_renewal_and_at_once_if_that_waits_for_it() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    kept.progress(Duration::from_millis(1000));
+    kept.progress(Duration::from_millis(1500));
+    assert_eq!(rig.at(2000), Some(3000), "nothing is written for it");
+    rig.at(3000);
+    assert_eq!(rig.rows.calls(), ["renew x after progress 1500 ms ago"]);
+    rig.rows.answers(Some(Loss::NoProgress));
+    rig.at(6000);
+    assert_eq!(rig.rows.calls(), ["renew x"], "it was stored once");
+    rig.rows.answers(None);
+    rig.clock.set(6100);
+    kept.progress(Duration::from_millis(6100));
+    rig.at(6100);
+    assert_eq!(rig.rows.calls(), ["renew x after progress 0 ms ago"], "and not a pause later");
+    assert_eq!(kept.hold.trouble(), None);
+}
+
+#[test]
+fn progress_that_could_not_be_stored_goes_with_the_next_attempt() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    kept.progress(Duration::from_millis(1000));
+    rig.rows.answers(Some(locked()));
+    rig.at(3000);
+    rig.rows.answers(None);
+    rig.at(4000);
+    let calls = ["renew x after progress 2000 ms ago", "renew x after progress 3000 ms ago"];
+    assert_eq!(rig.rows.calls(), calls);
+}
+
+fn asked(requester: &str) -> Asked {
+    Asked { requester: requester.into(), until_ms: 5000 }
+}
+
+#[test]
+fn a_request_is_heard_when_the_file_is_written_and_every_new_one_is_passed_on() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    let (sender, heard) = mpsc::channel();
+    let another = sender.clone();
+    kept.hold.on_asked(move |asked| sender.send(asked.requester.clone()).unwrap());
+    *rig.rows.asked.lock().unwrap() = Some(asked("b"));
+    rig.at(1000);
+    assert_eq!(kept.hold.asked(), None, "nobody has written");
+    for requester in ["b", "c"] {
+        *rig.rows.asked.lock().unwrap() = Some(asked(requester));
+        rig.keeper.was_written("file");
+        rig.at(2000 + u64::from(requester == "c") * 1000);
+        assert_eq!(kept.hold.asked(), Some(asked(requester)));
+        assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), requester);
+    }
+    kept.hold.on_asked(move |asked| another.send(format!("late: {}", asked.requester)).unwrap());
+    assert_eq!(heard.recv_timeout(Duration::from_secs(60)).unwrap(), "late: c");
+    *rig.rows.asked.lock().unwrap() = None;
+    rig.keeper.was_written("file");
+    rig.at(4000);
+    assert_eq!(kept.hold.asked(), None, "withdrawn");
+    assert!(heard.try_recv().is_err());
+    assert_eq!(kept.hold.check(Duration::from_millis(4000)), Ok(()), "nothing is cut");
+}
+
+#[test]
+fn a_refused_request_ends_trust_when_it_would_have_ended_anyway() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    rig.rows.answers(Some(Loss::Requested));
+    rig.at(3000);
+    assert_eq!(kept.hold.check(Duration::from_millis(8099)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(8100)), Err(Loss::Requested));
+}
+
+#[test]
+fn what_is_handed_over_is_neither_lost_nor_renewed_nor_released() {
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    assert_eq!(kept.hand_over(TTL, Duration::ZERO), Ok(None), "nobody asks, so it goes on");
+    *rig.rows.asked.lock().unwrap() = Some(asked("b"));
+    let (sender, told) = mpsc::channel();
+    kept.hold.on_lost(move |loss| sender.send(loss.clone()).unwrap());
+    let handed = kept.hand_over(TTL, Duration::ZERO).unwrap().unwrap();
+    assert_eq!((handed.owner.as_str(), handed.token), ("b", 2));
+    *rig.rows.superseded.lock().unwrap() = true;
+    rig.keeper.was_written("file");
+    rig.at(3000);
+    rig.at(20_000);
+    assert_eq!(rig.rows.calls(), ["hand over x", "hand over x"]);
+    assert!(told.try_recv().is_err());
 }

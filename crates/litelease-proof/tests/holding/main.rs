@@ -1,5 +1,7 @@
-//! Holding: renewal, waiting, and takeover from dead holders.
+//! Holding: renewal, waiting, takeover from dead holders, and workers of queues.
 
+mod cached;
 mod dead;
 mod keeper;
 mod waiting;
+mod workers;

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use litelease_core::{
-    BreakResult, ClaimResult, Claimant, LeaseInfo, ReleaseResult, RenewResult, Row, State, Tenure,
-    Term, TransferResult, has_ended, purge_limit,
+    BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, ReleaseResult, RenewResult, Row,
+    State, Tenure, Term, TransferResult, has_ended, purge_limit,
 };
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
@@ -150,7 +150,7 @@ impl World {
                     _ => None,
                 };
                 let who = Claimant { owner, token };
-                let step = rules.renew(row, who, term);
+                let step = rules.renew(row, who, term, Conditions::default());
                 self.write(step.write);
                 self.after_renew(&before, who, step.answer)
             }
@@ -175,7 +175,9 @@ impl World {
             }
             Verb::Purge => self.purge(),
             Verb::Ensure(owner) => {
-                let step = rules.ensure(row, owner, term, self.floor).map_err(refused)?;
+                let step = rules
+                    .ensure(row, owner, term, self.floor, Conditions::default())
+                    .map_err(refused)?;
                 self.write(step.write);
                 self.after_ensure(&before, owner, step.answer)
             }

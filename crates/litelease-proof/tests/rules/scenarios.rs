@@ -1,6 +1,7 @@
 //! Every scenario file, played by every Rust surface, and by rules with planted bugs.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
+use litelease_proof::hosted_player::HostedPlayer;
 use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::mutant::*;
 use litelease_proof::play::{Player, Tally, play};
@@ -61,6 +62,12 @@ fn the_loadable_extension_plays_all_scenarios() {
 }
 
 #[test]
+fn a_store_whose_statements_a_host_runs_plays_all_scenarios() {
+    let tally = check("hosted", HostedPlayer::new);
+    assert!(tally.played > 700, "{tally}");
+}
+
+#[test]
 fn the_service_plays_all_scenarios() {
     let tally = check("HTTP", HttpPlayer::new);
     assert!(tally.played > 350, "only {} steps were played", tally.played);
@@ -99,6 +106,11 @@ fn the_scenarios_notice_every_planted_bug() {
         ("a renewal shortens a slot", noticed_by(|| SlotRenewShortens)),
         ("a kept slot expires", noticed_by(|| KeptSlotExpires)),
         ("keeping revives a slot", noticed_by(|| KeepRevives)),
+        ("a read under a writer", noticed_by(|| ReadUnderWriter)),
+        ("a read prolonged under a writer", noticed_by(|| ReadProlongedUnderWriter)),
+        ("reading again shortens", noticed_by(|| ReadShortens)),
+        ("drained with readers", noticed_by(|| DrainedWithReaders)),
+        ("drained for any writer", noticed_by(|| DrainedForAnyWriter)),
         ("a deleted pool forgets its tokens", noticed_by(|| DeleteForgets)),
         ("an acknowledgement ignores the receipt", noticed_by(|| AckIgnoresReceipt)),
         ("a receipt returns", noticed_by(|| ReceiptReturns)),
@@ -114,9 +126,24 @@ fn the_scenarios_notice_every_planted_bug() {
         ("ensure renews a stranger's lease", noticed_by(|| EnsureRenewsAnyones)),
         ("ensure makes a new token", noticed_by(|| EnsureRaisesToken)),
         ("ensure shortens", noticed_by(|| EnsureShortens)),
+        ("ensure ignores limits and requests", noticed_by(|| EnsureIgnoresConditions)),
         ("a value outlives its grant", noticed_by(|| ValueOutlivesGrant)),
         ("a value of the grant before", noticed_by(|| ValueOfPredecessor)),
         ("a value after the end", noticed_by(|| AttachAfterTheEnd)),
+        ("a renewal past the end", noticed_by(|| RenewPastTheEnd)),
+        ("a renewal without progress", noticed_by(|| RenewWithoutProgress)),
+        ("limits outlive their grant", noticed_by(|| LimitsOutliveGrant)),
+        ("an end cuts a lease", noticed_by(|| EndCutsLease)),
+        ("progress of anybody", noticed_by(|| ProgressOfZombie)),
+        ("a request is ignored", noticed_by(|| RequestIgnored)),
+        ("a request never lapses", noticed_by(|| RequestNeverLapses)),
+        ("a request outlives its grant", noticed_by(|| RequestOutlivesGrant)),
+        ("a request cuts a lease", noticed_by(|| RequestCutsLease)),
+        ("a second request wins", noticed_by(|| SecondRequestWins)),
+        ("repeating puts the end off", noticed_by(|| RepeatProlongs)),
+        ("handed to a lapsed requester", noticed_by(|| HandsOverToLapsed)),
+        ("handed over by anyone", noticed_by(|| HandOverByAnyone)),
+        ("taking over keeps the token", noticed_by(|| TakeOverKeepsToken)),
     ] {
         tell(&format!("planted bug, {bug}: noticed by {files} scenario files"));
         assert!(files >= 2, "{bug} is noticed by {files} files");

@@ -59,12 +59,15 @@ fn the_list_of_functions_is_pinned() {
             "litelease_cancel/2 direct only",
             "litelease_cancel/3 direct only",
             "litelease_checkpoint/3 direct only",
+            "litelease_checkpoint/4 direct only",
             "litelease_claim/3 direct only",
             "litelease_claim/4 direct only",
             "litelease_claim/5 direct only",
             "litelease_discard/1 direct only",
             "litelease_discard/2 direct only",
             "litelease_discard/3 direct only",
+            "litelease_drained/2 innocuous",
+            "litelease_drained/3 innocuous",
             "litelease_ensure/3 direct only",
             "litelease_ensure/4 direct only",
             "litelease_extend/2 direct only",
@@ -76,8 +79,13 @@ fn the_list_of_functions_is_pinned() {
             "litelease_guard/2 direct only",
             "litelease_guard/3 direct only",
             "litelease_guard/4 direct only",
+            "litelease_hand_over/3 direct only",
+            "litelease_hand_over/4 direct only",
+            "litelease_hand_over/5 direct only",
             "litelease_keep/2 direct only",
             "litelease_keep/3 direct only",
+            "litelease_limit/4 direct only",
+            "litelease_limit/5 direct only",
             "litelease_now/0 innocuous",
             "litelease_owner/1 innocuous",
             "litelease_owner/2 innocuous",
@@ -88,6 +96,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_present/2 direct only",
             "litelease_presented/1 innocuous",
             "litelease_presenting/2 direct only",
+            "litelease_progress/2 direct only",
+            "litelease_progress/3 direct only",
             "litelease_purge/1 direct only",
             "litelease_purge/2 direct only",
             "litelease_queue/1 direct only",
@@ -95,6 +105,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_queue_delete/1 direct only",
             "litelease_raise/1 direct only",
             "litelease_raise/2 direct only",
+            "litelease_read/3 direct only",
+            "litelease_read/4 direct only",
             "litelease_receive/2 direct only",
             "litelease_receive/3 direct only",
             "litelease_redrive/1 direct only",
@@ -107,6 +119,8 @@ fn the_list_of_functions_is_pinned() {
             "litelease_renew/3 direct only",
             "litelease_renew/4 direct only",
             "litelease_renew/5 direct only",
+            "litelease_request/3 direct only",
+            "litelease_request/4 direct only",
             "litelease_restore_fence/0 direct only",
             "litelease_restore_fence/1 direct only",
             "litelease_return/2 direct only",
@@ -115,27 +129,32 @@ fn the_list_of_functions_is_pinned() {
             "litelease_send/3 direct only",
             "litelease_send/4 direct only",
             "litelease_send/5 direct only",
+            "litelease_take_over/3 direct only",
+            "litelease_take_over/4 direct only",
             "litelease_token/1 innocuous",
             "litelease_transfer/4 direct only",
             "litelease_transfer/5 direct only",
             "litelease_transfer/6 direct only",
             "litelease_unguard/1 direct only",
             "litelease_unguard/2 direct only",
+            "litelease_unread/2 direct only",
             "litelease_value/1 innocuous",
             "litelease_value/2 innocuous",
             "litelease_version/0 innocuous",
+            "litelease_withdraw_request/2 direct only",
         ]
     );
     let modules: i64 = conn
         .query_row(
             "SELECT count(*) FROM pragma_module_list WHERE name IN
              ('litelease_leases', 'litelease_guards', 'litelease_checkpoint_get', 'litelease_slot',
-              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues')",
+              'litelease_slots', 'litelease_delivery', 'litelease_items', 'litelease_queues',
+              'litelease_readers', 'litelease_requested')",
             [],
             |row| row.get(0),
         )
         .unwrap();
-    assert_eq!(modules, 8);
+    assert_eq!(modules, 10);
 }
 
 /// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:

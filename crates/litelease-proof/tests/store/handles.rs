@@ -418,6 +418,13 @@ fn verbs() -> Vec<(&'static str, Verb)> {
         ("leases_under", |db| {
             db.leases_under("x").collect::<litelease::Result<Vec<_>>>().map(drop)
         }),
+        ("limit", |db| db.limit("x", 1, None, Some(1 << 60)).map(drop)),
+        ("progress", |db| db.progress("x", 1).map(drop)),
+        ("request", |db| db.request("x", "r", LONG).map(drop)),
+        ("requested", |db| db.requested("x").map(drop)),
+        ("hand_over", |db| db.hand_over(&lease(), LONG).map(drop)),
+        ("withdraw_request", |db| db.withdraw_request("x", "r").map(drop)),
+        ("take_over", |db| db.take_over("x", "a", LONG).map(drop)),
         ("admit", |db| db.admit("x", 1).map(drop)),
         ("register", |db| db.pools().register("p", 2).map(drop)),
         ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),

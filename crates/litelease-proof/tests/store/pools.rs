@@ -10,7 +10,7 @@ use std::time::Duration;
 use litelease::rusqlite::{Connection, StatementStatus};
 use litelease::{BorrowOptions, Error, Litelease};
 use litelease_proof::rig::{Dice, LONG, TestFolder, memory, sqlite_code, tell};
-use litelease_store::host_api::statement;
+use litelease_store::LOWEST_FREE;
 
 /// A pool of which the lower half is lent out, and the upper half was.
 ///
@@ -36,11 +36,10 @@ fn half_full(count: i64) -> (Litelease, Arc<AtomicI64>) {
 
 #[test]
 fn the_lowest_free_slot_costs_the_same_in_a_pool_of_any_size() {
-    let sql = statement("lowest_free").unwrap();
     let steps = [1_000, 100_000].map(|count| {
         let (db, _) = half_full(count);
         let steps_to = |position: i64| {
-            let mut lowest = db.conn().prepare(&sql).unwrap();
+            let mut lowest = db.conn().prepare(LOWEST_FREE).unwrap();
             let found: i64 = lowest.query_row([1], |row| row.get(0)).unwrap();
             assert_eq!(found, position);
             lowest.get_status(StatementStatus::VmStep)

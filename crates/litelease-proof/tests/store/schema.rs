@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use litelease::RequestResult;
 use litelease::rusqlite::Connection;
 use litelease::{AdmitResult, CheckpointResult, Error, Guard, Litelease, LiteleaseRef, is_stale};
 use litelease_proof::rig::{LONG, TestFolder, acquired};
@@ -76,6 +77,8 @@ fn with_everything() -> Litelease {
     let lease = acquired(db.claim("x", "a", LONG));
     assert_eq!(db.checkpoint("x", lease.token, "row 1").unwrap(), CheckpointResult::Stored);
     assert!(db.attach("x", lease.token, "here").unwrap().is_done());
+    assert!(db.limit("x", lease.token, Some(LONG), None).unwrap().is_done());
+    assert!(matches!(db.request("x", "r", LONG).unwrap(), RequestResult::Requested { .. }));
     assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted);
     db.pools().register("p", 1000).unwrap();
     db
@@ -105,6 +108,12 @@ fn everything_works(db: &Litelease, after: &str) {
             CheckpointResult::Stored,
             "{after}"
         );
+        assert!(db.limit("x", lease.token, Some(LONG), None).unwrap().is_done(), "{after}");
+        assert!(db.progress("x", lease.token).unwrap().is_done(), "{after}");
+        let asked = db.request("x", "r", LONG).unwrap();
+        assert!(matches!(asked, RequestResult::Requested { .. }), "{after}");
+        assert_eq!(db.requested("x").unwrap().unwrap().token, lease.token, "{after}");
+        assert!(db.renew(&lease, LONG).unwrap().renewed().is_some(), "{after}");
         assert!(db.attach("x", lease.token, 7).unwrap().is_done(), "{after}");
         assert_eq!(db.value("x").unwrap(), Some(7.into()), "{after}");
         assert_eq!(db.admit("printer", 7).unwrap(), AdmitResult::Admitted, "{after}");
@@ -123,7 +132,7 @@ fn a_table_that_sqlite_itself_respelled_is_still_ours() {
     };
     let tables =
         list("SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE 'litelease%'");
-    assert_eq!(tables.len(), 8, "{tables:?}");
+    assert_eq!(tables.len(), 10, "{tables:?}");
     for table in tables {
         let there_and_back =
             format!("ALTER TABLE {table} RENAME TO away; ALTER TABLE away RENAME TO {table}");
@@ -148,6 +157,7 @@ fn a_table_that_sqlite_itself_respelled_is_still_ours() {
             db.guards().err(),
             db.last_checkpoint("x").err(),
             db.value("x").err(),
+            db.renew_by_owner("x", "a", LONG).err(),
             db.admit("printer", 7).err(),
             db.pools().borrow("p", LONG).err(),
         ];

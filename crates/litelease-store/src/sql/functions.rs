@@ -7,7 +7,7 @@ use litelease_core::{
 };
 
 use crate::sql::arguments::{Argument, Arguments, Kind};
-use crate::sql::{keep, value};
+use crate::sql::{keep, limit, read, request, value};
 
 /// One SQL function.
 pub(crate) struct Function {
@@ -84,6 +84,7 @@ const COUNT: Argument = Argument { name: "count", kind: Kind::Integer, null: Non
 pub(super) const LEASE: Argument = Argument { name: "lease", kind: Kind::Text, null: None };
 const NOTE: Argument = Argument { name: "note", kind: Kind::Text, null: Some("for none") };
 const KEY: Argument = Argument { name: "key", kind: Kind::Text, null: Some("for none") };
+pub(super) const READER: Argument = Argument { name: "reader", kind: Kind::Text, null: None };
 const BEFORE: Argument = Argument { name: "before_ms", kind: Kind::Integer, null: None };
 
 /// Every function. `litelease_version` is the last to be registered.
@@ -213,12 +214,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     Function {
         name: "litelease_checkpoint",
-        arguments: &[NAME, TOKEN, VALUE],
+        arguments: &[NAME, TOKEN, VALUE, NOW],
         required: 3,
         kind: Writes::Yes,
         run: |store, given| {
             let value = given.value(2).unwrap_or(Value::Null);
-            match store.checkpoint(given.text(0), given.integer(1), value, When::Now)? {
+            match store.checkpoint(given.text(0), given.integer(1), value, given.when(3))? {
                 CheckpointResult::Stored => Ok(Answer::Integer(1)),
                 CheckpointResult::Stale { .. } => Ok(Answer::Integer(0)),
             }
@@ -314,6 +315,9 @@ pub(crate) const FUNCTIONS: &[Function] = &[
         run: |store, given| Ok(Answer::Integer(i64::from(store.delete_pool(given.text(0))?))),
     },
     keep::KEEP,
+    read::READ,
+    read::UNREAD,
+    read::DRAINED,
     Function {
         name: "litelease_ensure",
         arguments: &[NAME, OWNER, TTL, NOW],
@@ -350,6 +354,12 @@ pub(crate) const FUNCTIONS: &[Function] = &[
     },
     value::ATTACH,
     value::VALUE,
+    limit::LIMIT,
+    limit::PROGRESS,
+    request::REQUEST,
+    request::WITHDRAW,
+    request::HAND_OVER,
+    request::TAKE_OVER,
     Function {
         name: "litelease_now",
         arguments: &[],

@@ -8,6 +8,7 @@ use litelease_core::{Row, SlotInfo};
 use crate::sql::arguments::whole;
 use crate::sql::functions::Answer;
 use crate::sql::table::{Given, Range, Rows, TableFunction};
+use crate::sql::{read, request};
 
 /// Every table-valued function.
 pub(crate) const TABLES: &[TableFunction] = &[
@@ -52,6 +53,8 @@ pub(crate) const TABLES: &[TableFunction] = &[
         order: None,
         rows: slots,
     },
+    read::READERS,
+    request::REQUESTED,
 ];
 
 /// Every lease, with how it stands at the time that is given.

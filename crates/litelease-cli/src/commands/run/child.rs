@@ -4,12 +4,15 @@ use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::ptr;
 use std::sync::mpsc::Sender;
 use std::thread;
 
 use libc::{c_int, pid_t};
 use litelease::{Held, LeaseInfo};
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
+use signal_hook::iterator::Signals;
 
 use super::super::nesting;
 use super::Args;
@@ -43,7 +46,7 @@ impl Prepared {
     /// copy.
     ///
     /// It dies when this thread does, so this must be the main thread.
-    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &mut Sentinel) -> io::Result<Self> {
+    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &Sentinel) -> io::Result<Self> {
         let (lease, lease_writer) = pipe()?;
         let (outcome, outcome_writer) = pipe()?;
         let parent = std::process::id();
@@ -134,6 +137,23 @@ fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
         .env(nesting::OWNERS, nesting::with(&lease.owner));
 }
 
+/// Starts a command in a group of its own, which ends with us. The thread that calls this must wait
+/// for its end: the kernel kills the command when that thread ends.
+pub(crate) fn start_in_group(
+    command: &mut Command,
+    sentinel: &'static Sentinel,
+) -> io::Result<std::process::Child> {
+    let parent = std::process::id();
+    let prepare = move || {
+        die_with(parent)?;
+        // SAFETY: no pointers are involved.
+        sentinel.watch_over(unsafe { libc::getpid() })
+    };
+    // SAFETY: between fork and exec it makes plain system calls only, and allocates nothing.
+    unsafe { command.process_group(0).pre_exec(prepare) };
+    command.spawn()
+}
+
 /// Has the kernel kill this process when its parent dies.
 #[cfg(target_os = "linux")]
 fn die_with(parent: u32) -> io::Result<()> {
@@ -176,8 +196,26 @@ pub(crate) fn signal(process: pid_t, signal: c_int) {
     unsafe { libc::kill(process, signal) };
 }
 
+/// Sends an event for each signal that asks this process to stop.
+pub(crate) fn forward_signals<E: Send + 'static>(
+    events: Sender<E>,
+    event: impl Fn(c_int) -> E + Send + 'static,
+) -> io::Result<()> {
+    // What is ignored stays so, for us and for the command: nohup asks for that.
+    let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
+    let mut signals = Signals::new(wanted.into_iter().filter(|signal| !is_ignored(*signal)))?;
+    let body = move || {
+        for signal in signals.forever() {
+            if events.send(event(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(body).map(drop)
+}
+
 /// Whether this process was started with a signal ignored.
-pub(crate) fn is_ignored(signal: c_int) -> bool {
+fn is_ignored(signal: c_int) -> bool {
     // SAFETY: the structure is plain data, and only read into.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -222,6 +260,48 @@ pub(crate) fn reap(events: Sender<Event>) -> io::Result<()> {
         }
     };
     thread::Builder::new().name("reaper".into()).spawn(body).map(drop)
+}
+
+/// Waits for the end of one child.
+pub(crate) fn wait(child: pid_t) -> io::Result<Change> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is ours to write to.
+        if unsafe { libc::waitpid(child, &mut status, 0) } == child {
+            return Ok(change(status));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Reaps the children of ours in a group that have ended: orphans of a command are ours.
+pub(crate) fn reap_group(group: pid_t) {
+    // SAFETY: no status is asked for.
+    while unsafe { libc::waitpid(-group, ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
+/// Reaps the children of ours that have ended, up to one in a group that somebody else waits for.
+pub(crate) fn reap_strangers(is_waited_for: impl Fn(pid_t) -> bool) {
+    loop {
+        // SAFETY: all zeros is a valid value of it, and the call fills it in; it reaps nothing.
+        let pid = unsafe {
+            let mut told: libc::siginfo_t = std::mem::zeroed();
+            let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            if libc::waitid(libc::P_ALL, 0, &mut told, how) != 0 {
+                return;
+            }
+            told.si_pid()
+        };
+        // SAFETY: no pointers are involved.
+        if pid == 0 || is_waited_for(unsafe { libc::getpgid(pid) }) {
+            return;
+        }
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
+    }
 }
 
 fn change(status: c_int) -> Change {

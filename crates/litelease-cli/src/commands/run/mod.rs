@@ -1,7 +1,8 @@
 //! `litelease run`: a command under a lease, like flock(1).
 
-mod child;
-mod sentinel;
+pub(super) mod child;
+pub(super) mod killer;
+pub(super) mod sentinel;
 mod session;
 mod terminal;
 
@@ -33,6 +34,7 @@ use crate::output::printable;
   litelease run nightly -- backup.sh
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
+  litelease run --progress-within 5m --max-time 2h import -- import.py
   litelease run --ttl 5m --on-lost 'mail -s lost ops' import -- import.py
 
 Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file is broken or in
@@ -65,20 +67,33 @@ pub(crate) struct Args {
     /// shows it
     #[arg(long)]
     value: Option<String>,
+    /// Renew the lease only while the command makes progress: `litelease progress` inside it, or a
+    /// checkpoint, within this time
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    progress_within: Option<Duration>,
+    /// End the command after this time at the latest
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    max_time: Option<Duration>,
     #[command(flatten)]
     command: CommandLine,
 }
 
 impl Args {
     fn kill_grace(&self) -> Duration {
-        self.kill_grace.unwrap_or_else(|| (self.ttl / 4).min(Duration::from_secs(5)))
+        self.kill_grace.unwrap_or_else(|| killer::default_grace(self.ttl))
     }
 
     /// What is asked of the hold, besides waiting.
     fn options(&self) -> HoldOptions {
-        let options = HoldOptions::new(self.ttl);
-        match &self.value {
-            Some(value) => options.value(value.clone()),
+        let mut options = HoldOptions::new(self.ttl);
+        if let Some(value) = &self.value {
+            options = options.value(value.clone());
+        }
+        if let Some(time) = self.progress_within {
+            options = options.progress_within(time);
+        }
+        match self.max_time {
+            Some(time) => options.max_time(time),
             None => options,
         }
     }
@@ -94,14 +109,23 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         return Err(HoldError::TtlTooShort(args.ttl).into());
     }
     let grace = args.kill_grace();
-    if args.ttl / 2 <= grace {
-        let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
-        return Err(Failure::usage(format!(
-            "a ttl of {} leaves no room for a kill grace of {}: give a ttl of more than twice that",
-            told(args.ttl),
-            told(grace),
-        )));
+    if let Some(time) = args.max_time {
+        check_grace("max time", time, grace)?;
     }
+    check_grace("ttl", args.ttl, grace)?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
     session::run(args, common)
+}
+
+/// Refuses a grace that a lease of this length has no room for. `what` is what its length is called.
+pub(super) fn check_grace(what: &str, length: Duration, grace: Duration) -> Result<()> {
+    if length / 2 > grace {
+        return Ok(());
+    }
+    let told = |time: Duration| shown(i64::try_from(time.as_millis()).unwrap_or(i64::MAX));
+    Err(Failure::usage(format!(
+        "a {what} of {} leaves no room for a kill grace of {}: give a {what} of more than twice that",
+        told(length),
+        told(grace),
+    )))
 }

@@ -1,4 +1,4 @@
-//! A tiny process that outlives ours: if we are killed, it kills the command's group.
+//! A tiny process that outlives ours: if we are killed, it kills the groups of our commands.
 //!
 //! The kernel does that for the command itself (PDEATHSIG), but not for what the command has
 //! started.
@@ -31,9 +31,16 @@ impl Sentinel {
         }
     }
 
-    /// Has it kill this group if we die. Call this before the group can start anything.
-    pub(crate) fn watch_over(&mut self, group: pid_t) -> std::io::Result<()> {
-        self.line.write_all(&group.to_ne_bytes())
+    /// Has it kill this group if we die. Call this before the group can start anything; a copy of
+    /// ours may call it, too, between fork and exec.
+    pub(crate) fn watch_over(&self, group: pid_t) -> std::io::Result<()> {
+        // A write of four bytes is one piece, whoever else writes.
+        (&self.line).write_all(&group.to_ne_bytes())
+    }
+
+    /// The group has ended by itself: its number may soon be another's.
+    pub(crate) fn forget(&self, group: pid_t) {
+        let _ = self.watch_over(-group);
     }
 
     /// In a copy of ours: leaves the line to the original, whose end it must tell.
@@ -43,9 +50,9 @@ impl Sentinel {
         unsafe { libc::close(self.line.as_raw_fd()) };
     }
 
-    /// The group has ended by itself.
-    pub(crate) fn dismiss(mut self) {
-        let _ = self.line.write_all(b".");
+    /// All groups have ended by themselves.
+    pub(crate) fn dismiss(self) {
+        let _ = self.watch_over(0);
     }
 }
 
@@ -61,12 +68,17 @@ fn watch(mut line: PipeReader) {
             libc::signal(signal, libc::SIG_IGN);
         }
     }
-    let mut group = [0; 4];
-    if line.read_exact(&mut group).is_err() {
-        return; // nothing was started
+    let mut groups: Vec<pid_t> = Vec::new();
+    let mut number = [0; 4];
+    while line.read_exact(&mut number).is_ok() {
+        match pid_t::from_ne_bytes(number) {
+            0 => groups.clear(),
+            group if group > 0 => groups.push(group),
+            ended => groups.retain(|group| *group != -ended),
+        }
     }
-    if let Ok(0) = line.read(&mut [0]) {
+    for group in groups {
         // SAFETY: no pointers are involved. A group that is already gone is no harm.
-        unsafe { libc::kill(-pid_t::from_ne_bytes(group), libc::SIGKILL) };
+        unsafe { libc::kill(-group, libc::SIGKILL) };
     }
 }

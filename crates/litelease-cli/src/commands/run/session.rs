@@ -6,13 +6,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Held, HoldError, HoldOptions, Loss};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
-use signal_hook::iterator::Signals;
+use litelease::{Held, HoldError, HoldOptions, Loss, RequestInfo};
+use signal_hook::consts::SIGTSTP;
 
 use super::super::nesting;
 use super::Args;
 use super::child::{self, Change, Prepared};
+use super::killer::{Killer, LONGEST_NAP};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
 use crate::exit::{Failure, Result, code};
@@ -30,20 +30,19 @@ pub(crate) enum Event {
     Child(pid_t, Change),
     /// The lease is lost.
     Lost,
+    /// Somebody asks for the lease.
+    Requested(RequestInfo),
 }
-
-/// The main loop looks at the clock this often: after a suspend its alarm is late.
-const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
     let path = database::path(common)?;
     // The child may have another working directory one day; the path should still be right.
     let path = std::path::absolute(&path).unwrap_or(path);
     child::hear_of_children();
-    let mut sentinel = Sentinel::post()?;
-    let prepared = Prepared::fork(&args, &path, &mut sentinel)?;
+    let sentinel = Sentinel::post()?;
+    let prepared = Prepared::fork(&args, &path, &sentinel)?;
     let (sender, events) = channel();
-    forward_signals(sender.clone())?;
+    child::forward_signals(sender.clone(), Event::Signal)?;
     take(&args, common, prepared.group, sender.clone())?;
     let held = match wait_for_lease(&events, common)? {
         Waited::Held(held) => held,
@@ -78,7 +77,7 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
                 drop(events.recv_timeout(Duration::from_millis(50)));
                 return Ok(Waited::Signal(signal));
             }
-            Ok(Event::Child(..) | Event::Lost) => {}
+            Ok(Event::Child(..) | Event::Lost | Event::Requested(_)) => {}
             Err(_) => return Err(Failure::failed("Threads", "the waiting thread is gone")),
         }
     }
@@ -112,22 +111,6 @@ fn hold(common: &Common, name: &str, options: HoldOptions, wait: Duration) -> Re
     })
 }
 
-fn forward_signals(events: Sender<Event>) -> Result<()> {
-    // What is ignored stays so, for us and for the command: nohup asks for that.
-    let wanted = [SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGTSTP];
-    let mut signals =
-        Signals::new(wanted.into_iter().filter(|signal| !child::is_ignored(*signal)))?;
-    let body = move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
-                return;
-            }
-        }
-    };
-    thread::Builder::new().name("signals".into()).spawn(body)?;
-    Ok(())
-}
-
 /// A command that runs under a lease.
 struct Session {
     args: Args,
@@ -139,27 +122,10 @@ struct Session {
     terminal: Terminal,
     /// How the command itself ended.
     ended: Option<u8>,
-    ending: Option<Ending>,
-    hook: Option<pid_t>,
-}
-
-/// The end of a group whose lease is lost.
-struct Ending {
-    kill_at: Instant,
-    /// Whether it must be over when our own trust window is: nobody else is known to have the name
-    /// yet.
-    is_own_clock: bool,
-    is_killed: bool,
+    killer: Killer,
     /// Somebody who does not read what we say must not keep us from what we do.
     telling: Option<JoinHandle<()>>,
-}
-
-impl Ending {
-    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a
-    /// suspend, the second does.
-    fn is_due(&self, left: Duration) -> bool {
-        Instant::now() >= self.kill_at || (self.is_own_clock && left.is_zero())
-    }
+    hook: Option<pid_t>,
 }
 
 impl Session {
@@ -190,9 +156,24 @@ impl Session {
         }
         let lost = events.clone();
         held.on_lost(move |_| drop(lost.send(Event::Lost)));
+        let requested = events.clone();
+        held.on_requested(move |request| drop(requested.send(Event::Requested(request.clone()))));
         child::reap(events)?;
-        let (ended, ending, hook) = (None, None, None);
-        Ok(Session { args, as_json, held, path, group, sentinel, terminal, ended, ending, hook })
+        let killer = Killer::new(group, args.kill_grace());
+        let (ended, telling, hook) = (None, None, None);
+        Ok(Session {
+            args,
+            as_json,
+            held,
+            path,
+            group,
+            sentinel,
+            terminal,
+            ended,
+            killer,
+            telling,
+            hook,
+        })
     }
 
     /// Runs until the group and the hook have ended.
@@ -202,14 +183,15 @@ impl Session {
             match events.recv_timeout(self.nap()) {
                 Ok(Event::Signal(signal)) => self.pass_on(signal),
                 Ok(Event::Child(pid, change)) => self.note(pid, change),
+                Ok(Event::Requested(request)) => self.tell_of(&request),
                 Ok(Event::Lost | Event::Held(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
         self.terminal.take_back();
         self.sentinel.dismiss();
-        if let Some(ending) = self.ending {
-            ending.telling.iter().for_each(give_time);
+        if self.killer.has_begun() {
+            self.telling.iter().for_each(give_time);
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
@@ -235,36 +217,12 @@ impl Session {
 
     /// No overlap with a successor: ends the group before somebody else can be granted the name.
     fn keep_the_promise(&mut self) {
-        let left = self.held.trusted_for();
-        match &mut self.ending {
-            None if left.is_zero() => self.end(),
-            None if left <= self.args.kill_grace() => self.end(),
-            Some(ending) if !ending.is_killed && ending.is_due(left) => {
-                ending.is_killed = true;
-                child::signal_group(self.group, libc::SIGKILL);
-            }
-            _ => {}
+        let lease = self.held.lost();
+        if let Some(reason) = self.killer.look(&lease) {
+            self.telling = self.tell(&reason);
+            self.start_hook(&reason);
+            self.killer.look(&lease);
         }
-    }
-
-    /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
-    /// window is running out, SIGKILL comes at its end.
-    fn end(&mut self) {
-        child::signal_group(self.group, libc::SIGTERM);
-        // One that is stopped would not notice.
-        child::signal_group(self.group, libc::SIGCONT);
-        let grace = self.args.kill_grace();
-        let left = self.held.trusted_for().min(grace);
-        let reason = match self.held.check() {
-            Err(lost) => lost.reason,
-            Ok(()) => self.held.trouble().unwrap_or(Loss::Expired),
-        };
-        let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();
-        let kill_at = Instant::now() + if is_own_clock { left } else { grace };
-        let telling = self.tell(&reason);
-        self.ending = Some(Ending { kill_at, is_own_clock, is_killed: false, telling });
-        self.start_hook(&reason);
-        self.keep_the_promise();
     }
 
     fn tell(&self, reason: &Loss) -> Option<JoinHandle<()>> {
@@ -272,6 +230,17 @@ impl Session {
         let text = format!("lost the lease on {name}: {reason}");
         let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
         thread::Builder::new().name("tell".into()).spawn(tell).ok()
+    }
+
+    /// Somebody asks for the lease: the command may end early, and is ended when renewals have been
+    /// refused for too long.
+    fn tell_of(&self, request: &RequestInfo) {
+        let (name, who) = (printable(&self.args.name), output::owner(&request.requester));
+        let left = output::time_left(request.until_ms);
+        let text = format!("{name} is requested by {who}: it is renewed for {left} more");
+        let as_json = self.as_json;
+        let tell = move || Failure::new(code::OK, "Requested", text).tell(as_json);
+        let _ = thread::Builder::new().name("tell".into()).spawn(tell);
     }
 
     fn start_hook(&mut self, reason: &Loss) {
@@ -284,16 +253,9 @@ impl Session {
 
     /// Until when nothing needs to be done, unless something happens.
     fn nap(&self) -> Duration {
-        let next = match &self.ending {
-            None => self.held.trusted_for().saturating_sub(self.args.kill_grace()),
-            Some(ending) if !ending.is_killed => {
-                ending.kill_at.saturating_duration_since(Instant::now())
-            }
-            Some(_) => LONGEST_NAP,
-        };
         // A group may lose its last member without any child of ours ending.
         let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_NAP };
-        next.min(longest)
+        self.killer.nap(&self.held.lost()).min(longest)
     }
 
     fn pass_on(&mut self, signal: c_int) {

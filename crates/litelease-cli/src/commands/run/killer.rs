@@ -1,0 +1,103 @@
+//! Ends a process group before somebody else can be granted its lease: SIGTERM when that is near,
+//! SIGKILL at the end.
+
+use std::time::{Duration, Instant};
+
+use libc::pid_t;
+use litelease::{Loss, LossSignal};
+
+use super::child::signal_group;
+
+/// The main loop looks at the clock this often: after a suspend its alarm is late.
+pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(1);
+
+/// Watches over the group of a command whose lease may be lost.
+pub(crate) struct Killer {
+    group: pid_t,
+    grace: Duration,
+    ending: Option<Ending>,
+}
+
+/// The end of a group whose lease is lost.
+struct Ending {
+    kill_at: Instant,
+    /// Whether it must be over when our own trust window is: nobody else is known to have the name
+    /// yet.
+    is_own_clock: bool,
+    is_killed: bool,
+}
+
+impl Ending {
+    /// Whether it is time for SIGKILL, with so much trust left. The first clock does not count a
+    /// suspend, the second does.
+    fn is_due(&self, left: Duration) -> bool {
+        Instant::now() >= self.kill_at || (self.is_own_clock && left.is_zero())
+    }
+}
+
+impl Killer {
+    pub(crate) fn new(group: pid_t, grace: Duration) -> Self {
+        Killer { group, grace, ending: None }
+    }
+
+    /// Checks whether the group has been asked to end.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Does what is due now. Returns why the lease is lost when it begins to end the group.
+    pub(crate) fn look(&mut self, lease: &LossSignal) -> Option<Loss> {
+        let left = lease.trusted_for();
+        match &mut self.ending {
+            None if left <= self.grace => return Some(self.lost(lease)),
+            Some(ending) if !ending.is_killed && ending.is_due(left) => {
+                ending.is_killed = true;
+                signal_group(self.group, libc::SIGKILL);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
+    /// window is running out, SIGKILL comes at its end.
+    fn lost(&mut self, lease: &LossSignal) -> Loss {
+        let reason = lease.reason().unwrap_or(Loss::Expired);
+        let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();
+        let left = lease.trusted_for().min(self.grace);
+        self.begin(if is_own_clock { left } else { self.grace }, is_own_clock);
+        reason
+    }
+
+    /// Ends the group because an operator wants it: SIGTERM now, SIGKILL after the grace.
+    pub(crate) fn end(&mut self) {
+        if !self.has_begun() {
+            self.begin(self.grace, false);
+        }
+    }
+
+    fn begin(&mut self, time: Duration, is_own_clock: bool) {
+        signal_group(self.group, libc::SIGTERM);
+        // One that is stopped would not notice.
+        signal_group(self.group, libc::SIGCONT);
+        let kill_at = Instant::now() + time;
+        self.ending = Some(Ending { kill_at, is_own_clock, is_killed: false });
+    }
+
+    /// Returns for how long nothing needs to be done, unless something happens.
+    pub(crate) fn nap(&self, lease: &LossSignal) -> Duration {
+        let next = match &self.ending {
+            None => lease.trusted_for().saturating_sub(self.grace),
+            Some(ending) if !ending.is_killed => {
+                ending.kill_at.saturating_duration_since(Instant::now())
+            }
+            Some(_) => LONGEST_NAP,
+        };
+        next.min(LONGEST_NAP)
+    }
+}
+
+/// Returns the grace between SIGTERM and SIGKILL for a lease of this length, if none is given.
+pub(crate) fn default_grace(ttl: Duration) -> Duration {
+    (ttl / 4).min(Duration::from_secs(5))
+}

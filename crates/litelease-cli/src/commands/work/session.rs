@@ -1,0 +1,292 @@
+//! One worker, from the first item to the last: its threads run commands, and a loop over everything
+//! that can happen ends those whose item is lost.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use libc::c_int;
+use litelease::{GiveBackOptions, HoldError, WorkItem, Worker, WorkerCounts, WorkerOptions};
+use serde_json::json;
+
+use super::super::run::child::{self, Change, forward_signals, signal_group};
+use super::super::run::killer::LONGEST_NAP;
+use super::super::run::sentinel::Sentinel;
+use super::Args;
+use super::command::ItemCommand;
+use super::teller;
+use crate::exit::{Failure, Result, code};
+use crate::output::{complain, printable};
+use crate::{Common, database};
+
+/// Something that has happened.
+enum Event {
+    /// Somebody wants us to stop.
+    Signal(c_int),
+    /// A command was started.
+    Started,
+    /// The worker has ended.
+    Over(std::result::Result<WorkerCounts, HoldError>),
+}
+
+/// What the threads share.
+struct Session {
+    args: Args,
+    common: Common,
+    path: PathBuf,
+    sentinel: &'static Sentinel,
+    worker: Worker,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How many commands are being started.
+    starting: usize,
+    commands: Vec<Arc<ItemCommand>>,
+    /// Somebody wants us to receive nothing more.
+    is_draining: bool,
+    /// Somebody wants the commands to end, too.
+    is_ending: bool,
+    /// How the last command ended, for `--once`.
+    last: Option<u8>,
+    /// Why no command can be started.
+    failure: Option<Failure>,
+}
+
+pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
+    let path = database::path(common)?;
+    let path = std::path::absolute(&path).unwrap_or(path);
+    child::hear_of_children();
+    // There is one thread. It is needed until the process ends, which it learns from that.
+    let sentinel: &'static Sentinel = Box::leak(Box::new(Sentinel::post()?));
+    let db = database::open_patiently(common, Duration::ZERO)?;
+    let worker = db.queue(&args.queue).worker(options(&args, common))?;
+    child::adopt_orphans();
+    let (sender, events) = channel();
+    forward_signals(sender.clone(), Event::Signal)?;
+    let (common, state) = (common.clone(), Mutex::default());
+    let session = Arc::new(Session { args, common, path, sentinel, worker, state });
+    teller::start(&session.common, &session.args.queue, session.worker.clone());
+    session.clone().start(sender)?;
+    let counts = loop {
+        session.keep_the_promise();
+        match events.recv_timeout(session.nap()) {
+            Ok(Event::Signal(libc::SIGTSTP)) => session.pause(),
+            Ok(Event::Signal(_)) => session.drain(),
+            Ok(Event::Over(result)) => break result,
+            Ok(Event::Started) | Err(RecvTimeoutError::Timeout) => session.reap_strangers(),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Failure::failed("Threads", "the working threads are gone"));
+            }
+        }
+    };
+    session.end(counts)
+}
+
+fn options(args: &Args, common: &Common) -> WorkerOptions {
+    let last_told = Mutex::new(String::new());
+    let (as_json, queue) = (common.json, printable(&args.queue));
+    let mut options = WorkerOptions::new(args.visibility)
+        .handlers(args.jobs)
+        .backoff(args.backoff, args.max_backoff)
+        .on_trouble(move |error| {
+            let text = format!("{queue}: trying again: {error}");
+            let mut last = last_told.lock().unwrap_or_else(PoisonError::into_inner);
+            if *last != text {
+                Failure::failed(error.kind(), &text).tell(as_json);
+                *last = text;
+            }
+        });
+    if args.once {
+        options = options.once();
+    }
+    if args.drain {
+        options = options.until_empty();
+    }
+    options
+}
+
+impl Session {
+    /// Starts the worker, on a thread.
+    fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
+        let body = move || {
+            let result = self.worker.run(|item| self.handle(item, &events));
+            // Nobody listens any more if the loop has failed.
+            let _ = events.send(Event::Over(result));
+        };
+        thread::Builder::new().name("work".into()).spawn(body)?;
+        Ok(())
+    }
+
+    /// Runs the command for an item. An error is the note with which the item is given back.
+    fn handle(
+        &self,
+        item: &WorkItem<'_>,
+        events: &Sender<Event>,
+    ) -> std::result::Result<(), String> {
+        let command = match self.start_command(item) {
+            Ok(command) => command,
+            Err(error) => return Err(self.not_started(item, &error)),
+        };
+        // Nobody listens any more if the loop has failed.
+        let _ = events.send(Event::Started);
+        let change = command.wait();
+        self.sentinel.forget(command.group);
+        let was_ended = command.killer().has_begun();
+        let (code, how) = match change {
+            Change::Exited(code) => (code, format!("exit code {code}")),
+            Change::Killed(signal) | Change::Stopped(signal) => {
+                (code::SIGNAL.saturating_add(signal as u8), format!("signal {signal}"))
+            }
+        };
+        let is_ending = {
+            let mut state = self.state();
+            state.commands.retain(|running| running.group != command.group);
+            state.last = Some(code);
+            state.is_ending
+        };
+        match change {
+            // Many programs end with 0 after SIGTERM, whether they have done their work or not.
+            _ if was_ended && is_ending && !item.is_lost() => {
+                let note = format!("ended by an operator, {how}");
+                let given_back = item.give_back_with(GiveBackOptions::new().note(&note));
+                self.report(item, &note, "given back");
+                given_back.map(drop).map_err(|_| note)
+            }
+            _ if was_ended => Err(format!("ended because the item was lost, {how}")),
+            Change::Exited(0) => Ok(()),
+            Change::Exited(code) if self.args.bury_on.contains(&code) => {
+                let buried = item.bury(Some(&how));
+                self.report(item, &how, "buried");
+                buried.map(drop).map_err(|_| how)
+            }
+            _ => {
+                self.report(item, &how, "given back");
+                Err(how)
+            }
+        }
+    }
+
+    fn start_command(&self, item: &WorkItem<'_>) -> std::io::Result<Arc<ItemCommand>> {
+        self.state().starting += 1;
+        let started = ItemCommand::start(&self.args, &self.path, self.sentinel, item);
+        let mut state = self.state();
+        state.starting -= 1;
+        let command = Arc::new(started?);
+        if state.is_ending {
+            command.killer().end();
+        }
+        state.commands.push(command.clone());
+        Ok(command)
+    }
+
+    /// Returns the note for an item whose command cannot be started. Unless that may pass, nothing
+    /// more is received, and the item is given back without a delay.
+    fn not_started(&self, item: &WorkItem<'_>, error: &std::io::Error) -> String {
+        let note = format!("cannot start the command: {error}");
+        if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory) {
+            self.report(item, &note, "given back");
+        } else {
+            self.state().failure = Some(self.args.command.not_started(error));
+            self.worker.drain_signal().drain();
+            // If this fails, it is given back with a delay.
+            let _ = item.give_back_with(GiveBackOptions::new().note(&note));
+        }
+        note
+    }
+
+    fn report(&self, item: &WorkItem<'_>, how: &str, outcome: &str) {
+        let (id, attempt) = (item.id, item.attempt);
+        if self.common.json {
+            let value = json!({ "item": id, "attempt": attempt, "outcome": outcome, "note": how });
+            complain(&value.to_string());
+        } else if !self.common.quiet {
+            let queue = printable(&self.args.queue);
+            complain(&format!("litelease: {queue} item {id}, attempt {attempt}: {how}, {outcome}"));
+        }
+    }
+
+    /// No overlap with a successor: ends the groups whose items others may get soon.
+    fn keep_the_promise(&self) {
+        for command in self.commands() {
+            let mut killer = command.killer();
+            if let Some(reason) = killer.look(&command.lease) {
+                let (queue, as_json) = (printable(&self.args.queue), self.common.json);
+                let text = format!("{queue}: lost the item of process {}: {reason}", command.group);
+                // Somebody who does not read what we say must not keep us from what we do.
+                let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
+                let _ = thread::Builder::new().name("tell".into()).spawn(tell);
+                killer.look(&command.lease);
+            }
+        }
+    }
+
+    /// Returns for how long nothing needs to be done, unless something happens.
+    fn nap(&self) -> Duration {
+        let naps = self.commands().into_iter().map(|command| command.killer().nap(&command.lease));
+        naps.min().unwrap_or(LONGEST_NAP)
+    }
+
+    /// Somebody pressed Ctrl-Z: we stop with our commands. Nobody extends then: when we go on, the
+    /// clock decides.
+    fn pause(&self) {
+        for command in self.commands() {
+            signal_group(command.group, libc::SIGSTOP);
+        }
+        child::stop_self();
+        self.keep_the_promise();
+        for command in self.commands().iter().filter(|command| !command.killer().has_begun()) {
+            signal_group(command.group, libc::SIGCONT);
+        }
+    }
+
+    /// Receives nothing more. Asked again, ends the commands, too.
+    fn drain(&self) {
+        let mut state = self.state();
+        state.is_ending = std::mem::replace(&mut state.is_draining, true);
+        if state.is_ending {
+            state.commands.iter().for_each(|command| command.killer().end());
+        }
+        drop(state);
+        self.worker.drain_signal().drain();
+    }
+
+    /// Reaps what commands have left behind outside their groups. The rest is reaped by its thread.
+    fn reap_strangers(&self) {
+        // Held all the time: a command that is just being started is not in the list yet.
+        let state = self.state();
+        if state.starting == 0 {
+            let is_ours = |group| state.commands.iter().any(|command| command.group == group);
+            child::reap_strangers(is_ours);
+        }
+    }
+
+    fn end(&self, counts: std::result::Result<WorkerCounts, HoldError>) -> Result<u8> {
+        let (failure, last) = {
+            let mut state = self.state();
+            (state.failure.take(), state.last)
+        };
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let counts = counts?;
+        teller::sum_up(&self.common, &self.args.queue, counts)?;
+        Ok(match last {
+            _ if !self.args.once => code::OK,
+            _ if counts.lost > 0 => code::LOST,
+            last => last.unwrap_or(code::NO),
+        })
+    }
+
+    fn commands(&self) -> Vec<Arc<ItemCommand>> {
+        self.state().commands.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

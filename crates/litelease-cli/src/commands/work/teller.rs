@@ -1,0 +1,81 @@
+//! Shows at a terminal how the queue stands and how fast the work goes.
+
+use std::io::IsTerminal;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::{QueueInfo, Worker, WorkerCounts};
+use serde_json::json;
+
+use crate::duration::shown;
+use crate::exit::Result;
+use crate::output::{complain, printable, say};
+use crate::{Common, database};
+
+/// The least time between two lines.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Prints a line now and then if standard error is a terminal and `--quiet` was not given. Nobody
+/// waits for its end: the terminal may be stopped.
+pub(super) fn start(common: &Common, queue: &str, worker: Worker) {
+    if !is_wanted(common) {
+        return;
+    }
+    let (common, queue) = (common.clone(), queue.to_owned());
+    let tell = move || tell(&common, &queue, &worker);
+    let _ = thread::Builder::new().name("teller".into()).spawn(tell);
+}
+
+/// Prints what was done in all.
+pub(super) fn sum_up(common: &Common, queue: &str, counts: WorkerCounts) -> Result<()> {
+    let WorkerCounts { done, given_back, buried, lost, .. } = counts;
+    if common.json {
+        let value =
+            json!({ "done": done, "given_back": given_back, "buried": buried, "lost": lost });
+        return say(&value.to_string());
+    }
+    if is_wanted(common) {
+        complain(&format!("litelease: {}: {}", printable(queue), in_words(counts)));
+    }
+    Ok(())
+}
+
+fn is_wanted(common: &Common) -> bool {
+    !common.quiet && !common.json && std::io::stderr().is_terminal()
+}
+
+fn tell(common: &Common, queue: &str, worker: &Worker) {
+    let (mut last, mut last_look, mut told) = (WorkerCounts::default(), Instant::now(), None);
+    let mut pause = PAUSE;
+    loop {
+        thread::sleep(pause);
+        let begin = Instant::now();
+        // A connection of its own. What cannot be seen now may be seen later.
+        let info = database::look(common).ok().flatten();
+        let info = info.and_then(|db| db.queue(queue).info().ok().flatten()).unwrap_or_default();
+        // Counting a long queue takes time, of which it may have a twentieth.
+        pause = PAUSE.max(begin.elapsed() * 20);
+        let counts = worker.counts();
+        let rate = (counts.done - last.done) as f64 / last_look.elapsed().as_secs_f64();
+        (last, last_look) = (counts, Instant::now());
+        let key = (counts, info.visible, info.delayed, info.dead);
+        if told != Some(key) {
+            told = Some(key);
+            let (queue, stand) = (printable(queue), stand(&info));
+            let counts = in_words(counts);
+            complain(&format!("litelease: {queue}: {stand}; {counts}; {rate:.1} per second"));
+        }
+    }
+}
+
+fn stand(info: &QueueInfo) -> String {
+    let oldest = info.oldest_ms.map_or_else(String::new, |ms| format!(" (for {})", shown(ms)));
+    let QueueInfo { visible, delayed, leased, dead, .. } = info;
+    format!("{visible} visible{oldest}, {delayed} delayed, {leased} leased, {dead} dead")
+}
+
+fn in_words(counts: WorkerCounts) -> String {
+    let WorkerCounts { running, done, given_back, buried, lost, .. } = counts;
+    let running = if running == 0 { String::new() } else { format!("{running} running, ") };
+    format!("{running}{done} done, {given_back} given back, {buried} buried, {lost} lost")
+}

@@ -1,0 +1,402 @@
+//! The one loop behind all verbs on a name: load, ask the rule, compare and store.
+//!
+//! Every change carries an attempt id. After a lost answer the row tells what became of it.
+
+use std::time::Duration;
+
+use litelease_core::{CommitContext, LeaseInfo, Row, State, Step};
+use litelease_engine::{
+    Change, Error, Loaded, LoadedRow, Mark, Result, Stored, StoredRow, StoredTenure,
+};
+
+use crate::cluster::{Cluster, Planted};
+use crate::recall::Known;
+use crate::row::LeaseRow;
+
+/// Conflicts that are tried again at once. After that others get some time.
+const FREE_CONFLICTS: u32 = 3;
+/// The first and the longest pause between tries.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+
+/// A verb on one name.
+pub(crate) struct Ask<'a, A> {
+    pub(crate) name: &'a str,
+    /// What it does to a live lease, or to a name that nobody has.
+    pub(crate) kind: Kind,
+    /// The ttl that was asked for.
+    pub(crate) ttl_ms: Option<i64>,
+    /// Asks the rule, with the row, the time and the floor.
+    pub(crate) decide: &'a Decide<'a, A>,
+}
+
+pub(crate) type Decide<'a, A> = dyn Fn(Row<'_>, i64, i64) -> Result<Decision<A>> + 'a;
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Kind {
+    /// Claims: nobody may have the name.
+    Grant,
+    /// Changes what is live, and may begin with the row that this handle wrote last.
+    OnLive,
+    /// Changes the row, whoever has it.
+    Always,
+}
+
+/// What the rule says, with text of its own.
+pub(crate) struct Decision<A> {
+    pub(crate) write: Option<Write>,
+    pub(crate) answer: A,
+}
+
+/// A state to store.
+#[derive(Clone)]
+pub(crate) struct Write {
+    token: i64,
+    tenure: Option<(String, i64)>,
+}
+
+/// An answer, and the moment from which its lease may be trusted.
+pub(crate) struct Answered<A> {
+    pub(crate) answer: A,
+    pub(crate) since: Duration,
+}
+
+/// The row as the rule is to see it, and the time.
+pub(crate) struct Judged {
+    pub(crate) row: Option<LeaseRow>,
+    pub(crate) now_ms: i64,
+    /// How much of the present lease is left, at most.
+    left_ms: i64,
+}
+
+/// When a verb began, and when the row that it decided on was asked for.
+#[derive(Clone, Copy)]
+struct Times {
+    started: Duration,
+    asked: Duration,
+}
+
+/// A change whose answer was lost.
+struct Lost<A> {
+    seen: Loaded,
+    change: Change,
+    answer: A,
+    reason: String,
+    /// The same change was sent again, and met a conflict.
+    met_conflict: bool,
+}
+
+impl<A> Decision<A> {
+    /// Takes a step of the rule over, with its answer in a form that owns its text.
+    pub(crate) fn of<B>(step: Step<'_, B>, form: impl FnOnce(B) -> A) -> Self {
+        Decision { write: step.write.map(Write::of), answer: form(step.answer) }
+    }
+}
+
+impl Write {
+    fn of(state: State<'_>) -> Self {
+        let tenure = state.tenure().map(|tenure| (tenure.owner.into(), tenure.expires_at_ms));
+        Write { token: state.token(), tenure }
+    }
+}
+
+/// How long a verb goes on trying.
+pub(crate) struct Patience {
+    until: Duration,
+    tries: u32,
+}
+
+impl Cluster {
+    pub(crate) fn patience(&self) -> Patience {
+        let until = self.shared.host.counted() + self.shared.options.patience;
+        Patience { until, tries: 0 }
+    }
+
+    /// Sleeps a little before another try, or returns the error if there is no time for one.
+    pub(crate) fn wait(&self, patience: &mut Patience, error: Error) -> Result<()> {
+        let host = &self.shared.host;
+        let left = patience.until.saturating_sub(host.counted());
+        if left.is_zero() {
+            return Err(error);
+        }
+        let pause = PAUSES.0.saturating_mul(1 << patience.tries.min(10)).min(PAUSES.1);
+        patience.tries += 1;
+        // Half of it is left to chance, so that those who met do not meet again.
+        let chance = u32::try_from(host.attempt() & 0xff).unwrap_or(0);
+        host.pause((pause / 2 + pause * chance / 512).min(left));
+        Ok(())
+    }
+
+    /// Does a verb on one name.
+    pub(crate) fn change<A: Clone>(&self, ask: &Ask<'_, A>) -> Result<Answered<A>> {
+        let started = self.shared.host.counted();
+        let mut patience = self.patience();
+        let attempt = self.shared.host.attempt();
+        let mut known = match ask.kind {
+            Kind::OnLive => self.known(ask.name),
+            _ => None,
+        };
+        let mut conflicts = 0;
+        let mut lost: Option<Lost<A>> = None;
+        loop {
+            let is_known = known.is_some();
+            let asked = self.shared.host.counted();
+            let loaded = match known.take() {
+                Some(loaded) => loaded,
+                None => self.load_again(ask.name, &mut patience, lost.as_ref())?,
+            };
+            // First of all, also before an attempt is found again: what follows goes by the mark.
+            if !is_known {
+                let begins = self.begins_epoch(&loaded, &mut patience);
+                if begins.map_err(|error| unknown_after(&lost, error))? {
+                    continue;
+                }
+            }
+            let row = loaded.rows.first().ok_or_else(|| missing_row(ask.name))?;
+            if let Some(sent) = &lost {
+                if row.row.as_ref().is_some_and(|row| row.attempt == attempt) {
+                    let times = Times { started, asked };
+                    return self.stored(ask, times, &loaded, &sent.change, sent.answer.clone());
+                }
+                let is_same = |a: Option<&LoadedRow>| a.is_some_and(|a| a.version == row.version);
+                // A row that is absent again may have been there: whoever deletes one changes the mark.
+                let may_be_deleted = row.version == 0 && sent.seen.mark != loaded.mark;
+                if !is_same(sent.seen.rows.first()) || may_be_deleted {
+                    return Err(Error::CommitUnknown(sent.reason.clone()));
+                }
+            }
+            // What was lost can no longer be stored if the mark has changed, or if it no longer fits.
+            lost = lost.filter(|sent| !sent.met_conflict && sent.seen.mark == loaded.mark);
+            let (change, answer) = match &lost {
+                Some(sent) => (sent.change.clone(), sent.answer.clone()),
+                None => {
+                    let judged = self.judge(&loaded, row)?;
+                    let view = judged.row.as_ref().and_then(LeaseRow::state);
+                    let floor = loaded.mark.epoch.floor;
+                    let decision = (ask.decide)(Row::new(ask.name, view), judged.now_ms, floor)?;
+                    match decision.write {
+                        // Somebody may have changed the row since.
+                        None if is_known => continue,
+                        None => {
+                            return Ok(Answered { answer: decision.answer, since: started });
+                        }
+                        Some(write) => {
+                            let change = self.change_to(ask, &loaded, &judged, write, attempt)?;
+                            (change, decision.answer)
+                        }
+                    }
+                }
+            };
+            match self.shared.engine.store(&loaded, &change) {
+                Ok(Stored::Done { version }) => {
+                    let loaded = after(loaded, &change, version);
+                    return self.stored(ask, Times { started, asked }, &loaded, &change, answer);
+                }
+                Ok(Stored::Conflict) => {
+                    self.memory().forget_known(ask.name);
+                    if let Some(sent) = &mut lost {
+                        sent.met_conflict = true;
+                    }
+                    conflicts += 1;
+                    if conflicts > FREE_CONFLICTS {
+                        let others = Error::Locked(format!("{conflicts} others were faster"));
+                        self.wait(&mut patience, unknown_after(&lost, others))?;
+                    }
+                }
+                Err(Error::CommitUnknown(reason)) => {
+                    self.memory().forget_known(ask.name);
+                    self.wait(&mut patience, Error::CommitUnknown(reason.clone()))?;
+                    if !self.has(Planted::AttemptIgnored) {
+                        let seen = loaded;
+                        lost = Some(Lost { seen, change, answer, reason, met_conflict: false });
+                    }
+                }
+                Err(error) if error.is_transient() => {
+                    let error = unknown_after(&lost, error);
+                    self.wait(&mut patience, error)?;
+                }
+                Err(error) => return Err(unknown_after(&lost, error)),
+            }
+        }
+    }
+
+    fn load_again<A>(
+        &self,
+        name: &str,
+        patience: &mut Patience,
+        lost: Option<&Lost<A>>,
+    ) -> Result<Loaded> {
+        let loaded = self.load(&[name], patience);
+        loaded.map_err(|error| match lost {
+            Some(sent) => Error::CommitUnknown(sent.reason.clone()),
+            None => error,
+        })
+    }
+
+    /// Loads, and tries again while there is time.
+    pub(crate) fn load(&self, names: &[&str], patience: &mut Patience) -> Result<Loaded> {
+        self.until_answered(patience, || self.shared.engine.load(names))
+    }
+
+    /// Reads, and tries again while there is time.
+    pub(crate) fn until_answered<T>(
+        &self,
+        patience: &mut Patience,
+        read: impl Fn() -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            match read() {
+                // Nothing can be unknown about a read.
+                Err(Error::CommitUnknown(reason)) => {
+                    self.wait(patience, Error::Unreachable(reason))?;
+                }
+                Err(error) if error.is_transient() => self.wait(patience, error)?,
+                read => return read,
+            }
+        }
+    }
+
+    /// Returns the row that this handle wrote last, as if it were loaded now.
+    fn known(&self, name: &str) -> Option<Loaded> {
+        let memory = self.memory();
+        let Known { loaded, at } = memory.known(name)?;
+        let mut loaded = loaded.clone();
+        // The engine's clock is at most this far. A renewal that is counted from now must not end before it is over.
+        let since = self.shared.host.counted().saturating_sub(*at);
+        loaded.server_ms = loaded.server_ms.map(|ms| ms.saturating_add(millis(since)));
+        Some(loaded)
+    }
+
+    /// Shows a row to the rule: with its expiry where a clock decides, and otherwise with one that
+    /// says whether it was seen unchanged for a whole ttl.
+    pub(crate) fn judge(&self, loaded: &Loaded, seen: &LoadedRow) -> Result<Judged> {
+        let clock_ms = self.when.or(loaded.server_ms);
+        let now_ms = clock_ms.unwrap_or_else(|| self.shared.host.wall_ms());
+        let Some(stored) = &seen.row else {
+            return Ok(Judged { row: None, now_ms, left_ms: 0 });
+        };
+        stored.state(&seen.name)?;
+        let mut row = LeaseRow { name: seen.name.clone(), tenure: None, token: stored.token };
+        let Some(tenure) = &stored.tenure else {
+            return Ok(Judged { row: Some(row), now_ms, left_ms: 0 });
+        };
+        if clock_ms.is_some() {
+            row.tenure = Some((tenure.owner.clone(), tenure.until_ms));
+            let left_ms = tenure.until_ms.saturating_sub(now_ms);
+            return Ok(Judged { row: Some(row), now_ms, left_ms });
+        }
+        let counted = self.shared.host.counted();
+        let sighting = match self.has(Planted::SightingKept) {
+            true => self.memory().sight_any(&seen.name, loaded.boot, counted),
+            false => self.memory().sight(&seen.name, seen.version, loaded.boot, counted),
+        };
+        let age_ms = millis(counted.saturating_sub(sighting.since));
+        let left_ms = tenure.ttl_ms.saturating_sub(age_ms);
+        let skew_ms = millis(self.shared.options.max_skew);
+        let ended_long_ago = tenure.until_ms.saturating_add(skew_ms) <= now_ms;
+        // Who has written a row knows its age without a wall clock.
+        let is_over = left_ms <= 0 || (ended_long_ago && !sighting.is_own);
+        let until_ms = match is_over {
+            true => tenure.until_ms.min(now_ms),
+            false if tenure.until_ms > now_ms => tenure.until_ms,
+            false => now_ms.saturating_add(left_ms),
+        };
+        row.tenure = Some((tenure.owner.clone(), until_ms));
+        Ok(Judged { row: Some(row), now_ms, left_ms })
+    }
+
+    fn change_to<A>(
+        &self,
+        ask: &Ask<'_, A>,
+        loaded: &Loaded,
+        judged: &Judged,
+        write: Write,
+        attempt: i64,
+    ) -> Result<Change> {
+        let mark = loaded.mark.epoch.needed(write.token, context(loaded))?;
+        let is_renewal = judged.row.as_ref().is_some_and(|row| row.token == write.token);
+        let tenure = write.tenure.map(|(owner, until_ms)| {
+            let ttl_ms = match ask.ttl_ms {
+                // A renewal never shortens: what is left of the lease is left to its holder.
+                Some(ttl_ms) if self.counts(loaded) && is_renewal => ttl_ms.max(judged.left_ms),
+                Some(ttl_ms) if self.counts(loaded) => ttl_ms,
+                _ => until_ms.saturating_sub(judged.now_ms),
+            };
+            StoredTenure { owner, until_ms, ttl_ms }
+        });
+        let row = StoredRow { token: write.token, tenure, at_ms: judged.now_ms, attempt };
+        // At a time that a caller gives, no clock is asked.
+        let while_live = ask.kind == Kind::OnLive && self.when.is_none();
+        Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live })
+    }
+
+    /// Checks whether leases are counted instead of compared with a clock.
+    fn counts(&self, loaded: &Loaded) -> bool {
+        self.when.is_none() && loaded.server_ms.is_none()
+    }
+
+    /// Remembers what was stored, and answers, unless the lease is over by now.
+    fn stored<A>(
+        &self,
+        ask: &Ask<'_, A>,
+        times: Times,
+        loaded: &Loaded,
+        change: &Change,
+        answer: A,
+    ) -> Result<Answered<A>> {
+        let now = self.shared.host.counted();
+        let (name, row) = change.rows.first().ok_or_else(|| missing_row(ask.name))?;
+        match (&row.tenure, loaded.rows.first()) {
+            (Some(_), Some(seen)) => {
+                let mut memory = self.memory();
+                if !self.has(Planted::SightingKept) {
+                    memory.begin(name, seen.version, loaded.boot, now, true);
+                }
+                memory.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
+            }
+            _ => self.memory().forget(name),
+        }
+        let since = if self.has(Planted::TrustFromAnswer) { now } else { times.started };
+        if let (Some(tenure), Some(ttl_ms), None) = (&row.tenure, ask.ttl_ms, self.when)
+            && millis(now.saturating_sub(since)) >= ttl_ms
+        {
+            return Err(Error::ExpiredOnArrival(LeaseInfo {
+                name: name.clone(),
+                owner: tenure.owner.clone(),
+                token: row.token,
+                lease_expires_at_ms: tenure.until_ms,
+            }));
+        }
+        Ok(Answered { answer, since })
+    }
+}
+
+/// Where a commit is made: in this incarnation of the engine, on its own, and a failover may lose it.
+pub(crate) fn context(loaded: &Loaded) -> CommitContext {
+    CommitContext { boot: loaded.boot, may_lose_commits: true, is_own: true }
+}
+
+/// Returns what would be loaded after a change to the one row of `loaded`.
+fn after(mut loaded: Loaded, change: &Change, version: i64) -> Loaded {
+    if let Some(epoch) = change.mark {
+        loaded.mark = Mark { epoch, version };
+    }
+    for (seen, (_, row)) in loaded.rows.iter_mut().zip(&change.rows) {
+        (seen.version, seen.row) = (version, Some(row.clone()));
+    }
+    loaded
+}
+
+fn unknown_after<A>(lost: &Option<Lost<A>>, error: Error) -> Error {
+    match lost {
+        Some(sent) => Error::CommitUnknown(sent.reason.clone()),
+        None => error,
+    }
+}
+
+fn missing_row(name: &str) -> Error {
+    Error::InvalidLeaseRow { name: name.into(), reason: "the engine did not return it".into() }
+}
+
+pub(crate) fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}

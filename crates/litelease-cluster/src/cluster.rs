@@ -1,0 +1,189 @@
+//! The handle: an engine, a machine, options, and the time to decide at.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use litelease_engine::{Engine, EngineFacts, Result};
+
+use crate::host::{Host, System};
+use crate::recall::Recall;
+
+/// Leases on an engine that several machines share.
+///
+/// Clones share everything; threads may use them at the same time. Every verb is a transaction of its
+/// own. A verb that gets no answer tries again, at the next member, for up to
+/// [`Options::patience`]. Then it fails with [`Unreachable`](crate::Error::Unreachable) if nothing
+/// can have been stored, and with [`CommitUnknown`](crate::Error::CommitUnknown) otherwise.
+///
+/// ```
+/// # use std::time::Duration;
+/// use litelease_cluster::{Cluster, MemoryEngine, RenewResult};
+///
+/// # fn main() -> litelease_cluster::Result<()> {
+/// let cluster = Cluster::on(MemoryEngine::new());
+/// let ttl = Duration::from_secs(30);
+/// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+/// assert!(matches!(cluster.renew(&lease, ttl)?, RenewResult::Renewed(_)));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Cluster {
+    pub(crate) shared: Arc<Shared>,
+    /// The time that the caller gives; the clock's without one.
+    pub(crate) when: Option<i64>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) host: Arc<dyn Host>,
+    pub(crate) options: Options,
+    recall: Mutex<Recall>,
+}
+
+/// How the verbs wait and whom they trust.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_cluster::Options;
+/// let options = Options { patience: Duration::from_secs(1), ..Options::default() };
+/// assert_eq!(options.max_skew, Duration::from_secs(60));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long a verb tries to get an answer: 5 s.
+    pub patience: Duration,
+    /// How far the clocks of two machines may be apart: 60 s. Where the engine has no clock, a lease
+    /// that ended longer ago than this is taken over without watching it for a whole ttl.
+    pub max_skew: Duration,
+    /// A bug, planted by a test that must find it.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+/// Bugs for the tests to find.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// After a lost answer the verb decides anew, as if nothing had been stored.
+    AttemptIgnored,
+    /// A row that has changed is counted as if it had not.
+    SightingKept,
+    /// Trust is counted from the answer.
+    TrustFromAnswer,
+    /// Rows are deleted before the floor is raised.
+    PurgeBeforeFloor,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            patience: Duration::from_secs(5),
+            max_skew: Duration::from_secs(60),
+            planted: None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Opens leases on an engine, with the system's clocks.
+    ///
+    /// ```
+    /// # use litelease_cluster::{Cluster, MemoryEngine};
+    /// let cluster = Cluster::on(MemoryEngine::new());
+    /// assert_eq!(cluster.inspect("scheduler")?, None);
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn on(engine: impl Engine + 'static) -> Self {
+        Cluster::with(Arc::new(engine), Arc::new(System), Options::default())
+    }
+
+    /// Opens leases on an engine, with clocks and options of the caller's.
+    pub fn with(engine: Arc<dyn Engine>, host: Arc<dyn Host>, options: Options) -> Self {
+        Cluster::remembering(engine, host, options, Recall::default())
+    }
+
+    /// Opens leases for a handle that remembers something: a test that goes back in time.
+    #[doc(hidden)]
+    pub fn remembering(
+        engine: Arc<dyn Engine>,
+        host: Arc<dyn Host>,
+        options: Options,
+        recall: Recall,
+    ) -> Self {
+        let recall = Mutex::new(recall);
+        Cluster { shared: Arc::new(Shared { engine, host, options, recall }), when: None }
+    }
+
+    /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
+    ///
+    /// They decide and write as if every clock said `now_ms`: a lease has ended when its expiry has
+    /// come, whoever has watched it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let ttl = Duration::from_millis(50);
+    /// cluster.at(100).claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(cluster.at(149).claim("scheduler", "b", ttl)?, ClaimResult::Busy(_)));
+    /// let next = cluster.at(150).claim("scheduler", "b", ttl)?;
+    /// assert!(matches!(next, ClaimResult::Acquired(lease) if lease.token == 2));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn at(&self, now_ms: i64) -> Cluster {
+        Cluster { shared: Arc::clone(&self.shared), when: Some(now_ms) }
+    }
+
+    /// Makes what the engine needs before the first row, such as tables, and checks it strictly if it is
+    /// there. Call it at every start. etcd needs nothing.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.bootstrap()?;
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn bootstrap(&self) -> Result<()> {
+        self.shared.engine.bootstrap()
+    }
+
+    /// Returns facts about the engine, and what should be changed there.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// let facts = Cluster::on(MemoryEngine::new()).facts()?;
+    /// assert!(facts.warnings.is_empty());
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn facts(&self) -> Result<EngineFacts> {
+        self.shared.engine.facts()
+    }
+
+    /// Returns the engine.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+
+    /// Returns a copy of what this handle remembers.
+    #[doc(hidden)]
+    pub fn recall(&self) -> Recall {
+        self.memory().clone()
+    }
+
+    pub(crate) fn memory(&self) -> MutexGuard<'_, Recall> {
+        // What a thread that panicked has left there is whole: each change is one call.
+        self.shared.recall.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has(&self, planted: Planted) -> bool {
+        self.shared.options.planted == Some(planted)
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,47 @@
+//! Leases with expiry and fencing tokens for several machines.
+//!
+//! The verbs are those of the `litelease` crate, and so is the rule. The rows are kept by an engine
+//! that several machines share.
+//!
+//! ```
+//! use std::time::Duration;
+//! use litelease_cluster::{ClaimResult, Cluster, MemoryEngine};
+//!
+//! # fn main() -> litelease_cluster::Result<()> {
+//! let cluster = Cluster::on(MemoryEngine::new()); // or Cluster::open("etcd://10.0.0.1:2379")
+//! match cluster.claim("scheduler", "worker-a", Duration::from_secs(30))? {
+//!     ClaimResult::Acquired(lease) => println!("got token {}", lease.token),
+//!     ClaimResult::Busy(current) => println!("currently owned by {}", current.owner),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each verb loads the row, asks the rule, and stores the answer if the row is still the same. Nobody
+//! holds a lock in between, so a client that stops blocks nobody.
+
+#![forbid(unsafe_code)]
+
+mod change;
+mod cluster;
+mod floor;
+mod host;
+mod limits;
+mod memory;
+mod open;
+mod recall;
+mod row;
+mod verbs;
+
+#[doc(hidden)]
+pub use cluster::Planted;
+pub use cluster::{Cluster, Options};
+pub use host::{Host, System};
+pub use litelease_core::{
+    BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Status, TransferResult,
+};
+pub use litelease_engine::{Engine, EngineFacts, Error, Place, Result};
+pub use memory::{MemoryEngine, MemoryRows};
+#[doc(hidden)]
+pub use recall::Recall;
+pub use row::LeaseRow;

@@ -1,0 +1,43 @@
+//! Limits that are checked before anything is sent.
+
+use std::time::Duration;
+
+use litelease_engine::{Error, Result};
+
+use crate::cluster::Cluster;
+
+/// The longest name and the longest owner text, in bytes: what every engine can store.
+const MAX_BYTES: usize = 1024;
+
+impl Cluster {
+    /// Checks a name.
+    pub(crate) fn check_name(&self, name: &str) -> Result<()> {
+        check("name", name)?;
+        self.shared.engine.check_text("name", name)
+    }
+
+    /// Checks an owner text.
+    pub(crate) fn check_owner(&self, owner: &str) -> Result<()> {
+        check("owner", owner)?;
+        self.shared.engine.check_text("owner", owner)
+    }
+}
+
+fn check(what: &'static str, text: &str) -> Result<()> {
+    match text.len() {
+        0..=MAX_BYTES => Ok(()),
+        bytes => {
+            let reason = format!("has {bytes} bytes: at most {MAX_BYTES} are allowed");
+            Err(Error::InvalidName { what, reason })
+        }
+    }
+}
+
+/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond 64
+/// bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
+pub(crate) fn in_ms(ttl: Duration) -> Result<i64> {
+    match i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX) {
+        0 => Err(Error::InvalidTtl { ttl_ms: 0 }),
+        ttl_ms => Ok(ttl_ms),
+    }
+}

@@ -1,0 +1,210 @@
+//! An engine in memory, for tests: of Litelease, and of programs that use it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use litelease_engine::{
+    Change, Engine, EngineFacts, Loaded, LoadedRow, Mark, Result, RowChange, Stored, StoredRow,
+};
+
+/// Rows in memory. Clones share them, as clients of one engine do.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_cluster::{ClaimResult, Cluster, MemoryEngine};
+/// let engine = MemoryEngine::new();
+/// let (one, other) = (Cluster::on(engine.clone()), Cluster::on(engine));
+/// one.claim("scheduler", "a", Duration::from_secs(30))?;
+/// let busy = other.claim("scheduler", "b", Duration::from_secs(30))?;
+/// assert!(matches!(busy, ClaimResult::Busy(lease) if lease.owner == "a"));
+/// # Ok::<(), litelease_cluster::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MemoryEngine {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    rows: Mutex<MemoryRows>,
+    changed: Condvar,
+}
+
+/// What an engine in memory keeps.
+///
+/// ```
+/// # use litelease_cluster::MemoryRows;
+/// let rows = MemoryRows::new(7);
+/// assert_eq!(rows.load(&["scheduler"]).boot, 7);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MemoryRows {
+    /// The incarnation.
+    pub boot: i64,
+    /// The engine's clock, if it is to have one.
+    pub server_ms: Option<i64>,
+    /// The version of the newest change.
+    pub version: i64,
+    /// The floor of all tokens.
+    pub mark: Mark,
+    /// The rows by name, each with its version.
+    pub rows: BTreeMap<String, (i64, StoredRow)>,
+    service: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Default for MemoryRows {
+    fn default() -> Self {
+        MemoryRows::new(1)
+    }
+}
+
+impl MemoryRows {
+    /// Returns an empty engine of this incarnation.
+    pub fn new(boot: i64) -> Self {
+        MemoryRows {
+            boot,
+            server_ms: None,
+            version: 0,
+            mark: Mark::default(),
+            rows: BTreeMap::new(),
+            service: BTreeMap::new(),
+        }
+    }
+
+    /// Reads rows.
+    pub fn load(&self, names: &[&str]) -> Loaded {
+        let rows = names.iter().map(|name| self.row(name)).collect();
+        Loaded { mark: self.mark, boot: self.boot, server_ms: self.server_ms, rows }
+    }
+
+    /// Reads all rows.
+    pub fn list(&self) -> Loaded {
+        let names: Vec<&str> = self.rows.keys().map(String::as_str).collect();
+        self.load(&names)
+    }
+
+    /// Compares and stores.
+    pub fn store(&mut self, seen: &Loaded, change: &Change) -> Stored {
+        if seen.boot != self.boot || seen.mark != self.mark || !self.is_same(seen, change) {
+            return Stored::Conflict;
+        }
+        self.write(change)
+    }
+
+    /// Stores without comparing.
+    pub fn write(&mut self, change: &Change) -> Stored {
+        self.version += 1;
+        let version = self.version;
+        if let Some(epoch) = change.mark {
+            self.mark = Mark { epoch, version };
+        }
+        for (name, row) in &change.rows {
+            self.rows.insert(name.clone(), (version, row.clone()));
+        }
+        Stored::Done { version }
+    }
+
+    /// Deletes rows that are still the same.
+    pub fn forget(&mut self, seen: &[LoadedRow]) -> u64 {
+        let before = self.rows.len();
+        for row in seen {
+            if self.row(&row.name) == *row && self.rows.remove(&row.name).is_some() {
+                self.version += 1;
+            }
+        }
+        (before - self.rows.len()) as u64
+    }
+
+    fn row(&self, name: &str) -> LoadedRow {
+        let (version, row) = match self.rows.get(name) {
+            Some((version, row)) => (*version, Some(row.clone())),
+            None => (0, None),
+        };
+        LoadedRow { name: name.to_owned(), version, row }
+    }
+
+    fn is_same(&self, seen: &Loaded, change: &Change) -> bool {
+        change.rows.iter().all(|(name, _)| {
+            let is_live = |row: &StoredRow| match (&row.tenure, self.server_ms) {
+                (Some(tenure), Some(now_ms)) => tenure.until_ms > now_ms,
+                _ => true,
+            };
+            let live = |row: &LoadedRow| row.row.as_ref().is_some_and(is_live);
+            let same = |row: &&LoadedRow| **row == self.row(name);
+            seen.row(name).filter(same).is_some_and(|row| !change.while_live || live(row))
+        })
+    }
+}
+
+impl MemoryEngine {
+    /// Returns an empty engine.
+    pub fn new() -> Self {
+        MemoryEngine::default()
+    }
+
+    /// Changes what it keeps, in a test that plays an accident.
+    pub fn edit<T>(&self, edit: impl FnOnce(&mut MemoryRows) -> T) -> T {
+        let edited = edit(&mut self.rows());
+        self.inner.changed.notify_all();
+        edited
+    }
+
+    fn rows(&self) -> MutexGuard<'_, MemoryRows> {
+        self.inner.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine for MemoryEngine {
+    fn load(&self, names: &[&str]) -> Result<Loaded> {
+        Ok(self.rows().load(names))
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
+        Ok(self.edit(|rows| rows.store(seen, change)))
+    }
+
+    fn list(&self) -> Result<Loaded> {
+        Ok(self.rows().list())
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
+        Ok(self.edit(|rows| rows.forget(seen)))
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        let is_same = |rows: &mut MemoryRows| rows.row(name).version == version;
+        let _ = self.inner.changed.wait_timeout_while(self.rows(), time, is_same);
+    }
+
+    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let rows = self.rows();
+        Ok(rows.service.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, changes: &[RowChange]) -> Result<Stored> {
+        Ok(self.edit(|rows| {
+            if rows.rows.get(name).is_none_or(|(_, row)| row.token != token) {
+                return Stored::Conflict;
+            }
+            for (key, value) in changes {
+                match value {
+                    Some(value) => rows.service.insert(key.clone(), value.clone()),
+                    None => rows.service.remove(key),
+                };
+            }
+            rows.version += 1;
+            Stored::Done { version: rows.version }
+        }))
+    }
+
+    fn most_rows(&self, _: bool) -> usize {
+        127
+    }
+
+    fn facts(&self) -> Result<EngineFacts> {
+        let rows = self.rows().rows.len().to_string();
+        let facts = vec![("engine".into(), "memory".into()), ("rows".into(), rows)];
+        Ok(EngineFacts { facts, warnings: Vec::new() })
+    }
+}

@@ -1,0 +1,387 @@
+//! The verbs, under the names that they have everywhere.
+
+use std::time::Duration;
+
+use litelease_core::{self as rule, Claimant, Conditions, RaiseResult, Term};
+use litelease_engine::{Error, Result};
+
+use crate::change::{Ask, Decision, Kind};
+use crate::cluster::Cluster;
+use crate::limits::in_ms;
+use crate::row::LeaseRow;
+use crate::{BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, TransferResult};
+
+impl Cluster {
+    /// Grants `name` to `owner` for `ttl`, if nobody has it.
+    ///
+    /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock, such
+    /// as etcd, a holder that died is succeeded once this handle has seen its row unchanged for a
+    /// whole ttl, or if its lease ended longer than [`max_skew`](crate::Options::max_skew) ago. So a
+    /// fresh process that asks only once may get `Busy` for a lease that has just ended.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// match cluster.claim("scheduler", "a", Duration::from_secs(30))? {
+    ///     ClaimResult::Acquired(lease) => assert_eq!(lease.token, 1),
+    ///     ClaimResult::Busy(current) => println!("{} has it", current.owner),
+    /// }
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn claim(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        self.claim_since(name, owner, ttl, 0).map(|(answer, _)| answer)
+    }
+
+    /// Claims like [`claim`](Cluster::claim), with a token larger than `min_token`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let lease = cluster.claim_above("scheduler", "a", Duration::from_secs(30), 41)?;
+    /// assert!(matches!(lease, ClaimResult::Acquired(lease) if lease.token == 42));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn claim_above(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        min_token: i64,
+    ) -> Result<ClaimResult> {
+        self.claim_since(name, owner, ttl, min_token).map(|(answer, _)| answer)
+    }
+
+    /// Claims, and also returns the moment from which a holder may count its trust, on the host's
+    /// counted clock: before the first request was sent.
+    #[doc(hidden)]
+    pub fn claim_since(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        min_token: i64,
+    ) -> Result<(ClaimResult, Duration)> {
+        self.grant(name, owner, ttl, &|row, term, floor| {
+            let step = rule::claim(row, owner, term, floor.max(min_token))?;
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        })
+    }
+
+    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one step, under a
+    /// new token. Returns `Busy` if another grant is live by now.
+    #[doc(hidden)]
+    pub fn claim_from_dead(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        dead: &LeaseInfo,
+    ) -> Result<ClaimResult> {
+        let granted = self.grant(name, owner, ttl, &|row, term, floor| {
+            let step = rule::claim_from_dead(row, owner, term, floor, exactly(dead))?;
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        });
+        granted.map(|(answer, _)| answer)
+    }
+
+    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives one.
+    ///
+    /// Owner and token must both match: a later grant to the same owner text is not renewed.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// assert!(matches!(cluster.renew(&lease, ttl)?, RenewResult::Renewed(_)));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn renew(&self, lease: &LeaseInfo, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(&lease.name, exactly(lease), ttl).map(|(answer, _)| answer)
+    }
+
+    /// Renews, and also returns the moment from which a holder may count its trust.
+    #[doc(hidden)]
+    pub fn renew_since(&self, lease: &LeaseInfo, ttl: Duration) -> Result<(RenewResult, Duration)> {
+        self.renew_when(&lease.name, exactly(lease), ttl)
+    }
+
+    /// Prolongs whichever lease `owner` has now, for a caller that knows only the owner text.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// cluster.claim("scheduler", "a", ttl)?;
+    /// assert!(matches!(cluster.renew_by_owner("scheduler", "a", ttl)?, RenewResult::Renewed(_)));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn renew_by_owner(&self, name: &str, owner: &str, ttl: Duration) -> Result<RenewResult> {
+        self.renew_when(name, any_grant_of(owner), ttl).map(|(answer, _)| answer)
+    }
+
+    /// Ends this grant early. The next grant's token is still larger.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// assert!(matches!(cluster.release(&lease)?, ReleaseResult::Released { .. }));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn release(&self, lease: &LeaseInfo) -> Result<ReleaseResult> {
+        self.release_when(&lease.name, exactly(lease))
+    }
+
+    /// Ends whichever lease `owner` has now, for a caller that knows only the owner text.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// let released = cluster.release_by_owner("scheduler", "a")?;
+    /// assert!(matches!(released, ReleaseResult::Released { token: 1, .. }));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn release_by_owner(&self, name: &str, owner: &str) -> Result<ReleaseResult> {
+        self.release_when(name, any_grant_of(owner))
+    }
+
+    /// Hands this grant to `new_owner`, under a new token and for `ttl` from now.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// let lease = cluster.claim("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let handed = cluster.transfer(&lease, "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.owner == "b"));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn transfer(
+        &self,
+        lease: &LeaseInfo,
+        new_owner: &str,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        self.transfer_when(&lease.name, exactly(lease), new_owner, ttl)
+    }
+
+    /// Hands on whichever lease `owner` has now, for a caller that knows only the owner text.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// cluster.claim("scheduler", "a", ttl)?;
+    /// let handed = cluster.transfer_by_owner("scheduler", "a", "b", ttl)?;
+    /// assert!(matches!(handed, TransferResult::Transferred(lease) if lease.token == 2));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn transfer_by_owner(
+        &self,
+        name: &str,
+        owner: &str,
+        new_owner: &str,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        self.transfer_when(name, any_grant_of(owner), new_owner, ttl)
+    }
+
+    /// Ends any holder's live lease, for operators, and raises the token, so that the holder is
+    /// superseded at once. (Elsewhere the verb is called `break`, which is a keyword in Rust.)
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// assert!(matches!(cluster.break_lease("scheduler")?, BreakResult::Broken { killed: 1, .. }));
+    /// assert_eq!(cluster.token("scheduler")?, Some(2));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
+        self.check_name(name)?;
+        let decide = |row: rule::Row<'_>, now_ms, floor| {
+            let step = rule::break_lease(row, now_ms, floor)?;
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        };
+        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        self.change(&ask).map(|answered| answered.answer)
+    }
+
+    /// Returns the live lease on `name`, if there is one.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// assert!(cluster.inspect("scheduler")?.is_some_and(|lease| lease.owner == "a"));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        self.look(name, |row, now_ms| {
+            row.and_then(|row| rule::inspect(row.row(), now_ms).map(LeaseInfo::into_owned))
+        })
+    }
+
+    /// Returns who has `name`, if anybody does.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// assert_eq!(cluster.owner("scheduler")?, None);
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn owner(&self, name: &str) -> Result<Option<String>> {
+        self.inspect(name).map(|lease| lease.map(|lease| lease.owner))
+    }
+
+    /// Returns the newest token of `name`, live or not.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// assert_eq!(cluster.token("scheduler")?, None);
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn token(&self, name: &str) -> Result<Option<i64>> {
+        self.look(name, |row, _| row.map(|row| row.token))
+    }
+
+    /// Lists all rows, live or not, in the order of their names.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.claim("scheduler", "a", Duration::from_secs(30))?;
+    /// assert_eq!(cluster.list()?[0].name, "scheduler");
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn list(&self) -> Result<Vec<LeaseRow>> {
+        let loaded = self.load_all(&mut self.patience())?;
+        let rows = loaded.rows.iter().map(|row| Ok(self.judge(&loaded, row)?.row));
+        rows.filter_map(Result::transpose).collect()
+    }
+
+    /// Raises the token of one name above `floor`, and ends its lease if it is live.
+    ///
+    /// ```
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// cluster.raise_name("scheduler", 1000)?;
+    /// assert_eq!(cluster.token("scheduler")?, Some(1001));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
+        self.check_name(name)?;
+        let decide = |row: rule::Row<'_>, _, file_floor| {
+            Ok(Decision::of(rule::raise_name(row, floor, file_floor)?, |answer| answer))
+        };
+        let ask = Ask { name, kind: Kind::Always, ttl_ms: None, decide: &decide };
+        match self.change(&ask)?.answer {
+            RaiseResult::Raised | RaiseResult::Unchanged => Ok(()),
+            RaiseResult::TooLow { present } => Err(Error::FloorTooLow { floor, present }),
+        }
+    }
+
+    fn grant(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        decide: &Grants<'_>,
+    ) -> Result<(ClaimResult, Duration)> {
+        self.check_name(name)?;
+        self.check_owner(owner)?;
+        let ttl_ms = in_ms(ttl)?;
+        let decide =
+            |row: rule::Row<'_>, now_ms, floor| decide(row, Term::new(ttl_ms, now_ms)?, floor);
+        let ask = Ask { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&ask).map(|answered| (answered.answer, answered.since))
+    }
+
+    fn renew_when(
+        &self,
+        name: &str,
+        who: Claimant<'_>,
+        ttl: Duration,
+    ) -> Result<(RenewResult, Duration)> {
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
+        let ttl_ms = in_ms(ttl)?;
+        let decide = |row: rule::Row<'_>, now_ms, _| {
+            let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?, Conditions::default());
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        };
+        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&ask).map(|answered| (answered.answer, answered.since))
+    }
+
+    fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
+        let decide = |row: rule::Row<'_>, now_ms, _| {
+            let step = rule::release(row, who, now_ms);
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        };
+        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
+        self.change(&ask).map(|answered| answered.answer)
+    }
+
+    fn transfer_when(
+        &self,
+        name: &str,
+        who: Claimant<'_>,
+        new_owner: &str,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        self.check_name(name)?;
+        self.check_owner(who.owner)?;
+        self.check_owner(new_owner)?;
+        let ttl_ms = in_ms(ttl)?;
+        let decide = |row: rule::Row<'_>, now_ms, floor| {
+            let step = rule::transfer(row, who, new_owner, Term::new(ttl_ms, now_ms)?, floor)?;
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        };
+        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        self.change(&ask).map(|answered| answered.answer)
+    }
+
+    /// Loads one row and shows it as the rule sees it, with the time.
+    fn look<A>(&self, name: &str, see: impl FnOnce(Option<&LeaseRow>, i64) -> A) -> Result<A> {
+        self.check_name(name)?;
+        let mut patience = self.patience();
+        let loaded = loop {
+            let loaded = self.load(&[name], &mut patience)?;
+            if !self.begins_epoch(&loaded, &mut patience)? {
+                break loaded;
+            }
+        };
+        let Some(row) = loaded.rows.first() else { return Ok(see(None, 0)) };
+        let judged = self.judge(&loaded, row)?;
+        Ok(see(judged.row.as_ref(), judged.now_ms))
+    }
+}
+
+/// Asks the rule for a grant, with the row, the term and the floor.
+type Grants<'a> = dyn Fn(rule::Row<'_>, Term, i64) -> Result<Decision<ClaimResult>> + 'a;
+
+fn any_grant_of(owner: &str) -> Claimant<'_> {
+    Claimant { owner, token: None }
+}
+
+fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+    Claimant { owner: &lease.owner, token: Some(lease.token) }
+}

@@ -1,0 +1,176 @@
+//! What an engine must do, and what passes between it and the verbs.
+
+use std::time::Duration;
+
+use litelease_core::{Epoch, State};
+
+use crate::{Error, Result};
+
+/// The format of what is stored. An engine that finds a larger number refuses with
+/// [`Error::NewerFormat`].
+pub const FORMAT: i64 = 1;
+
+/// A store that several machines share: it keeps rows, and compares before it writes.
+///
+/// Every call is one request, or a few, of bounded time. An engine does not repeat a request that
+/// changes something: the verbs do, because they know what was asked. If a request may or may not
+/// have been carried out, it fails with [`Error::CommitUnknown`]; with [`Error::Unreachable`] if
+/// nothing can have been stored.
+pub trait Engine: Send + Sync {
+    /// Reads rows, the mark and the time, all at one instant.
+    fn load(&self, names: &[&str]) -> Result<Loaded>;
+
+    /// Stores all of a change or nothing of it.
+    ///
+    /// It is stored only if the mark and every row of `seen` that the change names are still the same,
+    /// to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was absent must
+    /// still be absent.
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
+
+    /// Reads all rows and the mark, in the order of names.
+    fn list(&self) -> Result<Loaded>;
+
+    /// Deletes those rows of `seen` that are still the same, and returns how many.
+    ///
+    /// The floor is above their tokens by now. A row that has changed stays.
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64>;
+
+    /// Sleeps until the row of a name may have changed since `version`, for at most `time`.
+    fn nap(&self, name: &str, version: i64, time: Duration);
+
+    /// Reads all rows that [`commit_rows`](Engine::commit_rows) has stored.
+    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+
+    /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is still
+    /// the newest token of `name`.
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
+
+    /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
+    fn most_rows(&self, new_tokens: bool) -> usize;
+
+    /// Returns facts for people who look after it, each with what to do if something is wrong.
+    fn facts(&self) -> Result<EngineFacts>;
+
+    /// Makes what the engine needs before the first row, and checks it strictly if it is there.
+    fn bootstrap(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Checks whether the engine can store a name or an owner text.
+    fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        let _ = (what, text);
+        Ok(())
+    }
+}
+
+/// What was read at one instant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Loaded {
+    /// The floor of all tokens, and the incarnation that it was recorded in.
+    pub mark: Mark,
+    /// The incarnation of the engine now: a positive number that changes when commits may have been
+    /// lost, such as etcd's cluster id or PostgreSQL's timeline.
+    pub boot: i64,
+    /// The engine's own clock, as Unix time in milliseconds, if it has one that all clients share.
+    /// Without one, a row is over when it was seen unchanged for a whole ttl.
+    pub server_ms: Option<i64>,
+    /// The rows that were asked for, in that order.
+    pub rows: Vec<LoadedRow>,
+}
+
+/// The floor of all tokens as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// The floor, and the incarnation.
+    pub epoch: Epoch,
+    /// Another number after every change; 0 if nothing is stored.
+    pub version: i64,
+}
+
+/// A name, and its row if it has one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LoadedRow {
+    /// The name.
+    pub name: String,
+    /// Another number after every change; 0 if there is no row.
+    pub version: i64,
+    /// The row.
+    pub row: Option<StoredRow>,
+}
+
+/// A row as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredRow {
+    /// The newest token.
+    pub token: i64,
+    /// The owner, unless the name was released.
+    pub tenure: Option<StoredTenure>,
+    /// When it was stored, by the clock of whoever decided.
+    pub at_ms: i64,
+    /// The attempt that stored it.
+    pub attempt: i64,
+}
+
+/// An owner, the end of its lease by a clock, and its length, for clients that trust no clock.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StoredTenure {
+    /// Who has the name.
+    pub owner: String,
+    /// The first millisecond at which it no longer does, by the clock of whoever decided.
+    pub until_ms: i64,
+    /// How long the lease is, counted from when the row was stored.
+    pub ttl_ms: i64,
+}
+
+/// What to store in one step.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Change {
+    /// The new mark, if it changes.
+    pub mark: Option<Epoch>,
+    /// New rows by name. Each name is one of those that were loaded.
+    pub rows: Vec<(String, StoredRow)>,
+    /// Whether the loaded rows must still be live when this is stored, by the engine's own clock.
+    pub while_live: bool,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "the change may have met a conflict"]
+pub enum Stored {
+    /// It is stored, and this is the version of the mark and rows that it changed.
+    Done {
+        /// The new version.
+        version: i64,
+    },
+    /// Nothing was stored: something has changed since it was loaded.
+    Conflict,
+}
+
+/// A row of the service: its key, and its new value or none.
+pub type RowChange = (Vec<u8>, Option<Vec<u8>>);
+
+/// Facts about an engine, for people who look after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// What is so: a word and its value.
+    pub facts: Vec<(String, String)>,
+    /// What should be changed, and how.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Returns the row of a name that was asked for.
+    pub fn row(&self, name: &str) -> Option<&LoadedRow> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+}
+
+impl StoredRow {
+    /// Returns the row as the rule sees it, or an error if it breaks what every writer promises.
+    pub fn state(&self, name: &str) -> Result<State<'_>> {
+        let tenure = self.tenure.as_ref();
+        let owner = tenure.map(|tenure| tenure.owner.as_str());
+        State::stored(self.token, owner, tenure.map(|tenure| tenure.until_ms))
+            .ok_or_else(|| Error::InvalidLeaseRow { name: name.into(), reason: "token".into() })
+    }
+}

@@ -1,0 +1,19 @@
+//! The seam between the verbs of Litelease and an engine that several machines share.
+//!
+//! An engine keeps rows and compares before it writes. It knows no rule: `litelease-cluster` loads a
+//! row, asks the rule in `litelease-core` and hands back what to store. This crate has the trait
+//! [`Engine`], what passes through it, the errors, and the URLs that name an engine. Most programs
+//! want the `litelease-cluster` crate.
+
+#![forbid(unsafe_code)]
+
+mod engine;
+mod error;
+mod url;
+
+pub use engine::{
+    Change, Engine, EngineFacts, FORMAT, Loaded, LoadedRow, Mark, RowChange, Stored, StoredRow,
+    StoredTenure,
+};
+pub use error::{Error, Result};
+pub use url::{EtcdUrl, Place, PostgresUrl};

@@ -1,0 +1,380 @@
+//! Connections to the members: the next one when one does not answer, logins, and the revision that was seen last.
+
+use std::fs;
+use std::future::Future;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use litelease_engine::{Error, EtcdUrl, Result};
+use prost::Message;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tokio_stream::{StreamExt, iter, pending};
+use tonic::client::Grpc;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Request, Status};
+use tonic_prost::ProstCodec;
+
+use crate::failure::Failure;
+use crate::messages::{
+    AuthenticateRequest, AuthenticateResponse, Header, Nothing, StatusResponse, WatchCreateRequest,
+    WatchRequest, WatchResponse, WatchUnion,
+};
+
+/// How long one request may take. Then the next member is asked.
+const REQUEST: Duration = Duration::from_millis(800);
+/// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
+const RUNTIME: Duration = Duration::from_secs(10);
+/// The oldest version whose transactions and status are as this client needs them.
+const OLDEST: (u32, u32) = (3, 4);
+
+/// A client of all members.
+pub(crate) struct Client {
+    shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+pub(crate) struct Shared {
+    members: Vec<Member>,
+    /// The member that is asked first.
+    current: AtomicUsize,
+    login: Option<(String, String)>,
+    token: Mutex<Option<AsciiMetadataValue>>,
+    /// The newest revision that was answered.
+    newest: AtomicI64,
+    forgotten: OnceLock<Error>,
+}
+
+/// One member, and the connection to it.
+pub(crate) struct Member {
+    pub(crate) host: String,
+    endpoint: Endpoint,
+    channel: Mutex<Option<Channel>>,
+}
+
+impl Client {
+    pub(crate) fn new(url: &EtcdUrl) -> Result<Self> {
+        let tls = if url.tls { Some(tls(url)?) } else { None };
+        let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port, tls.as_ref()));
+        let shared = Shared {
+            members: members.collect::<Result<_>>()?,
+            current: AtomicUsize::new(0),
+            login: url.user.clone(),
+            token: Mutex::default(),
+            newest: AtomicI64::new(0),
+            forgotten: OnceLock::new(),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("litelease-etcd")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Refused(format!("no thread can be started: {error}")))?;
+        Ok(Client { shared: Arc::new(shared), runtime: Some(runtime) })
+    }
+
+    /// Sends a request that changes nothing.
+    pub(crate) fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + HasHeader + 'static,
+    {
+        self.send(path, request, Failure::of_read)
+    }
+
+    /// Sends a request that changes something.
+    pub(crate) fn write<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + HasHeader + 'static,
+    {
+        self.send(path, request, Failure::of_write)
+    }
+
+    fn send<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        meaning: impl Fn(Failure) -> Error,
+    ) -> Result<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + HasHeader + 'static,
+    {
+        if let Some(forgotten) = self.shared.forgotten.get() {
+            return Err(forgotten.clone());
+        }
+        // What was answered to others since is newer than what this request must show.
+        let seen = self.shared.newest.load(Ordering::Acquire);
+        let shared = Arc::clone(&self.shared);
+        let answer: Option<Result<A, Failure>> =
+            self.run(async move { shared.ask_in_turn(path, request).await });
+        let stuck =
+            || Failure::Unknown("the runtime does not answer: was this process forked?".into());
+        let answer = answer.unwrap_or_else(|| Err(stuck())).map_err(meaning)?;
+        self.shared.check(seen, answer.header())?;
+        Ok(answer)
+    }
+
+    /// Waits until something happens to a key after a revision, for at most `time`.
+    pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
+        let shared = Arc::clone(&self.shared);
+        let watch = async move { timeout(time, shared.watch(key, revision)).await };
+        // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
+        if !matches!(self.run(watch), Some(Ok(Ok(())) | Err(_))) {
+            std::thread::sleep(time.min(Duration::from_millis(100)));
+        }
+    }
+
+    /// Sends a request to one member.
+    pub(crate) fn ask<Q, A>(&self, member: usize, path: &'static str, request: Q) -> Result<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let shared = Arc::clone(&self.shared);
+        let answer = self.run(async move { shared.ask(member, path, request).await });
+        let stuck = || Failure::Unknown("the runtime does not answer".into());
+        answer.unwrap_or_else(|| Err(stuck())).map_err(Failure::of_read)
+    }
+
+    pub(crate) fn members(&self) -> &[Member] {
+        &self.shared.members
+    }
+
+    /// Runs a future to its end, also where the caller is on a thread of another runtime.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (send, receive) = mpsc::sync_channel(1);
+        self.runtime.as_ref()?.spawn(async move {
+            let _ = send.send(future.await);
+        });
+        receive.recv_timeout(RUNTIME).ok()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Waiting for it is forbidden on a thread of another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// An answer that tells which cluster it is from, and how far that has come.
+pub(crate) trait HasHeader {
+    fn header(&self) -> Option<&Header>;
+}
+
+impl Shared {
+    /// Asks the members in turn until one can have done it.
+    async fn ask_in_turn<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Failure>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut failure = Failure::NotDone("there is no member".into());
+        let mut logins = 0;
+        for _ in 0..=self.members.len() {
+            let at = self.current.load(Ordering::Relaxed) % self.members.len();
+            failure = match self.ask(at, path, request.clone()).await {
+                Err(Failure::LoggedOut) if logins == 0 && self.login.is_some() => {
+                    logins += 1;
+                    *locked(&self.token) = None;
+                    continue;
+                }
+                Err(failure @ Failure::NotDone(_)) => {
+                    self.next_after(at);
+                    failure
+                }
+                Err(failure @ Failure::Unknown(_)) => {
+                    self.next_after(at);
+                    return Err(failure);
+                }
+                done => return done,
+            };
+        }
+        Err(failure)
+    }
+
+    /// Asks another member from now on, and this one over a new connection.
+    fn next_after(&self, at: usize) {
+        *locked(&self.members[at].channel) = None;
+        let next = (at + 1) % self.members.len();
+        let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    async fn ask<Q, A>(&self, at: usize, path: &'static str, request: Q) -> Result<A, Failure>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + 'static,
+    {
+        let member = &self.members[at];
+        let host = &member.host;
+        let late = || format!("{host}: no answer within {} ms", REQUEST.as_millis());
+        let channel = match timeout(REQUEST, self.connected(member)).await {
+            Ok(channel) => channel?,
+            Err(_) => return Err(Failure::NotDone(late())),
+        };
+        let request = self.signed(request);
+        match timeout(REQUEST, unary(channel, path, request)).await {
+            Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
+            Err(_) => Err(Failure::Unknown(late())),
+        }
+    }
+
+    /// Returns a connection to a member, whose version is known to do, with a login if there is to be one.
+    async fn connected(&self, member: &Member) -> Result<Channel, Failure> {
+        let host = &member.host;
+        let known = locked(&member.channel).clone();
+        let channel = match known {
+            Some(channel) => channel,
+            None => {
+                let connected = member.endpoint.connect().await;
+                let channel =
+                    connected.map_err(|error| not_sent(Failure::of_transport(host, &error)))?;
+                check_version(host, &channel).await?;
+                *locked(&member.channel) = Some(channel.clone());
+                channel
+            }
+        };
+        let has_token = locked(&self.token).is_some();
+        if let (Some((name, password)), false) = (&self.login, has_token) {
+            let (name, password) = (name.clone(), password.clone());
+            let request = Request::new(AuthenticateRequest { name, password });
+            let answer = unary(channel.clone(), "/etcdserverpb.Auth/Authenticate", request).await;
+            let answer: AuthenticateResponse =
+                answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
+            let token = AsciiMetadataValue::try_from(answer.token);
+            let token = token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))?;
+            *locked(&self.token) = Some(token);
+        }
+        Ok(channel)
+    }
+
+    fn signed<Q>(&self, request: Q) -> Request<Q> {
+        let mut request = Request::new(request);
+        if let Some(token) = locked(&self.token).clone() {
+            request.metadata_mut().insert("token", token);
+        }
+        request
+    }
+
+    /// Refuses for ever if the cluster has gone back behind what this process has seen.
+    fn check(&self, seen: i64, header: Option<&Header>) -> Result<()> {
+        let found = header.map_or(0, |header| header.revision);
+        self.newest.fetch_max(found, Ordering::AcqRel);
+        match found < seen {
+            true => Err(self.forgotten.get_or_init(|| Error::Forgotten { seen, found }).clone()),
+            false => Ok(()),
+        }
+    }
+
+    async fn watch(&self, key: Vec<u8>, revision: i64) -> Result<(), Failure> {
+        let member = &self.members[self.current.load(Ordering::Relaxed) % self.members.len()];
+        let channel = self.connected(member).await?;
+        let create = WatchCreateRequest { key, start_revision: revision + 1 };
+        let create = WatchRequest { request_union: Some(WatchUnion::Create(create)) };
+        // The stream of requests stays open: etcd ends a watch whose client has nothing more to say.
+        let requests = self.signed(iter([create]).chain(pending()));
+        let failed = |status: Status| Failure::of(&member.host, &status);
+        let mut grpc = ready(channel).await.map_err(failed)?;
+        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
+        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
+        let mut answers = grpc.streaming(requests, path, codec).await.map_err(failed)?.into_inner();
+        while let Some(answer) = answers.message().await.map_err(failed)? {
+            if answer.canceled || !answer.events.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    fn new(host: &str, port: u16, tls: Option<&ClientTlsConfig>) -> Result<Self> {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        let host = format!("{host}:{port}");
+        let odd = |error: tonic::transport::Error| Error::InvalidUrl(format!("{host}: {error}"));
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(odd)?;
+        if let Some(tls) = tls {
+            endpoint = endpoint.tls_config(tls.clone()).map_err(odd)?;
+        }
+        let endpoint = endpoint.connect_timeout(REQUEST).tcp_nodelay(true);
+        Ok(Member { host, endpoint, channel: Mutex::default() })
+    }
+}
+
+fn tls(url: &EtcdUrl) -> Result<ClientTlsConfig> {
+    let read = |file: &String| {
+        fs::read(file).map_err(|error| Error::InvalidUrl(format!("{file} cannot be read: {error}")))
+    };
+    let mut tls = match &url.ca {
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?)),
+        None => ClientTlsConfig::new().with_native_roots(),
+    };
+    if let Some((certificate, key)) = &url.certificate {
+        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+    }
+    Ok(tls)
+}
+
+async fn check_version(host: &str, channel: &Channel) -> Result<(), Failure> {
+    let request = Request::new(Nothing {});
+    let status = unary(channel.clone(), "/etcdserverpb.Maintenance/Status", request).await;
+    let status: StatusResponse = match status.map_err(|status| Failure::of(host, &status)) {
+        Ok(status) => status,
+        // Newer versions may ask for a login first. They are not too old.
+        Err(Failure::LoggedOut | Failure::Refused(_)) => return Ok(()),
+        // A member that wants TLS, or a certificate, closes the connection without a word.
+        Err(Failure::Unknown(text)) => {
+            let hint = "if this member wants TLS, write etcds://; if it asks for certificates, cert= and key=";
+            return Err(Failure::NotDone(format!("{text} ({hint})")));
+        }
+        Err(failure) => return Err(failure),
+    };
+    let mut numbers = status.version.split('.').map(|number| number.parse().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    match version < OLDEST {
+        true => Err(Failure::Refused(format!(
+            "{host}: this is etcd {}: version 3.4 or newer is needed",
+            status.version
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// What fails before the request is sent is not done.
+fn not_sent(failure: Failure) -> Failure {
+    match failure {
+        Failure::Unknown(text) => Failure::NotDone(text),
+        failure => failure,
+    }
+}
+
+async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
+    let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
+    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+    Ok(grpc)
+}
+
+async fn unary<Q, A>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
+where
+    Q: Message + 'static,
+    A: Message + Default + 'static,
+{
+    let mut grpc = ready(channel).await?;
+    let codec = ProstCodec::<Q, A>::default();
+    Ok(grpc.unary(request, PathAndQuery::from_static(path), codec).await?.into_inner())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

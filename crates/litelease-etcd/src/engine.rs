@@ -1,0 +1,276 @@
+//! The engine: loading and storing as etcd transactions.
+
+use std::time::Duration;
+
+use litelease_core::Epoch;
+use litelease_engine::{
+    Change, Engine, EngineFacts, Error, EtcdUrl, Loaded, LoadedRow, Mark, Result, RowChange, Stored,
+};
+
+use crate::client::{Client, HasHeader};
+use crate::messages::{
+    Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
+    RangeResponse, RequestOp, Target, TxnRequest, TxnResponse,
+};
+use crate::values::{Keys, write_mark, write_row};
+
+/// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many comparisons are allowed.
+const MOST_OPERATIONS: usize = 128;
+/// How many rows are listed in one request.
+const PAGE: i64 = 5_000;
+
+pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
+pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
+
+/// Leases in etcd.
+///
+/// ```
+/// use litelease_engine::Place;
+/// use litelease_etcd::EtcdEngine;
+///
+/// # fn main() -> litelease_engine::Result<()> {
+/// let Place::Etcd(url) = "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379".parse()? else {
+///     unreachable!()
+/// };
+/// let engine = EtcdEngine::open(&url)?; // connects at the first call
+/// # Ok(())
+/// # }
+/// ```
+pub struct EtcdEngine {
+    pub(crate) client: Client,
+    pub(crate) keys: Keys,
+}
+
+impl EtcdEngine {
+    /// Reads the files that the URL names. It connects at the first call.
+    pub fn open(url: &EtcdUrl) -> Result<Self> {
+        Ok(EtcdEngine { client: Client::new(url)?, keys: Keys::below(&url.prefix) })
+    }
+
+    /// Reads pages of keys, all at the revision of the first one, and the mark with that.
+    fn pages(&self, (mut key, end): (Vec<u8>, Vec<u8>)) -> Result<(TxnAnswer, Vec<KeyValue>)> {
+        let page = |key, revision| {
+            let range_end = end.clone();
+            Op::Range(RangeRequest { key, range_end, limit: PAGE, revision, count_only: false })
+        };
+        let mut first = None;
+        let mut pairs: Vec<KeyValue> = Vec::new();
+        loop {
+            let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
+            let mut answer =
+                self.read(vec![self.range(self.keys.mark(), revision), page(key, revision)])?;
+            let rows = answer.ranges.pop().unwrap_or_default();
+            let more = rows.more;
+            pairs.extend(rows.kvs);
+            let first = first.get_or_insert(answer);
+            match pairs.last() {
+                Some(last) if more => key = [&last.key[..], b"\0"].concat(),
+                _ => return Ok((first.clone(), pairs)),
+            }
+        }
+    }
+
+    fn range(&self, key: Vec<u8>, revision: i64) -> Op {
+        Op::Range(RangeRequest { key, revision, ..RangeRequest::default() })
+    }
+
+    fn read(&self, operations: Vec<Op>) -> Result<TxnAnswer> {
+        let response: TxnResponse = self.client.read(TXN, txn(Vec::new(), operations))?;
+        TxnAnswer::of(response)
+    }
+
+    fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
+        let response: TxnResponse = self.client.write(TXN, txn(compare, operations))?;
+        let answer = TxnAnswer::of(response)?;
+        Ok(match answer.succeeded {
+            true => Stored::Done { version: answer.revision },
+            false => Stored::Conflict,
+        })
+    }
+
+    fn loaded(&self, answer: &TxnAnswer, rows: Vec<LoadedRow>) -> Result<Loaded> {
+        let mark = answer.ranges.first().and_then(|range| range.kvs.first());
+        let mark = mark.map_or(Ok(Mark::default()), |pair| self.keys.read_mark(pair))?;
+        Ok(Loaded { mark, boot: answer.boot, server_ms: None, rows })
+    }
+
+    fn deletes(&self, row: &LoadedRow) -> [Op; 2] {
+        [self.keys.row(&row.name), self.keys.token(&row.name)]
+            .map(|key| Op::Delete(DeleteRangeRequest { key }))
+    }
+
+    fn is_same(&self, row: &LoadedRow) -> Compare {
+        at_revision(self.keys.row(&row.name), row.version)
+    }
+}
+
+impl Engine for EtcdEngine {
+    fn load(&self, names: &[&str]) -> Result<Loaded> {
+        let mut rows = Vec::with_capacity(names.len());
+        let mut first: Option<TxnAnswer> = None;
+        let mut chunks = names.chunks(MOST_OPERATIONS - 1);
+        loop {
+            let names = chunks.next().unwrap_or_default();
+            if names.is_empty() && first.is_some() {
+                break;
+            }
+            // What does not fit into one request is read as it was then.
+            let revision = first.as_ref().map_or(0, |first| first.revision);
+            let mut operations = vec![self.range(self.keys.mark(), revision)];
+            operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
+            let answer = self.read(operations)?;
+            for (name, range) in names.iter().zip(answer.ranges.iter().skip(1)) {
+                rows.push(match range.kvs.first() {
+                    Some(pair) => self.keys.read_row(pair)?,
+                    None => LoadedRow { name: (*name).to_owned(), version: 0, row: None },
+                });
+            }
+            first.get_or_insert(answer);
+        }
+        match first {
+            Some(first) => self.loaded(&first, rows),
+            None => Err(Error::Unreachable("there is no answer".into())),
+        }
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
+        let mut compare = vec![at_revision(self.keys.mark(), seen.mark.version)];
+        let mut operations = Vec::new();
+        if let Some(epoch) = change.mark {
+            operations.push(self.put_mark(epoch));
+        }
+        for (name, row) in &change.rows {
+            let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+            compare.push(self.is_same(before));
+            operations.push(put(self.keys.row(name), write_row(row)));
+            if before.row.as_ref().is_none_or(|before| before.token != row.token) {
+                operations.push(put(self.keys.token(name), row.token.to_string().into()));
+            }
+        }
+        self.write(compare, operations)
+    }
+
+    fn list(&self) -> Result<Loaded> {
+        let (answer, pairs) = self.pages(self.keys.rows())?;
+        let rows = pairs.iter().map(|pair| self.keys.read_row(pair)).collect::<Result<_>>()?;
+        self.loaded(&answer, rows)
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
+        let mut deleted = 0;
+        let forget = |rows: &[LoadedRow]| {
+            let compare = rows.iter().map(|row| self.is_same(row)).collect();
+            self.write(compare, rows.iter().flat_map(|row| self.deletes(row)).collect())
+        };
+        for some in seen.chunks(MOST_OPERATIONS / 2) {
+            if matches!(forget(some)?, Stored::Done { .. }) {
+                deleted += some.len() as u64;
+                continue;
+            }
+            // One of them has changed, and stays. The others do not.
+            for row in some.chunks(1) {
+                deleted += u64::from(matches!(forget(row)?, Stored::Done { .. }));
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        self.client.watch(self.keys.row(name), version, time);
+    }
+
+    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (_, pairs) = self.pages(self.keys.services())?;
+        let start = self.keys.services().0.len();
+        let key = |pair: &KeyValue| pair.key.get(start..).unwrap_or_default().to_vec();
+        Ok(pairs.into_iter().map(|pair| (key(&pair), pair.value)).collect())
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
+        let mut stored = Stored::Conflict;
+        for some in rows.chunks(MOST_OPERATIONS) {
+            let operations = some.iter().map(|(key, value)| match value {
+                Some(value) => put(self.keys.service(key), value.clone()),
+                None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
+            });
+            let is_newest = Compare {
+                result: 0,
+                target: 3,
+                key: self.keys.token(name),
+                union: Some(Target::Value(token.to_string().into())),
+            };
+            stored = self.write(vec![is_newest], operations.collect())?;
+            if stored == Stored::Conflict {
+                break;
+            }
+        }
+        Ok(stored)
+    }
+
+    fn most_rows(&self, new_tokens: bool) -> usize {
+        match new_tokens {
+            true => (MOST_OPERATIONS - 1) / 2,
+            false => MOST_OPERATIONS - 1,
+        }
+    }
+
+    fn facts(&self) -> Result<EngineFacts> {
+        self.look_around()
+    }
+}
+
+impl EtcdEngine {
+    fn put_mark(&self, epoch: Epoch) -> Op {
+        put(self.keys.mark(), write_mark(epoch))
+    }
+}
+
+/// A transaction's answer, and what it has read.
+#[derive(Clone)]
+struct TxnAnswer {
+    succeeded: bool,
+    revision: i64,
+    boot: i64,
+    ranges: Vec<RangeResponse>,
+}
+
+impl TxnAnswer {
+    fn of(response: TxnResponse) -> Result<Self> {
+        let Some(header) = response.header else {
+            return Err(Error::Refused("an answer without a header: is this etcd?".into()));
+        };
+        let ranges = response.responses.into_iter().filter_map(|answer| match answer.response {
+            Some(OpAnswer::Range(range)) => Some(range),
+            _ => None,
+        });
+        // The incarnation is a positive number.
+        let boot = i64::try_from(header.cluster_id >> 1).unwrap_or(1).max(1);
+        let (succeeded, revision) = (response.succeeded, header.revision);
+        Ok(TxnAnswer { succeeded, revision, boot, ranges: ranges.collect() })
+    }
+}
+
+impl HasHeader for TxnResponse {
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+impl HasHeader for RangeResponse {
+    fn header(&self) -> Option<&Header> {
+        self.header.as_ref()
+    }
+}
+
+fn txn(compare: Vec<Compare>, operations: Vec<Op>) -> TxnRequest {
+    let success = operations.into_iter().map(|request| RequestOp { request: Some(request) });
+    TxnRequest { compare, success: success.collect() }
+}
+
+fn put(key: Vec<u8>, value: Vec<u8>) -> Op {
+    Op::Put(PutRequest { key, value })
+}
+
+fn at_revision(key: Vec<u8>, revision: i64) -> Compare {
+    Compare { result: 0, target: 2, key, union: Some(Target::ModRevision(revision)) }
+}

@@ -1,0 +1,119 @@
+//! What people who look after an etcd should know.
+
+use std::time::{Duration, SystemTime};
+
+use litelease_engine::{EngineFacts, Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::engine::{EtcdEngine, RANGE};
+use crate::messages::{MemberListResponse, Nothing, RangeRequest, RangeResponse, StatusResponse};
+
+/// How many changes are kept by an etcd that never compacts, at least.
+const UNCOMPACTED: i64 = 100_000;
+/// How much of the default quota of 2 GB makes a warning.
+const LARGE: i64 = 1 << 30;
+/// How far this machine's clock may be off before it is worth a warning.
+const SKEW: Duration = Duration::from_secs(10);
+
+impl EtcdEngine {
+    pub(crate) fn look_around(&self) -> Result<EngineFacts> {
+        let mut found = EngineFacts::default();
+        let mut fact = |word: &str, value: String| found.facts.push((word.to_owned(), value));
+        let mut warnings = Vec::new();
+        fact("engine", "etcd".into());
+        let mut revision = 0;
+        let mut failure = None;
+        let mut has_answered = false;
+        for (number, member) in self.client.members().iter().enumerate() {
+            let status = "/etcdserverpb.Maintenance/Status";
+            let status: StatusResponse = match self.client.ask(number, status, Nothing {}) {
+                Ok(status) => status,
+                Err(error) => {
+                    warnings.push(format!("{} does not answer: {error}", member.host));
+                    failure = Some(error);
+                    continue;
+                }
+            };
+            has_answered = true;
+            revision = status.header.as_ref().map_or(0, |header| header.revision).max(revision);
+            let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
+            let is_leader = if status.leader == 0 { ", no leader" } else { "" };
+            let version = &status.version;
+            fact(&member.host, format!("etcd {version}, {size} MiB, {used} in use{is_leader}"));
+            if status.is_learner {
+                warnings.push(format!("{} is a learner: name voting members", member.host));
+            }
+            if status.db_size > LARGE {
+                warnings.push(format!(
+                    "{} has {size} MiB: the quota is 2 GiB by default, and beyond it nothing is stored",
+                    member.host
+                ));
+            }
+            warnings.extend(status.errors.iter().map(|error| format!("{}: {error}", member.host)));
+        }
+        if let (false, Some(error)) = (has_answered, failure) {
+            return Err(error);
+        }
+        let members: MemberListResponse =
+            self.client.ask(0, "/etcdserverpb.Cluster/MemberList", Nothing {}).unwrap_or_default();
+        if !members.members.is_empty() {
+            let voting = members.members.iter().filter(|member| !member.is_learner).count();
+            fact("members", voting.to_string());
+            if voting < 3 {
+                warnings.push(format!(
+                    "this cluster has {voting} voting member(s): three survive the loss of one"
+                ));
+            }
+        }
+        if revision > UNCOMPACTED && !self.is_compacted(revision - UNCOMPACTED)? {
+            warnings.push(format!(
+                "the last {UNCOMPACTED} changes and more are kept: start etcd with \
+                 --auto-compaction-retention=1h, because every renewal adds some 300 bytes"
+            ));
+        }
+        match self.clock_difference() {
+            Some(ahead) if ahead > SKEW => warnings.push(format!(
+                "this clock and that of {} are {} s apart: set them (NTP)",
+                self.client.members()[0].host,
+                ahead.as_secs()
+            )),
+            Some(_) => fact("clocks", format!("less than {} s apart", SKEW.as_secs())),
+            None => fact("clocks", "not compared".into()),
+        }
+        found.warnings = warnings;
+        Ok(found)
+    }
+
+    /// Checks whether a revision is gone.
+    fn is_compacted(&self, revision: i64) -> Result<bool> {
+        let key = self.keys.mark();
+        let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
+        match self.client.ask::<_, RangeResponse>(0, RANGE, at) {
+            Err(Error::Unreachable(text)) if text.contains("compacted") => Ok(true),
+            answer => answer.map(|_| false),
+        }
+    }
+
+    /// Returns how far this clock and that of the first member are apart, if it tells: etcd speaks HTTP at the same port.
+    fn clock_difference(&self) -> Option<Duration> {
+        let host = self.client.members()[0].host.clone();
+        let asked = async move {
+            let asked = timeout(Duration::from_secs(1), async {
+                let mut stream = TcpStream::connect(&host).await.ok()?;
+                let request = format!("GET /version HTTP/1.0\r\nHost: {host}\r\n\r\n");
+                stream.write_all(request.as_bytes()).await.ok()?;
+                let mut text = String::new();
+                stream.take(4096).read_to_string(&mut text).await.ok()?;
+                let line =
+                    text.lines().find(|line| line.to_ascii_lowercase().starts_with("date:"))?;
+                httpdate::parse_http_date(line.split_once(':')?.1.trim()).ok()
+            });
+            asked.await.ok().flatten()
+        };
+        let theirs = self.client.run(asked).flatten()?;
+        let ours = SystemTime::now();
+        ours.duration_since(theirs).or_else(|_| theirs.duration_since(ours)).ok()
+    }
+}

@@ -1,0 +1,275 @@
+//! The binding for CPython: the verbs of a hosted store as builtin functions.
+//!
+//! No bytecode runs inside a call, so no signal handler can raise in the middle of one: what goes wrong comes from
+//! SQLite or from a callback of the caller's, as an exception of `cursor.execute`, and the store undoes its work as after
+//! any other error.
+
+mod api;
+mod host;
+mod session;
+mod turn;
+mod values;
+mod waiting;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+#[cfg(unix)]
+use std::time::Duration;
+
+#[cfg(unix)]
+use litelease_keeper::{HolderKind, Identity, Window};
+
+use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
+use crate::python::session::{Call, Session};
+use crate::python::values::{Names, to_integer};
+
+/// What the functions of one interpreter share. It is never freed.
+struct Context {
+    names: Names,
+    /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it is about.
+    fail: Object,
+}
+
+const CONTEXT: &CStr = c"litelease.context";
+const SESSION: &CStr = c"litelease.session";
+
+/// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names, separated by spaces.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_python_needs() -> *const c_char {
+    NAMES.as_ptr()
+}
+
+/// The version of the library, as a C string.
+#[unsafe(no_mangle)]
+pub extern "C" fn litelease_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// Makes the functions of the binding: a dictionary of them, or null with an exception set.
+///
+/// # Safety
+/// The GIL must be held. The addresses must be those of the functions that [`litelease_python_needs`] names, in their order;
+/// `classes` must be a tuple of `None`, `str`, `int`, `float`, `bytes` and `sqlite3.Error`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn litelease_python_init(
+    addresses: *const *const c_void,
+    classes: Raw,
+    fail: Raw,
+) -> Raw {
+    // SAFETY: as promised.
+    unsafe { api::set_functions(addresses) };
+    guarded(|| {
+        let context = Context {
+            names: Names::new(&Object::borrowed(classes)?)?,
+            fail: Object::borrowed(fail)?,
+        };
+        let context = Box::into_raw(Box::new(context)).cast();
+        // SAFETY: the context is never freed, and the definitions are static.
+        unsafe {
+            let shared = Object::owned((py().PyCapsule_New)(context, CONTEXT.as_ptr(), None))?;
+            let functions = Object::owned((py().PyDict_New)())?;
+            for method in &METHODS {
+                let made = (py().PyCFunction_NewEx)(method, shared.as_raw(), ptr::null_mut());
+                let made = Object::owned(made)?;
+                (py().PyDict_SetItemString)(functions.as_raw(), method.name, made.as_raw());
+            }
+            Ok(functions)
+        }
+    })
+}
+
+static METHODS: [Method; 11] = [
+    method(c"session", c"session()\n--\n\nMakes the handle of a session.", session),
+    method(
+        c"call",
+        c"call(session, is_joined, verb, *values)\n--\n\nCalls a verb, and returns the rows of its answer.",
+        call,
+    ),
+    method(c"identity", c"identity(kind)\n--\n\nMakes an owner text for this process.", identity),
+    method(c"is_dead", c"is_dead(owner)\n--\n\nChecks whether a holder has provably ended.", is_dead),
+    method(
+        c"window",
+        c"window(ttl)\n--\n\nReturns how long a renewal is trusted, when the next is due, and the pause after one that failed.",
+        window,
+    ),
+    method(c"waiter", c"waiter(path)\n--\n\nMakes a waiter at a database file.", waiting::waiter),
+    method(
+        c"heard",
+        c"heard(waiter)\n--\n\nReturns a number that changes with every ring of the bell.",
+        waiting::heard,
+    ),
+    method(
+        c"nap",
+        c"nap(until_expiry_ms, left)\n--\n\nReturns how many seconds to sleep before looking again.",
+        waiting::nap,
+    ),
+    method(
+        c"listen",
+        c"listen(waiter, heard, seconds)\n--\n\nSleeps for 50 ms at most. Returns whether it was woken before.",
+        waiting::listen,
+    ),
+    method(c"end_calls", c"end_calls()\n--\n\nWaits for the calls of other threads.", end_calls),
+    method(c"begin_anew", c"begin_anew()\n--\n\nForgets other threads, after a fork.", begin_anew),
+];
+
+const fn method(
+    name: &'static CStr,
+    doc: &'static CStr,
+    function: unsafe extern "C" fn(Raw, Raw) -> Raw,
+) -> Method {
+    Method { name: name.as_ptr(), function, flags: VARARGS, doc: doc.as_ptr() }
+}
+
+/// Does `work` for Python: null means that an exception is set.
+fn guarded(work: impl FnOnce() -> Result<Object>) -> Raw {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(answer)) => answer.into_raw(),
+        Ok(Err(Raised)) => ptr::null_mut(),
+        // A panic must not unwind into Python, and there is no answer to give.
+        Err(_) => std::process::abort(),
+    }
+}
+
+/// # Safety
+/// `shared` must be what the function was made with; so it is for every function below, which only Python calls.
+unsafe fn context(shared: Raw) -> Result<&'static Context> {
+    // SAFETY: as promised; the context is never freed.
+    unsafe {
+        let context = (py().PyCapsule_GetPointer)(shared, CONTEXT.as_ptr());
+        context.cast::<Context>().as_ref().ok_or(Raised)
+    }
+}
+
+unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: as promised.
+        let context = unsafe { context(shared) }?;
+        let session = Box::into_raw(Box::new(Session::new(&context.names)));
+        // SAFETY: the capsule frees the session with its destructor.
+        unsafe {
+            let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));
+            if made.is_null() {
+                drop(Box::from_raw(session));
+            }
+            Object::owned(made)
+        }
+    })
+}
+
+unsafe extern "C" fn free_session(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule that `session` made. No call is under way, for that would have a
+    // reference.
+    unsafe {
+        let session = (py().PyCapsule_GetPointer)(capsule, SESSION.as_ptr());
+        if !session.is_null() {
+            let session = Box::from_raw(session.cast::<Session>());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(session)));
+        }
+    }
+}
+
+unsafe extern "C" fn call(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: as promised.
+        let context = unsafe { context(shared) }?;
+        let arguments = Object::borrowed(arguments)?;
+        let (owner, is_joined) = (arguments.item(0)?, arguments.item(1)?);
+        let verb = arguments.item(2)?;
+        let values = 3..arguments.tuple_len()?;
+        let values = values.map(|at| arguments.item(at)).collect::<Result<_>>()?;
+        let handle = owner.attribute(&context.names.handle)?;
+        // SAFETY: the handle keeps the session alive, and the caller's object keeps the handle.
+        let session = unsafe {
+            let session = (py().PyCapsule_GetPointer)(handle.as_raw(), SESSION.as_ptr());
+            session.cast::<Session>().as_ref().ok_or(Raised)?
+        };
+        let is_joined = match context.names.is_none(&is_joined) {
+            true => None,
+            false => Some(is_joined.is_true()?),
+        };
+        session.call(&context.fail, Call { session: &owner, is_joined, verb: verb.text()?, values })
+    })
+}
+
+unsafe extern "C" fn identity(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let kind = to_integer(&Object::borrowed(arguments)?.item(0)?).unwrap_or(0);
+        string(&identity_of(kind))
+    })
+}
+
+unsafe extern "C" fn is_dead(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let owner = Object::borrowed(arguments)?.item(0)?;
+        api::integer(i64::from(is_dead_owner(owner.text()?)))
+    })
+}
+
+/// None where the ttl is too short to be trusted at all.
+unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        // SAFETY: as promised.
+        let context = unsafe { context(shared) }?;
+        let ttl = Object::borrowed(arguments)?.item(0)?;
+        // SAFETY: the object is alive; what is no number counts as -1.
+        let ttl = unsafe { (py().PyFloat_AsDouble)(ttl.as_raw()) };
+        api::clear();
+        match window_of(ttl) {
+            Some(parts) => api::tuple(parts.map(api::float).into_iter().collect::<Result<_>>()?),
+            None => context.names.none(),
+        }
+    })
+}
+
+unsafe extern "C" fn end_calls(shared: Raw, _: Raw) -> Raw {
+    guarded(|| {
+        turn::end_calls();
+        // SAFETY: as promised.
+        unsafe { context(shared) }?.names.none()
+    })
+}
+
+unsafe extern "C" fn begin_anew(shared: Raw, _: Raw) -> Raw {
+    guarded(|| {
+        turn::begin_anew();
+        // SAFETY: as promised.
+        unsafe { context(shared) }?.names.none()
+    })
+}
+
+/// A new owner text for this process: 0 for one that holds the lease itself, 1 for a lock that another process may unlock.
+/// Empty where the system has none.
+#[cfg(unix)]
+fn identity_of(kind: i64) -> String {
+    let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };
+    Identity::new(kind).to_string()
+}
+
+#[cfg(unix)]
+fn is_dead_owner(owner: &str) -> bool {
+    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
+}
+
+#[cfg(unix)]
+fn window_of(ttl: f64) -> Option<[f64; 3]> {
+    let window = Window::new(Duration::try_from_secs_f64(ttl).ok()?)?;
+    let parts = [window.end(Duration::ZERO), window.interval(), window.pause()];
+    Some(parts.map(|part| part.as_secs_f64()))
+}
+
+#[cfg(not(unix))]
+fn identity_of(_kind: i64) -> String {
+    String::new()
+}
+
+#[cfg(not(unix))]
+fn is_dead_owner(_owner: &str) -> bool {
+    false
+}
+
+/// As `litelease_keeper::Window` has it, which is not built here.
+#[cfg(not(unix))]
+fn window_of(ttl: f64) -> Option<[f64; 3]> {
+    (ttl > 0.1).then(|| [ttl - (ttl / 10.0).max(0.05), ttl / 3.0, (ttl / 20.0).clamp(0.01, 0.25)])
+}

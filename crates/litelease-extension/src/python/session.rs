@@ -1,0 +1,327 @@
+//! The session of a connection: its store, and the calls on it, one at a time.
+
+use std::cell::{Cell, RefCell};
+use std::process;
+use std::rc::Rc;
+
+use litelease_core::LeaseInfo;
+use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
+
+use crate::python::api::{Object, Raised, Result, clear, py, string, tuple};
+use crate::python::host::{PythonHost, SharedHost};
+use crate::python::turn::{NoTurn, Turn};
+use crate::python::values::Names;
+use crate::python::waiting::Notifier;
+
+/// What all handles on one connection share. Apart from the turn, only the thread whose turn it is uses it.
+pub(crate) struct Session {
+    names: &'static Names,
+    pid: u32,
+    turn: Turn,
+    host: Rc<PythonHost>,
+    store: RefCell<Option<HostedStore>>,
+    has_autocommit: Cell<Option<bool>>,
+    notifier: Notifier,
+    /// Whether a reference of ours keeps the session alive, because it owes something.
+    is_kept: Cell<bool>,
+}
+
+/// A call, as Python makes it.
+pub(crate) struct Call<'c> {
+    /// The session's object, with its `conn`, `cursor` and `handle`.
+    pub(crate) session: &'c Object,
+    /// Whether a transaction of the caller's must be open; `None` asks for nothing.
+    pub(crate) is_joined: Option<bool>,
+    pub(crate) verb: &'c str,
+    pub(crate) values: Vec<Object>,
+}
+
+/// The reason why a call failed.
+pub(crate) enum Failed {
+    /// An exception is set already.
+    Raised,
+    /// The kind of error, and its text.
+    Kind(&'static str, String),
+    /// The store's.
+    Store(Error),
+}
+
+impl From<Raised> for Failed {
+    fn from(_: Raised) -> Self {
+        Failed::Raised
+    }
+}
+
+const FORKED: &str = "this process was forked since the connection was opened, and SQLite cannot share one with its \
+                      parent: open a new one in the child";
+const REENTERED: &str = "another call on this connection is running in this very thread, so this one comes from a signal \
+                         handler or a callback: give it a connection of its own";
+const ENDING: &str = "the interpreter is shutting down";
+const NOT_IN_TRANSACTION: &str = "no transaction is open, so this would be stored by itself: it was not begun, or SQLite \
+                                  has ended it after an error; begin it again";
+const AUTOCOMMIT_OFF: &str = "this connection was opened with autocommit=False, so it is always inside a transaction and \
+                              nothing counts before conn.commit(): open another one without that for Litelease, or use \
+                              Litelease(conn).joining() and commit yourself";
+
+impl Session {
+    pub(crate) fn new(names: &'static Names) -> Self {
+        Session {
+            names,
+            pid: process::id(),
+            turn: Turn::default(),
+            host: Rc::new(PythonHost::new(names)),
+            store: RefCell::new(None),
+            has_autocommit: Cell::new(None),
+            notifier: Notifier::default(),
+            is_kept: Cell::new(false),
+        }
+    }
+
+    /// Makes a call. `fail` raises what goes wrong, after everything was given back.
+    pub(crate) fn call(&self, fail: &Object, call: Call<'_>) -> Result<Object> {
+        let (done, raised) = match self.run(&call) {
+            Ok(ran) => ran,
+            Err(failed) => (Err(failed), Vec::new()),
+        };
+        done.or_else(|failed| self.raise(fail, failed, &raised))
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn run(
+        &self,
+        call: &Call<'_>,
+    ) -> std::result::Result<(std::result::Result<Object, Failed>, Vec<(String, Object)>), Failed>
+    {
+        if self.pid != process::id() {
+            return Err(Failed::Kind("LiteleaseError", FORKED.into()));
+        }
+        let values = match call.verb {
+            "load" | "file" => Vec::new(),
+            _ => self.values(call)?,
+        };
+        let taken = self.turn.take().map_err(|reason| match reason {
+            NoTurn::Reentered => Failed::Kind("LiteleaseError", REENTERED.into()),
+            NoTurn::Ending => Failed::Kind("LiteleaseError", ENDING.into()),
+            NoTurn::Raised => Failed::Raised,
+        })?;
+        let connection = call.session.attribute(&self.names.conn)?;
+        let cursor = self.cursor(call.session, &connection)?;
+        self.host.begin(Object::borrowed(connection.as_raw())?, cursor)?;
+        let done = self.work(call, &connection, &values);
+        let raised = self.host.end();
+        self.keep_while_owing(call.session);
+        drop(taken);
+        Ok((done, raised))
+    }
+
+    fn work(
+        &self,
+        call: &Call<'_>,
+        connection: &Object,
+        values: &[OwnedValue],
+    ) -> std::result::Result<Object, Failed> {
+        let mut store = self.store.borrow_mut();
+        if store.is_none() {
+            let host = Box::new(SharedHost(Rc::clone(&self.host)));
+            *store = Some(HostedStore::new(host).map_err(|failure| Failed::Store(failure.into()))?);
+        }
+        let Some(store) = &*store else { return Err(Failed::Raised) };
+        // First: what an interrupted call has left open is not a transaction to join.
+        store.settle_debts().map_err(Failed::Store)?;
+        self.check_boundary(connection, call.is_joined)?;
+        match call.verb {
+            "file" => Ok(string(store.file())?),
+            "load" => self.load(connection, &call.values),
+            name => {
+                let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
+                match verb.call(store, values) {
+                    Ok(rows) => {
+                        self.notify(store, verb.frees);
+                        Ok(self.names.list_of(&rows)?)
+                    }
+                    Err(Misuse::Error(error)) => Err(Failed::Store(error)),
+                    Err(Misuse::Argument(at, "text")) => {
+                        let given = call.values.get(at).map_or("nothing".into(), Object::shown);
+                        Err(misuse(format!("names and owners are str, got {given}")))
+                    }
+                    Err(Misuse::Argument(at, wanted)) => {
+                        let given = call.values.get(at).map_or("nothing".into(), Object::shown);
+                        let what = verb.arguments.split(' ').nth(at).unwrap_or("an argument");
+                        Err(misuse(format!("{what} must be {wanted}, got {given}")))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen by the next verb;
+    /// until then waiters notice the write to the file.
+    fn notify(&self, store: &HostedStore, has_freed: bool) {
+        if has_freed {
+            self.notifier.freed();
+        }
+        if self.notifier.owes() && !store.is_in_transaction() {
+            let file = store.file();
+            self.notifier.committed(|| (!file.is_empty()).then(|| file.to_owned()));
+        }
+    }
+
+    /// The arguments as values. What is no value of SQLite's is told by the argument's name.
+    fn values(&self, call: &Call<'_>) -> std::result::Result<Vec<OwnedValue>, Failed> {
+        let names = verb(call.verb).map_or("", |verb| verb.arguments);
+        let value = |(at, given): (usize, &Object)| {
+            let what = || names.split(' ').nth(at).filter(|what| !what.is_empty());
+            self.names.to_value(given)?.ok_or_else(|| {
+                let (what, shown) = (what().unwrap_or("an argument"), given.shown());
+                match (self.names.is_integer(given), what) {
+                    (true, what) => Failed::Kind(
+                        "OverflowError",
+                        format!("{what} must be a whole number of at most 64 bits, got {shown}"),
+                    ),
+                    (_, "value") => misuse(format!(
+                        "a checkpoint is None, an int, a float, a str or bytes, got {shown}"
+                    )),
+                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table") => {
+                        misuse(format!("names and owners are str, got {shown}"))
+                    }
+                    (_, what) => misuse(format!("{what} must be a whole number, got {shown}")),
+                }
+            })
+        };
+        call.values.iter().enumerate().map(value).collect()
+    }
+
+    /// A cursor of ours, kept with the session's object, where Python's collector of garbage sees it.
+    fn cursor(&self, session: &Object, connection: &Object) -> Result<Object> {
+        let kept = session.attribute(&self.names.cursor)?;
+        if !self.names.is_none(&kept) {
+            return Ok(kept);
+        }
+        let cursor = connection.attribute(&self.names.cursor)?.call(vec![])?;
+        cursor.set_attribute(&self.names.row_factory, &self.names.none)?;
+        session.set_attribute(&self.names.cursor, &cursor)?;
+        Ok(cursor)
+    }
+
+    fn check_boundary(
+        &self,
+        connection: &Object,
+        is_joined: Option<bool>,
+    ) -> std::result::Result<(), Failed> {
+        match is_joined {
+            Some(true) => match connection.attribute(&self.names.in_transaction)?.is_true()? {
+                true => Ok(()),
+                false => Err(Failed::Kind("NotInTransaction", NOT_IN_TRANSACTION.into())),
+            },
+            Some(false) if self.is_autocommit_off(connection)? => {
+                Err(Failed::Kind("AutocommitOff", AUTOCOMMIT_OFF.into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Python has `autocommit` since 3.12. It is False, True, or a number for the way of before.
+    fn is_autocommit_off(&self, connection: &Object) -> Result<bool> {
+        if self.has_autocommit.get() == Some(false) {
+            return Ok(false);
+        }
+        match connection.attribute(&self.names.autocommit) {
+            Ok(found) => found.is_true().map(|is_on| !is_on),
+            Err(Raised) => {
+                clear();
+                self.has_autocommit.set(Some(false));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Loads the extension into the connection, if it is not there yet, and forbids loading again. Answers None where this
+    /// Python cannot load any.
+    fn load(&self, connection: &Object, values: &[Object]) -> std::result::Result<Object, Failed> {
+        use litelease_store::Host;
+
+        let is_there = self.host.run("SELECT litelease_version()", &[]).is_ok();
+        let Ok(enable) = connection.attribute(&self.names.enable_load_extension) else {
+            clear();
+            return if is_there { Ok(string("there")?) } else { Ok(self.names.none()?) };
+        };
+        if !is_there {
+            let Some(path) = values.first() else { return Err(misuse("no path".into())) };
+            drop(enable.call(vec![crate::python::api::integer(1)?])?);
+            let loaded = connection
+                .attribute(&self.names.load_extension)
+                .and_then(|load| load.call(vec![Object::borrowed(path.as_raw())?]));
+            // Kept while Python is called again.
+            let loaded = loaded.map_err(|Raised| crate::python::api::take_exception());
+            let forbidden = enable.call(vec![crate::python::api::integer(0)?]);
+            if let Err(exception) = loaded {
+                if forbidden.is_err() {
+                    clear();
+                }
+                return Err(set_again(exception?));
+            }
+            drop(forbidden?);
+        }
+        Ok(string("there")?)
+    }
+
+    /// Keeps the session alive while it owes something: nobody else would know of it.
+    fn keep_while_owing(&self, session: &Object) {
+        let owes = self.store.borrow().as_ref().is_some_and(HostedStore::owes);
+        if owes == self.is_kept.replace(owes) {
+            return;
+        }
+        // SAFETY: the object is alive, and the reference that is given back was taken here.
+        unsafe {
+            match owes {
+                true => (py().Py_IncRef)(session.as_raw()),
+                false => (py().Py_DecRef)(session.as_raw()),
+            }
+        }
+    }
+
+    /// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back as it is.
+    fn raise(&self, fail: &Object, failed: Failed, raised: &[(String, Object)]) -> Result<Object> {
+        let (kind, text, lease) = match &failed {
+            Failed::Raised => return Err(Raised),
+            Failed::Kind(kind, text) => (*kind, text.clone(), None),
+            Failed::Store(Error::ExpiredOnArrival(lease)) => {
+                ("ExpiredOnArrival", String::new(), Some(lease))
+            }
+            Failed::Store(error) => (error.kind(), error.to_string(), None),
+        };
+        let cause = match &failed {
+            Failed::Store(Error::Sqlite(failure) | Error::CommitUnknown(failure)) => raised
+                .iter()
+                .rfind(|(message, _)| failure.message.ends_with(message.as_str()))
+                .map(|(_, exception)| Object::borrowed(exception.as_raw())),
+            _ => None,
+        };
+        let lease = match lease {
+            Some(LeaseInfo { name, owner, token, lease_expires_at_ms }) => tuple(vec![
+                string(name)?,
+                string(owner)?,
+                crate::python::api::integer(*token)?,
+                crate::python::api::integer(*lease_expires_at_ms)?,
+            ])?,
+            None => self.names.none()?,
+        };
+        let cause = cause.unwrap_or_else(|| self.names.none())?;
+        fail.call(vec![string(kind)?, string(&text)?, cause, lease])
+    }
+}
+
+fn misuse(text: String) -> Failed {
+    Failed::Kind("TypeError", text)
+}
+
+/// Sets an exception that was taken.
+fn set_again(exception: Object) -> Failed {
+    let class = Object::borrowed(exception.class());
+    // SAFETY: the class is alive, and both references are given away.
+    unsafe {
+        let class = class.map_or(std::ptr::null_mut(), Object::into_raw);
+        (py().PyErr_Restore)(class, exception.into_raw(), std::ptr::null_mut());
+    }
+    Failed::Raised
+}

@@ -1,0 +1,144 @@
+//! Waiting at a database file without the GIL, and waking those who wait.
+
+use std::ffi::CStr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+#[cfg(unix)]
+pub(crate) use litelease_keeper::Notifier;
+#[cfg(unix)]
+use litelease_keeper::{Waiter, nap as nap_of};
+
+use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
+use crate::python::guarded;
+use crate::python::turn::Counted;
+use crate::python::values::to_integer;
+
+const WAITER: &CStr = c"litelease.waiter";
+
+/// How long a signal's handler has to wait at most.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Made with the GIL held: so no fork happens while a thread begins to watch the file.
+pub(crate) unsafe extern "C" fn waiter(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let path = Object::borrowed(arguments)?.item(0)?;
+        let made = Box::into_raw(Box::new(Waiter::at(Path::new(path.text()?))));
+        // SAFETY: the capsule frees the waiter with its destructor.
+        unsafe {
+            let capsule = (py().PyCapsule_New)(made.cast(), WAITER.as_ptr(), Some(free));
+            if capsule.is_null() {
+                drop(Box::from_raw(made));
+            }
+            Object::owned(capsule)
+        }
+    })
+}
+
+unsafe extern "C" fn free(capsule: Raw) {
+    // SAFETY: Python calls it once, for a capsule that `waiter` made, while nobody refers to it.
+    unsafe {
+        let waiter = (py().PyCapsule_GetPointer)(capsule, WAITER.as_ptr());
+        if !waiter.is_null() {
+            let waiter = Box::from_raw(waiter.cast::<Waiter>());
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(waiter)));
+        }
+    }
+}
+
+pub(crate) unsafe extern "C" fn heard(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let waiter = Object::borrowed(arguments)?.item(0)?;
+        api::integer(i64::from(in_capsule(&waiter)?.heard()))
+    })
+}
+
+pub(crate) unsafe extern "C" fn nap(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let arguments = Object::borrowed(arguments)?;
+        let until_expiry_ms = to_integer(&arguments.item(0)?).unwrap_or(i64::MAX);
+        api::float(nap_of(until_expiry_ms, seconds(&arguments.item(1)?)).as_secs_f64())
+    })
+}
+
+/// Python serves signals between two calls.
+pub(crate) unsafe extern "C" fn listen(_: Raw, arguments: Raw) -> Raw {
+    guarded(|| {
+        let arguments = Object::borrowed(arguments)?;
+        let capsule = arguments.item(0)?;
+        let waiter = in_capsule(&capsule)?;
+        let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
+        let time = seconds(&arguments.item(2)?).min(SLICE);
+        // Once the interpreter ends, the waiter is told so by its next verb.
+        let Some(_counted) = Counted::call() else { return api::integer(1) };
+        let begin = Instant::now();
+        without_gil(|| waiter.nap(heard.unwrap_or(0), time));
+        api::integer(i64::from(begin.elapsed() < time))
+    })
+}
+
+fn in_capsule(capsule: &Object) -> Result<&Waiter> {
+    // SAFETY: the capsule keeps the waiter alive, and the reference ends before the capsule's does.
+    unsafe {
+        let waiter = (py().PyCapsule_GetPointer)(capsule.as_raw(), WAITER.as_ptr());
+        waiter.cast::<Waiter>().as_ref().ok_or(Raised)
+    }
+}
+
+/// What is no number of seconds counts as none.
+fn seconds(number: &Object) -> Duration {
+    // SAFETY: the object is alive.
+    let number = unsafe { (py().PyFloat_AsDouble)(number.as_raw()) };
+    api::clear();
+    if number > 1e9 {
+        return Duration::from_secs(1_000_000_000);
+    }
+    Duration::try_from_secs_f64(number).unwrap_or(Duration::ZERO)
+}
+
+#[cfg(not(unix))]
+pub(crate) use elsewhere::Notifier;
+#[cfg(not(unix))]
+use elsewhere::{Waiter, nap_of};
+
+/// `litelease-keeper` is not built here: waiters sleep and look again.
+#[cfg(not(unix))]
+mod elsewhere {
+    use std::path::Path;
+    use std::time::Duration;
+
+    #[derive(Default)]
+    pub(crate) struct Notifier;
+
+    impl Notifier {
+        pub(crate) fn freed(&self) {}
+
+        pub(crate) fn owes(&self) -> bool {
+            false
+        }
+
+        pub(crate) fn committed(&self, _: impl FnOnce() -> Option<String>) {}
+    }
+
+    pub(super) struct Waiter;
+
+    impl Waiter {
+        pub(super) fn at(_: &Path) -> Self {
+            Waiter
+        }
+
+        pub(super) fn heard(&self) -> u32 {
+            0
+        }
+
+        pub(super) fn nap(&self, _: u32, time: Duration) {
+            std::thread::sleep(time);
+        }
+    }
+
+    pub(super) fn nap_of(until_expiry_ms: i64, left: Duration) -> Duration {
+        let until = Duration::from_millis(u64::try_from(until_expiry_ms).unwrap_or(0).max(1));
+        until.min(Duration::from_millis(100)).min(left)
+    }
+}

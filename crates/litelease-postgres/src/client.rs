@@ -1,0 +1,370 @@
+//! Connections: to the first server of the URL that takes writes, kept for the next call, dropped when they do not answer.
+
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use litelease_engine::{Error, PostgresUrl, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row, Statement};
+
+use crate::failure::{Failure, chain};
+use crate::listen::Bell;
+use crate::schema::{self, Problem};
+use crate::statements::Statements;
+use crate::tls::Tls;
+
+/// How long one request may take. Then the connection is dropped.
+const REQUEST: Duration = Duration::from_millis(800);
+/// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
+const RUNTIME: Duration = Duration::from_secs(10);
+/// How many connections are kept.
+const MOST_IDLE: usize = 8;
+
+/// What every connection of ours is set to, whatever the defaults are.
+const SETTINGS: &str = "SET synchronous_commit = on; SET lock_timeout = 500;
+SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
+SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning";
+
+/// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old one right after a
+/// promotion.
+const INCARNATION: &str =
+    "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text
+|| '/' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)";
+/// Where the functions above are forbidden.
+const STARTED: &str = "SELECT pg_catalog.pg_postmaster_start_time()::text";
+
+/// A commit that waits for a synchronous standby and changes nothing: everything that was committed before it is there,
+/// too.
+const CONFIRM: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
+
+/// A parameter and its type.
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// All connections to the servers of a URL, and the threads that serve them.
+pub(crate) struct Pool {
+    pub(crate) shared: Arc<Shared>,
+    runtime: Option<Runtime>,
+}
+
+pub(crate) struct Shared {
+    pub(crate) schema: String,
+    pub(crate) statements: Statements,
+    pub(crate) bell: Arc<Bell>,
+    servers: Vec<(String, Config)>,
+    tls: Option<Tls>,
+    /// The server that is asked first.
+    current: AtomicUsize,
+    idle: Mutex<Vec<Session>>,
+    is_checked: AtomicBool,
+    /// The answer of a commit was lost. What is read here may not be at its synchronous standby yet.
+    is_unconfirmed: AtomicBool,
+    /// A pooler gives connections to others between transactions: statements have no names.
+    has_pooler: AtomicBool,
+}
+
+/// One connection.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) host: String,
+    /// The incarnation of the server.
+    pub(crate) boot: i64,
+    /// The server has said that a commit did not wait for its standby.
+    was_hasty: Arc<AtomicBool>,
+    driver: JoinHandle<()>,
+    prepared: HashMap<String, Statement>,
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // It closes the connection. A statement that is under way is never cancelled.
+        self.driver.abort();
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(url: &PostgresUrl) -> Result<Self> {
+        let tls = if url.sslmode == "disable" { None } else { Some(Tls::new(url)?) };
+        let shared = Shared {
+            schema: url.schema.clone(),
+            statements: Statements::of(&url.schema),
+            bell: Arc::default(),
+            servers: url.hosts.iter().map(|(host, port)| server(url, host, *port)).collect(),
+            tls,
+            current: AtomicUsize::new(0),
+            idle: Mutex::default(),
+            is_checked: AtomicBool::new(false),
+            is_unconfirmed: AtomicBool::new(false),
+            has_pooler: AtomicBool::new(false),
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("litelease-postgres")
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Refused(format!("no thread can be started: {error}")))?;
+        Ok(Pool { shared: Arc::new(shared), runtime: Some(runtime) })
+    }
+
+    /// Runs a future to its end, also where the caller is on a thread of another runtime.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (send, receive) = mpsc::sync_channel(1);
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(async move {
+                let _ = send.send(future.await);
+            });
+        }
+        receive.recv_timeout(RUNTIME).unwrap_or_else(|_| {
+            let stuck = "the runtime does not answer: was this process forked?";
+            Err(Error::CommitUnknown(stuck.into()))
+        })
+    }
+
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(future);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        locked(&self.shared.idle).clear();
+        // Waiting for it is forbidden on a thread of another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn server(url: &PostgresUrl, host: &str, port: u16) -> (String, Config) {
+    let mut config = Config::new();
+    config.host(host).port(port).connect_timeout(REQUEST);
+    if let Some((user, password)) = &url.user {
+        config.user(user);
+        if let Some(password) = password {
+            config.password(password);
+        }
+    }
+    if let Some(database) = &url.database {
+        config.dbname(database);
+    }
+    config.application_name(url.application_name.as_deref().unwrap_or("litelease"));
+    config.ssl_mode(match url.sslmode.as_str() {
+        "disable" => SslMode::Disable,
+        "prefer" => SslMode::Prefer,
+        _ => SslMode::Require,
+    });
+    (format!("{host}:{port}"), config)
+}
+
+impl Shared {
+    /// Returns a connection whose tables are known to be ours.
+    pub(crate) async fn session(&self) -> Result<Session> {
+        let mut session = self.any_session().await.map_err(Failure::of_read)?;
+        if self.is_unconfirmed.load(Ordering::Acquire) {
+            let confirmed = self.query(&mut session, CONFIRM, &[]).await;
+            confirmed.map_err(Failure::of_read)?;
+            self.is_unconfirmed.store(false, Ordering::Release);
+        }
+        if !self.is_checked.load(Ordering::Relaxed) {
+            match schema::check(&session.client, &session.host, &self.schema).await {
+                Ok(()) => self.is_checked.store(true, Ordering::Relaxed),
+                Err(Problem::Failure(failure)) => return Err(failure.of_read()),
+                Err(Problem::Error(error)) => return Err(error),
+            }
+        }
+        Ok(session)
+    }
+
+    /// Returns a connection, one that is kept or a new one.
+    pub(crate) async fn any_session(&self) -> Result<Session, Failure> {
+        let idle = locked(&self.idle).pop();
+        match idle {
+            Some(session) if !session.client.is_closed() => Ok(session),
+            _ => self.connect().await,
+        }
+    }
+
+    /// Keeps a connection for the next call.
+    pub(crate) fn keep(&self, session: Session) {
+        let mut idle = locked(&self.idle);
+        if idle.len() < MOST_IDLE && !session.client.is_closed() {
+            idle.push(session);
+        }
+    }
+
+    /// Drops all connections: their server does not answer, or is no primary any more.
+    fn drop_all(&self) {
+        locked(&self.idle).clear();
+    }
+
+    /// Connects to the first server that takes writes.
+    pub(crate) async fn connect(&self) -> Result<Session, Failure> {
+        let mut failures = Vec::new();
+        for _ in 0..self.servers.len() {
+            let at = self.current.load(Ordering::Relaxed) % self.servers.len();
+            let (host, _) = &self.servers[at];
+            let connected = timeout(REQUEST, self.connect_to(at)).await;
+            match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host)))) {
+                Err(Failure::NotDone(text) | Failure::Unknown(text)) => failures.push(text),
+                connected => return connected,
+            }
+            let next = (at + 1) % self.servers.len();
+            let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        Err(Failure::NotDone(failures.join("; ")))
+    }
+
+    async fn connect_to(&self, at: usize) -> Result<Session, Failure> {
+        let (host, config) = &self.servers[at];
+        let was_hasty = Arc::new(AtomicBool::new(false));
+        let bell = Arc::clone(&self.bell);
+        let failed = |error: tokio_postgres::Error| refused(host, &error);
+        let (client, driver) = match &self.tls {
+            None => {
+                let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
+            }
+            Some(tls) => {
+                let (client, connection) = config.connect(tls.clone()).await.map_err(failed)?;
+                (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
+            }
+        };
+        let (host, prepared) = (host.clone(), HashMap::new());
+        let mut session = Session { client, host, boot: 0, was_hasty, driver, prepared };
+        let of = |error| Failure::of(&session.host, &error).not_sent();
+        let is_standby = "SELECT pg_catalog.pg_is_in_recovery()";
+        let standby = session.client.query_typed(is_standby, &[]).await.map_err(of)?;
+        if standby.first().is_some_and(|row| row.get(0)) {
+            return Err(Failure::NotDone(format!("{}: this is a standby", session.host)));
+        }
+        session.client.batch_execute(SETTINGS).await.map_err(of)?;
+        session.boot = incarnation(&session).await?;
+        Ok(session)
+    }
+
+    /// Runs a statement, and drops the connection if nobody knows what has become of it.
+    pub(crate) async fn query(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, Failure> {
+        let named = !self.has_pooler.load(Ordering::Relaxed);
+        session.was_hasty.store(false, Ordering::Release);
+        let done = match timeout(REQUEST, session.query(sql, parameters, named)).await {
+            Ok(Ok(rows)) if session.was_hasty.swap(false, Ordering::AcqRel) => {
+                let hasty = "the server did not wait for its synchronous standby";
+                drop(rows);
+                Err(Failure::Unknown(format!("{}: {hasty}", session.host)))
+            }
+            Ok(done) => done.map_err(|error| Failure::of(&session.host, &error)),
+            Err(_) => Err(Failure::Unknown(late(&session.host))),
+        };
+        match &done {
+            Err(Failure::NamedStatement) => self.has_pooler.store(true, Ordering::Relaxed),
+            Err(Failure::Unknown(_)) => {
+                self.is_unconfirmed.store(true, Ordering::Release);
+                self.drop_all();
+            }
+            Err(Failure::NotDone(_)) => self.drop_all(),
+            Err(Failure::NotBootstrapped) => self.is_checked.store(false, Ordering::Relaxed),
+            _ => {}
+        }
+        done
+    }
+}
+
+impl Session {
+    async fn query(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        named: bool,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if !named {
+            return self.client.query_typed(sql, parameters).await;
+        }
+        let statement = match self.prepared.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let types: Vec<Type> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
+                let statement = self.client.prepare_typed(sql, &types).await?;
+                self.prepared.insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
+        self.client.query(&statement, &values).await
+    }
+}
+
+/// Moves a connection's bytes, and listens to what the server says by itself.
+async fn drive<S, T>(mut connection: Connection<S, T>, was_hasty: Arc<AtomicBool>, bell: Arc<Bell>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        match message {
+            // The warning that a wait for the standby was ended has no code of its own, and its text is translated. No
+            // statement of ours has any other.
+            AsyncMessage::Notice(notice) if notice.parsed_severity() == Some(Severity::Warning) => {
+                was_hasty.store(true, Ordering::Release);
+            }
+            AsyncMessage::Notification(notification) => bell.ring(notification.payload()),
+            _ => {}
+        }
+    }
+}
+
+async fn incarnation(session: &Session) -> Result<i64, Failure> {
+    let told = match session.client.query_typed(INCARNATION, &[]).await {
+        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
+            session.client.query_typed(STARTED, &[]).await
+        }
+        told => told,
+    };
+    let told = told.map_err(|error| Failure::of(&session.host, &error).not_sent())?;
+    let text: String = told.first().map(|row| row.get(0)).unwrap_or_default();
+    // FNV-1a: the same number in every version of every program.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    Ok(i64::try_from(hash >> 1).unwrap_or(1).max(1))
+}
+
+/// Reads an error of connecting: nothing was sent.
+fn refused(host: &str, error: &tokio_postgres::Error) -> Failure {
+    let text = format!("{host}: {}", chain(error));
+    match error.as_db_error() {
+        Some(_) => Failure::of(host, error).not_sent(),
+        None if text.contains("certificate") => {
+            Failure::Refused(format!("{text}: check sslmode and sslrootcert of the URL"))
+        }
+        None if text.contains("server does not support TLS") => {
+            Failure::Refused(format!("{text}: write ?sslmode=prefer, or switch TLS on there"))
+        }
+        None => Failure::NotDone(text),
+    }
+}
+
+fn late(host: &str) -> String {
+    format!("{host}: no answer within {} ms", REQUEST.as_millis())
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,501 @@
+//! The engine: loading and storing as single statements, or as transactions where there is more than one row.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use litelease_core::Epoch;
+use litelease_engine::{
+    Change, Engine, EngineFacts, Error, FORMAT, Loaded, LoadedRow, Mark, PostgresUrl, Result,
+    RowChange, Stored, StoredRow, StoredTenure,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use crate::client::{Pool, Session, Shared};
+use crate::failure::Failure;
+use crate::listen::listen;
+use crate::schema;
+
+/// How many rows one statement changes.
+const MOST_ROWS: usize = 1_000;
+
+/// Leases in PostgreSQL.
+///
+/// ```
+/// use litelease_engine::Place;
+/// use litelease_postgres::PostgresEngine;
+///
+/// # fn main() -> litelease_engine::Result<()> {
+/// let Place::Postgres(url) = "postgres://app@db.example/app?sslmode=disable".parse()? else {
+///     unreachable!()
+/// };
+/// let engine = PostgresEngine::open(&url)?; // connects at the first call
+/// # Ok(())
+/// # }
+/// ```
+pub struct PostgresEngine {
+    pool: Pool,
+}
+
+impl PostgresEngine {
+    /// Reads the files that the URL names. It connects at the first call.
+    pub fn open(url: &PostgresUrl) -> Result<Self> {
+        Ok(PostgresEngine { pool: Pool::new(url)? })
+    }
+
+    /// Reads with one statement.
+    fn read(&self, sql: fn(&Shared) -> &str, names: Option<Vec<String>>) -> Result<Loaded> {
+        let shared = Arc::clone(&self.pool.shared);
+        self.pool.run(async move {
+            let mut session = shared.session().await?;
+            let rows = match &names {
+                None => shared.query(&mut session, sql(&shared), &[]).await,
+                Some(names) if names.len() == 1 => {
+                    let name: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
+                        [(&names[0], Type::TEXT)];
+                    shared.query(&mut session, sql(&shared), &name).await
+                }
+                Some(names) => {
+                    let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
+                        [(names, Type::TEXT_ARRAY)];
+                    shared.query(&mut session, sql(&shared), &parameters).await
+                }
+            };
+            let rows = rows.map_err(Failure::of_read)?;
+            let loaded = loaded(&shared, &session, &rows);
+            shared.keep(session);
+            loaded
+        })
+    }
+}
+
+impl Engine for PostgresEngine {
+    fn load(&self, names: &[&str]) -> Result<Loaded> {
+        let owned: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let sql: fn(&Shared) -> &str = match names.len() {
+            1 => |shared| &shared.statements.load,
+            _ => |shared| &shared.statements.load_many,
+        };
+        let mut loaded = self.read(sql, Some(owned))?;
+        let found = std::mem::take(&mut loaded.rows);
+        let row = |name: &&str| {
+            let row = found.iter().find(|row| row.name == **name).cloned();
+            row.unwrap_or_else(|| LoadedRow { name: (*name).to_owned(), version: 0, row: None })
+        };
+        loaded.rows = names.iter().map(row).collect();
+        Ok(loaded)
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
+        let shared = Arc::clone(&self.pool.shared);
+        let (seen, change) = (seen.clone(), change.clone());
+        self.pool.run(async move {
+            let mut session = shared.session().await?;
+            // Another server, or the same after a failover: what was seen says nothing about it.
+            if session.boot != seen.boot {
+                shared.keep(session);
+                return Ok(Stored::Conflict);
+            }
+            let is_single = change.mark.is_none() && change.rows.len() == 1;
+            let stored = match is_single {
+                true => shared.store_one(&mut session, &seen, &change).await,
+                false => shared.store_all(&mut session, &seen, &change).await,
+            };
+            let stored = stored.map_err(Failure::of_write)?;
+            match stored {
+                Stored::Done { .. } => shared.notify(session, &seen, &change),
+                Stored::Conflict => shared.keep(session),
+            }
+            Ok(stored)
+        })
+    }
+
+    fn list(&self) -> Result<Loaded> {
+        self.read(|shared| &shared.statements.list, None)
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
+        let shared = Arc::clone(&self.pool.shared);
+        let seen = seen.to_vec();
+        self.pool.run(async move {
+            let mut session = shared.session().await?;
+            let rows = || seen.iter().filter_map(|seen| Some((seen, seen.row.as_ref()?)));
+            let names: Vec<&str> = rows().map(|(seen, _)| seen.name.as_str()).collect();
+            let tokens: Vec<i64> = rows().map(|(_, row)| row.token).collect();
+            let attempts: Vec<i64> = rows().map(|(_, row)| row.attempt).collect();
+            let versions: Vec<i64> = rows().map(|(seen, _)| seen.version).collect();
+            let sql = format!("{} RETURNING r.name", shared.statements.forget);
+            let deleted = shared
+                .query(
+                    &mut session,
+                    &sql,
+                    &[
+                        (&names, Type::TEXT_ARRAY),
+                        (&tokens, Type::INT8_ARRAY),
+                        (&attempts, Type::INT8_ARRAY),
+                        (&versions, Type::INT8_ARRAY),
+                    ],
+                )
+                .await
+                .map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(deleted.len() as u64)
+        })
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        let shared = Arc::clone(&self.pool.shared);
+        if shared.bell.takes_listening() {
+            self.pool.spawn(listen(Arc::clone(&shared)));
+        }
+        let heard = shared.bell.heard(name);
+        // It may have changed before anybody listened.
+        let is_same = |loaded: Loaded| loaded.rows.iter().all(|row| row.version == version);
+        if self.load(&[name]).is_ok_and(is_same) {
+            shared.bell.nap(name, heard, time);
+        }
+    }
+
+    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let shared = Arc::clone(&self.pool.shared);
+        self.pool.run(async move {
+            let mut session = shared.session().await?;
+            let rows = shared.query(&mut session, &shared.statements.load_rows, &[]).await;
+            let rows = rows.map_err(Failure::of_read)?;
+            shared.keep(session);
+            Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
+        })
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
+        let shared = Arc::clone(&self.pool.shared);
+        let (name, rows) = (name.to_owned(), rows.to_vec());
+        self.pool.run(async move {
+            let mut session = shared.session().await?;
+            let stored = shared.commit_rows(&mut session, &name, token, &rows).await;
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
+
+    fn most_rows(&self, _: bool) -> usize {
+        MOST_ROWS
+    }
+
+    fn facts(&self) -> Result<EngineFacts> {
+        let shared = Arc::clone(&self.pool.shared);
+        self.pool.run(async move {
+            let mut session = shared.any_session().await.map_err(Failure::of_read)?;
+            let sql = "SELECT current_setting('server_version'),
+                current_setting('synchronous_standby_names'), current_setting('fsync'),
+                floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+            let rows = shared.query(&mut session, sql, &[]).await.map_err(Failure::of_read)?;
+            let mut found = EngineFacts::default();
+            if let Some(row) = rows.first() {
+                let text = |at: usize| row.get::<_, String>(at);
+                let host = session.host.clone();
+                found.facts.push(("engine".into(), "PostgreSQL".into()));
+                found.facts.push((host, format!("PostgreSQL {}, takes writes", text(0))));
+                if text(1).is_empty() {
+                    found.warnings.push(
+                        "no standby is synchronous: a failover may lose grants, whose holders \
+                         believe in them until their window ends; tokens and fences hold \
+                         (synchronous_standby_names)"
+                            .into(),
+                    );
+                }
+                if text(2) != "on" {
+                    found.warnings.push("fsync is off: a power cut may lose grants".into());
+                }
+            }
+            shared.keep(session);
+            Ok(found)
+        })
+    }
+
+    fn bootstrap(&self) -> Result<()> {
+        let shared = Arc::clone(&self.pool.shared);
+        self.pool.run(async move {
+            let session = shared.any_session().await.map_err(Failure::of_read)?;
+            let made =
+                schema::create(&session.client, &session.host, &shared.schema, session.boot).await;
+            made.map_err(Failure::of_write)?;
+            shared.keep(session);
+            let checked = shared.session().await?;
+            shared.keep(checked);
+            Ok(())
+        })
+    }
+
+    fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        match text.contains('\0') {
+            true => {
+                let reason = "has a NUL character, which PostgreSQL cannot store".into();
+                Err(Error::InvalidName { what, reason })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    /// Stores one row with one statement, which is a transaction of its own.
+    async fn store_one(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
+        let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
+        let version = self.put(session, seen.mark.version, before, row, change.while_live).await?;
+        Ok(version.map_or(Stored::Conflict, |version| Stored::Done { version }))
+    }
+
+    /// Stores one row, if the mark and the row are still as they were. Returns its version.
+    async fn put(
+        &self,
+        session: &mut Session,
+        mark: i64,
+        before: &LoadedRow,
+        row: &StoredRow,
+        while_live: bool,
+    ) -> Result<Option<i64>, Failure> {
+        let (owner, until) = columns(row);
+        let rows = match &before.row {
+            None => {
+                self.query(
+                    session,
+                    &self.statements.insert,
+                    &[
+                        (&before.name, Type::TEXT),
+                        (&row.token, Type::INT8),
+                        (&owner, Type::TEXT),
+                        (&until, Type::INT8),
+                        (&row.at_ms, Type::INT8),
+                        (&row.attempt, Type::INT8),
+                        (&mark, Type::INT8),
+                    ],
+                )
+                .await?
+            }
+            Some(old) => {
+                let (old_owner, old_until) = columns(old);
+                self.query(
+                    session,
+                    &self.statements.update,
+                    &[
+                        (&before.name, Type::TEXT),
+                        (&row.token, Type::INT8),
+                        (&owner, Type::TEXT),
+                        (&until, Type::INT8),
+                        (&row.at_ms, Type::INT8),
+                        (&row.attempt, Type::INT8),
+                        (&old.token, Type::INT8),
+                        (&old_owner, Type::TEXT),
+                        (&old_until, Type::INT8),
+                        (&old.at_ms, Type::INT8),
+                        (&old.attempt, Type::INT8),
+                        (&while_live, Type::BOOL),
+                        (&mark, Type::INT8),
+                    ],
+                )
+                .await?
+            }
+        };
+        Ok(rows.first().map(|row| row.get(0)))
+    }
+
+    /// Stores the mark and any number of rows in one transaction.
+    async fn store_all(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Stored, Failure> {
+        // Until the commit is sent, nothing is stored.
+        self.begin(session).await?;
+        let changed = self.change_all(session, seen, change).await;
+        match changed.map_err(Failure::not_sent)? {
+            Some(version) => {
+                self.query(session, "COMMIT", &[]).await?;
+                Ok(Stored::Done { version })
+            }
+            None => {
+                self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
+                Ok(Stored::Conflict)
+            }
+        }
+    }
+
+    async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
+        let begun = self.query(session, "BEGIN", &[]).await;
+        begun.map(drop).map_err(Failure::not_sent)
+    }
+
+    async fn change_all(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        change: &Change,
+    ) -> Result<Option<i64>, Failure> {
+        let mut mark = seen.mark.version;
+        let mut version = None;
+        if let Some(Epoch { floor, boot }) = change.mark {
+            let parameters =
+                [(&floor as _, Type::INT8), (&boot as _, Type::INT8), (&mark as _, Type::INT8)];
+            let sql = &self.statements.update_mark;
+            let rows = self.query(session, sql, &parameters).await?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            mark = row.get(0);
+            version = Some(mark);
+        }
+        let mut old = Vec::new();
+        for (name, row) in &change.rows {
+            match seen.row(name) {
+                Some(LoadedRow { row: Some(before), .. }) => old.push((name, row, before)),
+                Some(before) => {
+                    version = self.put(session, mark, before, row, change.while_live).await?;
+                    if version.is_none() {
+                        return Ok(None);
+                    }
+                }
+                None => return Ok(None),
+            }
+        }
+        if old.is_empty() {
+            return Ok(version);
+        }
+        let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
+        let new = Columns::of(old.iter().map(|(_, row, _)| *row));
+        let before = Columns::of(old.iter().map(|(.., before)| *before));
+        let parameters = [
+            (&names as _, Type::TEXT_ARRAY),
+            (&new.tokens as _, Type::INT8_ARRAY),
+            (&new.owners as _, Type::TEXT_ARRAY),
+            (&new.untils as _, Type::INT8_ARRAY),
+            (&new.ats as _, Type::INT8_ARRAY),
+            (&new.attempts as _, Type::INT8_ARRAY),
+            (&before.tokens as _, Type::INT8_ARRAY),
+            (&before.owners as _, Type::TEXT_ARRAY),
+            (&before.untils as _, Type::INT8_ARRAY),
+            (&before.ats as _, Type::INT8_ARRAY),
+            (&before.attempts as _, Type::INT8_ARRAY),
+            (&change.while_live as _, Type::BOOL),
+            (&mark as _, Type::INT8),
+        ];
+        let rows = self.query(session, &self.statements.update_many, &parameters).await?;
+        match rows.len() == old.len() {
+            true => Ok(rows.first().map(|row| row.get(0))),
+            false => Ok(None),
+        }
+    }
+
+    async fn commit_rows(
+        &self,
+        session: &mut Session,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored, Failure> {
+        self.begin(session).await?;
+        let newest = [(&name as _, Type::TEXT), (&token as _, Type::INT8)];
+        let newest = self.query(session, &self.statements.is_newest, &newest).await;
+        if newest.map_err(Failure::not_sent)?.is_empty() {
+            self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
+            return Ok(Stored::Conflict);
+        }
+        let put = rows.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let (keys, values): (Vec<&Vec<u8>>, Vec<&Vec<u8>>) = put.unzip();
+        let gone: Vec<&Vec<u8>> =
+            rows.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect();
+        let put = [(&keys as _, Type::BYTEA_ARRAY), (&values as _, Type::BYTEA_ARRAY)];
+        let done = self.query(session, &self.statements.commit_rows, &put).await;
+        done.map_err(Failure::not_sent)?;
+        let gone = [(&gone as _, Type::BYTEA_ARRAY)];
+        let done = self.query(session, &self.statements.delete_rows, &gone).await;
+        done.map_err(Failure::not_sent)?;
+        self.query(session, "COMMIT", &[]).await?;
+        Ok(Stored::Done { version: 0 })
+    }
+
+    /// Tells those who wait what was freed, in a statement of its own, so that commits do not wait for each other; and
+    /// keeps the connection afterwards. Nobody waits for it.
+    fn notify(self: &Arc<Self>, mut session: Session, seen: &Loaded, change: &Change) {
+        let is_freed = |(name, row): &&(String, StoredRow)| {
+            let before = seen.row(name).and_then(|seen| seen.row.as_ref());
+            let is_handed_on =
+                change.while_live && before.is_some_and(|old| old.token != row.token);
+            before.is_some_and(|old| old.tenure.is_some()) && (row.tenure.is_none() || is_handed_on)
+        };
+        let freed: Vec<String> =
+            change.rows.iter().filter(is_freed).map(|(name, _)| name.clone()).collect();
+        let shared = Arc::clone(self);
+        if freed.is_empty() {
+            return shared.keep(session);
+        }
+        tokio::spawn(async move {
+            let sql = "SELECT pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
+            let parameters = [(&shared.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
+            if shared.query(&mut session, sql, &parameters).await.is_ok() {
+                shared.keep(session);
+            }
+        });
+    }
+}
+
+/// The columns of several rows.
+struct Columns<'r> {
+    tokens: Vec<i64>,
+    owners: Vec<Option<&'r str>>,
+    untils: Vec<Option<i64>>,
+    ats: Vec<i64>,
+    attempts: Vec<i64>,
+}
+
+impl<'r> Columns<'r> {
+    fn of(rows: impl Iterator<Item = &'r StoredRow> + Clone) -> Self {
+        Columns {
+            tokens: rows.clone().map(|row| row.token).collect(),
+            owners: rows.clone().map(|row| columns(row).0).collect(),
+            untils: rows.clone().map(|row| columns(row).1).collect(),
+            ats: rows.clone().map(|row| row.at_ms).collect(),
+            attempts: rows.map(|row| row.attempt).collect(),
+        }
+    }
+}
+
+fn columns(row: &StoredRow) -> (Option<&str>, Option<i64>) {
+    let tenure = row.tenure.as_ref();
+    (tenure.map(|tenure| tenure.owner.as_str()), tenure.map(|tenure| tenure.until_ms))
+}
+
+fn loaded(shared: &Shared, session: &Session, rows: &[Row]) -> Result<Loaded> {
+    let meta = || format!("{}.meta", shared.schema);
+    let Some(first) = rows.first() else {
+        return Err(Error::SchemaMismatch { table: meta(), reason: "it has no row".into() });
+    };
+    let format: i64 = first.get(0);
+    if format > FORMAT {
+        return Err(Error::NewerFormat { found: format, known: FORMAT });
+    }
+    let epoch = Epoch { floor: first.get(1), boot: first.get(2) };
+    let mark = Mark { epoch, version: first.get(3) };
+    let rows = rows.iter().filter_map(|row| {
+        let name: Option<String> = row.get(5);
+        let (token, at_ms): (Option<i64>, Option<i64>) = (row.get(7), row.get(10));
+        let (token, at_ms) = (token?, at_ms?);
+        let tenure = match (row.get::<_, Option<String>>(8), row.get::<_, Option<i64>>(9)) {
+            // The ttl is not stored: the server's clock tells how much of it is left.
+            (Some(owner), Some(until_ms)) => {
+                Some(StoredTenure { owner, until_ms, ttl_ms: until_ms.saturating_sub(at_ms) })
+            }
+            _ => None,
+        };
+        let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11) };
+        Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
+    });
+    let (boot, server_ms) = (session.boot, Some(first.get(4)));
+    Ok(Loaded { mark, boot, server_ms, rows: rows.collect() })
+}

@@ -1,0 +1,89 @@
+//! Every SQL statement on leases. `{s}` is the schema, quoted; every name is qualified, because a search_path is the
+//! caller's.
+//!
+//! The version of a row is its `xmin`: the transaction that wrote it.
+
+/// The clock, in milliseconds. Not `now()`, which stands still in a transaction.
+pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+
+const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
+r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt
+FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
+
+/// The statements for one schema.
+pub(crate) struct Statements {
+    pub(crate) load: String,
+    pub(crate) load_many: String,
+    pub(crate) list: String,
+    pub(crate) update: String,
+    pub(crate) insert: String,
+    pub(crate) update_many: String,
+    pub(crate) update_mark: String,
+    pub(crate) forget: String,
+    pub(crate) load_rows: String,
+    pub(crate) commit_rows: String,
+    pub(crate) delete_rows: String,
+    pub(crate) is_newest: String,
+}
+
+const UPDATE: &str = "UPDATE {s}.resources
+SET token = $2, owner = $3, lease_expires_at_ms = $4, updated_at_ms = $5, attempt = $6
+WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
+AND lease_expires_at_ms IS NOT DISTINCT FROM $9 AND updated_at_ms = $10 AND attempt = $11
+AND (NOT $12 OR lease_expires_at_ms > {clock})
+AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
+RETURNING xmin::text::bigint";
+
+/// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a larger token.
+const INSERT: &str = "WITH mark AS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $7 FOR SHARE)
+INSERT INTO {s}.resources
+(name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt)
+SELECT $1, $2, $3, $4, $5, $5, $6 FROM mark
+ON CONFLICT DO NOTHING RETURNING xmin::text::bigint";
+
+const UPDATE_MANY: &str = "UPDATE {s}.resources r SET token = c.token, owner = c.owner,
+lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt
+FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+  $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[])
+AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0)
+WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
+AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
+AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
+AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
+RETURNING r.xmin::text::bigint";
+
+const UPDATE_MARK: &str = "UPDATE {s}.meta SET floor = $1, boot = $2 WHERE xmin::text::bigint = $3
+RETURNING xmin::text::bigint";
+
+const FORGET: &str = "DELETE FROM {s}.resources r
+USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
+WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
+AND r.xmin::text::bigint = ANY ($4)";
+
+/// Kept until the transaction ends: a grant waits, a renewal does not.
+const IS_NEWEST: &str = "SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE";
+
+const COMMIT_ROWS: &str = "INSERT INTO {s}.service (key, value)
+SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+
+impl Statements {
+    /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
+    pub(crate) fn of(schema: &str) -> Self {
+        let schema = format!("\"{schema}\"");
+        let of = |text: &str| text.replace("{s}", &schema).replace("{clock}", CLOCK);
+        Statements {
+            load: of(&format!("{LOADED} r.name = $1")),
+            load_many: of(&format!("{LOADED} r.name = ANY ($1)")),
+            list: of(&format!("{LOADED} true ORDER BY r.name")),
+            update: of(UPDATE),
+            insert: of(INSERT),
+            update_many: of(UPDATE_MANY),
+            update_mark: of(UPDATE_MARK),
+            forget: of(FORGET),
+            load_rows: of("SELECT key, value FROM {s}.service ORDER BY key"),
+            commit_rows: of(COMMIT_ROWS),
+            delete_rows: of("DELETE FROM {s}.service WHERE key = ANY ($1)"),
+            is_newest: of(IS_NEWEST),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A real etcd of one or three members on loopback, whose members are killed, stopped and started again.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::rig::tell;
+
+/// A cluster, which ends with the value.
+pub struct Etcd {
+    members: Vec<Member>,
+    folder: TempDir,
+    words: Vec<String>,
+    /// `new`, or `existing` for members that join later.
+    state: &'static str,
+}
+
+struct Member {
+    child: Option<Child>,
+    client: u16,
+    peer: u16,
+}
+
+/// Checks whether etcd is installed, and says so if not.
+pub fn is_installed() -> bool {
+    let is_there = Command::new("etcd").arg("--version").output().is_ok();
+    if !is_there {
+        tell("SKIPPED: etcd is not installed");
+    }
+    is_there
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its number").port()
+}
+
+impl Etcd {
+    /// Starts a cluster, and waits until it answers.
+    pub fn start(members: usize) -> Self {
+        Etcd::start_with(members, &[])
+    }
+
+    /// Returns a cluster of one member that tests use together, each below prefixes of its own. It ends with its last
+    /// user.
+    pub fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().expect("no panic");
+        shared.upgrade().unwrap_or_else(|| {
+            let etcd = Arc::new(Etcd::start(1));
+            *shared = Arc::downgrade(&etcd);
+            etcd
+        })
+    }
+
+    /// Starts a cluster with more arguments for each member.
+    pub fn start_with(members: usize, words: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let member = |_| Member { child: None, client: free_port(), peer: free_port() };
+        let members = (0..members).map(member).collect();
+        let words = words.iter().map(ToString::to_string).collect();
+        let mut etcd = Etcd { members, folder, words, state: "new" };
+        (0..etcd.members.len()).for_each(|at| etcd.spawn(at));
+        if !etcd.is_encrypted() {
+            etcd.wait_for_leader();
+        }
+        etcd
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.words.iter().any(|word| word.contains("tls") || word.contains("cert"))
+    }
+
+    /// The URL of all members, with a prefix.
+    pub fn url(&self, prefix: &str) -> String {
+        let hosts: Vec<String> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.client)).collect();
+        let scheme = if self.is_encrypted() { "etcds" } else { "etcd" };
+        format!("{scheme}://{}/{prefix}", hosts.join(","))
+    }
+
+    /// The folder with the data of a member.
+    pub fn data(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("m{at}"))
+    }
+
+    /// The folder of the whole cluster.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts a member that is not running.
+    pub fn spawn(&mut self, at: usize) {
+        let scheme = if self.is_encrypted() { "https" } else { "http" };
+        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer);
+        let all = self.members.iter().enumerate();
+        let all: Vec<String> = all.map(|(at, member)| format!("m{at}={}", peer(member))).collect();
+        let member = &self.members[at];
+        let client = format!("{scheme}://127.0.0.1:{}", member.client);
+        let log = fs::File::create(self.folder.path().join(format!("m{at}.log"))).expect("a log");
+        let mut etcd = Command::new("etcd");
+        etcd.args(["--name", &format!("m{at}"), "--data-dir"]).arg(self.data(at));
+        etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        etcd.args(["--listen-peer-urls", &peer(member)]);
+        etcd.args(["--initial-advertise-peer-urls", &peer(member)]);
+        etcd.args(["--initial-cluster", &all.join(","), "--initial-cluster-state", self.state]);
+        // A busy machine must not cause elections that the test has not asked for.
+        etcd.args(["--heartbeat-interval", "100", "--election-timeout", "1000"]);
+        etcd.args(["--logger", "zap"]).args(&self.words);
+        etcd.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        self.members[at].child = Some(etcd.spawn().expect("etcd starts"));
+    }
+
+    /// Adds a member that learns and has no vote yet, and returns its URL.
+    pub fn add_learner(&mut self) -> String {
+        let member = Member { child: None, client: free_port(), peer: free_port() };
+        let peer = format!("http://127.0.0.1:{}", member.peer);
+        let body = json!({ "peerURLs": [peer], "isLearner": true });
+        let added = self.call(0, "cluster/member/add", &body).expect("an answer");
+        assert!(added["member"].is_object(), "{added}");
+        let url = format!("etcd://127.0.0.1:{}", member.client);
+        self.members.push(member);
+        self.state = "existing";
+        self.spawn(self.members.len() - 1);
+        url
+    }
+
+    /// Waits until some member has a leader, and returns the number of that one.
+    pub fn wait_for_leader(&self) -> usize {
+        let start = Instant::now();
+        loop {
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+            let waited = start.elapsed();
+            assert!(waited < Duration::from_secs(30), "no leader: {}", self.logs());
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let log = |at| fs::read_to_string(self.folder.path().join(format!("m{at}.log")));
+        (0..self.members.len()).map(|at| log(at).unwrap_or_default()).collect()
+    }
+
+    /// The number of the leader, if a member knows it and it answers.
+    pub fn leader(&self) -> Option<usize> {
+        let mut ids = Vec::new();
+        let mut leader = String::new();
+        for at in 0..self.members.len() {
+            let status = self.call(at, "maintenance/status", &json!({})).unwrap_or_default();
+            ids.push(status["header"]["member_id"].as_str().unwrap_or_default().to_owned());
+            let told = status["leader"].as_str().unwrap_or_default();
+            if !told.is_empty() && told != "0" {
+                leader = told.to_owned();
+            }
+        }
+        ids.iter().position(|id| !id.is_empty() && *id == leader)
+    }
+
+    /// Calls etcd's JSON gateway at one member.
+    pub fn call(&self, at: usize, path: &str, body: &Value) -> Option<Value> {
+        let address = ([127, 0, 0, 1], self.members[at].client).into();
+        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
+        let body = body.to_string();
+        let request = format!(
+            "POST /v3/{path} HTTP/1.0\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        serde_json::from_str(text.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// Puts a value under a key, past all of Litelease.
+    pub fn put(&self, key: &str, value: &str) {
+        let body = json!({ "key": base64(key.as_bytes()), "value": base64(value.as_bytes()) });
+        let put = self.call(0, "kv/put", &body).expect("an answer");
+        assert!(put["header"].is_object(), "{put}");
+    }
+
+    /// The process of a member.
+    pub fn pid(&self, at: usize) -> i32 {
+        self.members[at].child.as_ref().expect("it runs").id() as i32
+    }
+
+    /// Sends a signal to a member.
+    pub fn signal(&self, at: usize, signal: i32) {
+        // SAFETY: the process is a child of ours that was not waited for, so the number is still its own.
+        unsafe { libc::kill(self.pid(at), signal) };
+    }
+
+    /// Kills a member.
+    pub fn kill(&mut self, at: usize) {
+        if let Some(mut child) = self.members[at].child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        (0..self.members.len()).for_each(|at| self.kill(at));
+    }
+}
+
+/// Encodes bytes as the JSON gateway wants them.
+pub fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for chunk in bytes.chunks(3) {
+        let number = chunk.iter().fold(0u32, |number, byte| number << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * place) & 63) as usize];
+            text.push(if place <= chunk.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}

@@ -1,0 +1,465 @@
+//! A real etcd: what it costs to be cut off, logins, encryption, restored data and rows that are not ours.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease_cluster::{
+    ClaimResult, Cluster, Error, Host, LeaseInfo, Options, RenewResult, System,
+};
+use litelease_engine::Stored;
+use litelease_proof::believers::Workers;
+use litelease_proof::etcd::{Etcd, base64, is_installed};
+use litelease_proof::rig::{Dice, tell};
+use serde_json::json;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn open(url: &str) -> Cluster {
+    Cluster::open(url).unwrap()
+}
+
+#[track_caller]
+fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
+    claimed.unwrap().acquired().expect("nobody has it")
+}
+
+/// Lets workers work on three members, of which one after another is killed or stopped.
+#[test]
+fn nobody_shares_a_lease_while_leaders_are_killed_and_stopped() {
+    if !is_installed() {
+        return;
+    }
+    let mut etcd = Etcd::start(3);
+    let url = etcd.url("trouble");
+    let workers = Workers::start(8, 4, |_| open(&url));
+    let mut dice = Dice::new("etcd");
+    let until = Instant::now() + crate::stress(20);
+    let mut faults = 0;
+    let pause = |ms: u64| thread::sleep(Duration::from_millis(ms));
+    while Instant::now() < until {
+        pause(500 + dice.below(1_000));
+        let leader = etcd.wait_for_leader();
+        let at = if dice.below(4) == 0 { (leader + 1) % 3 } else { leader };
+        match dice.below(2) {
+            0 => {
+                etcd.kill(at);
+                pause(dice.below(2_000));
+                etcd.spawn(at);
+            }
+            _ => {
+                etcd.signal(at, libc::SIGSTOP);
+                pause(1_000 + dice.below(2_000));
+                etcd.signal(at, libc::SIGCONT);
+            }
+        }
+        faults += 1;
+    }
+    let record = workers.end();
+    tell(&format!("etcd: {faults} members killed or stopped: {}", record.summary()));
+    assert_eq!(record.faults(), [""; 0]);
+    assert!(record.beliefs.len() > faults && faults > 0);
+}
+
+/// A machine whose wall clock is wrong.
+struct Ahead(i64);
+
+impl Host for Ahead {
+    fn wall_ms(&self) -> i64 {
+        System.wall_ms() + self.0
+    }
+
+    fn counted(&self) -> Duration {
+        System.counted()
+    }
+
+    fn attempt(&self) -> i64 {
+        System.attempt()
+    }
+
+    fn pause(&self, time: Duration) {
+        System.pause(time);
+    }
+}
+
+/// The negative control: what the proof above looks for is found where claimants trust their own clocks.
+#[test]
+fn clocks_that_are_trusted_make_two_believers_and_the_gate_refuses_the_older() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let run = |max_skew: Duration| {
+        let url = etcd.url(&format!("skew{}", max_skew.as_secs()));
+        let workers = Workers::start(4, 1, |number| {
+            let engine = Arc::clone(open(&url).engine());
+            let host = Arc::new(Ahead(30_000 * (number as i64 % 2)));
+            Cluster::with(engine, host, Options { max_skew, ..Options::default() })
+        });
+        thread::sleep(Duration::from_secs(4));
+        workers.end()
+    };
+    let (trusting, careful) = thread::scope(|scope| {
+        let trusting = scope.spawn(|| run(Duration::ZERO));
+        let careful = scope.spawn(|| run(Duration::from_secs(60)));
+        (trusting.join().unwrap(), careful.join().unwrap())
+    });
+    tell(&format!("clocks 30 s apart: trusted {}, not {}", trusting.summary(), careful.summary()));
+    assert!(trusting.faults().iter().any(|fault| fault.contains("two believers")));
+    assert!(!trusting.faults().iter().any(|fault| fault.contains("token twice")));
+    assert_eq!(careful.faults(), [""; 0]);
+}
+
+#[test]
+fn a_dead_holder_is_succeeded_after_a_whole_ttl_and_a_break_is_seen_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let (a, b) = (open(&etcd.url("dead")), open(&etcd.url("dead")));
+    let ttl = Duration::from_millis(1_000);
+    let lease = acquired(a.claim("x", "a", ttl));
+    let start = Instant::now();
+    let mut naps = 0;
+    let next = loop {
+        match b.claim("x", "b", ttl).unwrap() {
+            ClaimResult::Acquired(lease) => break lease,
+            ClaimResult::Busy(_) => {
+                // Nothing happens to the row, so that the nap lasts.
+                let version = b.engine().load(&["x"]).unwrap().rows[0].version;
+                b.engine().nap("x", version, Duration::from_millis(100));
+                naps += 1;
+            }
+        }
+    };
+    assert!(start.elapsed() >= ttl && naps >= 5, "{naps} naps in {:?}", start.elapsed());
+    assert_eq!(next.token, 2);
+    assert!(matches!(a.renew(&lease, ttl).unwrap(), RenewResult::Rejected { .. }));
+
+    let version = b.engine().load(&["x"]).unwrap().rows[0].version;
+    let breaker = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        a.break_lease("x").unwrap()
+    });
+    let start = Instant::now();
+    b.engine().nap("x", version, Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+    let _ = breaker.join().unwrap();
+    // A change that has come before the nap ends it, too.
+    let start = Instant::now();
+    b.engine().nap("x", version, Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+}
+
+#[test]
+fn without_a_majority_a_verb_is_unreachable_in_time_and_reads_are_not_stale() {
+    if !is_installed() {
+        return;
+    }
+    let mut etcd = Etcd::start(3);
+    let cluster = open(&etcd.url(""));
+    let lease = acquired(cluster.claim("x", "a", LONG));
+    etcd.kill(0);
+    etcd.kill(1);
+    for verb in ["inspect", "renew"] {
+        let start = Instant::now();
+        let error = match verb {
+            "inspect" => cluster.inspect("x").map(|_| ()),
+            _ => cluster.renew(&lease, LONG).map(|_| ()),
+        };
+        let (kind, took) = (error.unwrap_err().kind(), start.elapsed());
+        // A change that was sent may be stored when the others come back.
+        assert!(["Unreachable", "CommitUnknown"].contains(&kind), "{verb}: {kind}");
+        assert!(verb != "inspect" || kind == "Unreachable", "{verb}: {kind}");
+        assert!(took > Duration::from_millis(4_500) && took < Duration::from_secs(9), "{took:?}");
+    }
+    etcd.spawn(0);
+    etcd.wait_for_leader();
+    assert_eq!(cluster.inspect("x").unwrap().map(|lease| lease.token), Some(1));
+    assert!(matches!(cluster.renew(&lease, LONG).unwrap(), RenewResult::Renewed(_)));
+}
+
+#[test]
+fn an_etcd_that_is_not_there_is_unreachable_and_the_next_member_is_asked_at_once() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("next").replace("etcd://", "etcd://127.0.0.1:1,127.0.0.1:2,");
+    let start = Instant::now();
+    acquired(open(&url).claim("x", "a", LONG));
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    let options = Options { patience: Duration::from_millis(300), ..Options::default() };
+    let nobody = Cluster::open_with("etcd://127.0.0.1:1", options).unwrap();
+    let error = nobody.claim("x", "a", LONG).unwrap_err();
+    assert_eq!(error.kind(), "Unreachable");
+    assert!(error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_process_that_has_seen_more_than_a_restored_etcd_stops() {
+    if !is_installed() {
+        return;
+    }
+    let mut etcd = Etcd::start(1);
+    let cluster = open(&etcd.url(""));
+    acquired(cluster.claim("x", "a", LONG));
+    etcd.kill(0);
+    let (data, backup) = (etcd.data(0), etcd.folder().join("backup"));
+    copy(&data, &backup);
+    etcd.spawn(0);
+    etcd.wait_for_leader();
+    acquired(cluster.claim("y", "a", LONG));
+    acquired(cluster.claim("z", "a", LONG));
+    etcd.kill(0);
+    fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    etcd.spawn(0);
+    etcd.wait_for_leader();
+    for _ in 0..3 {
+        let error = cluster.claim("y", "a", LONG).unwrap_err();
+        assert_eq!(error.kind(), "Forgotten", "{error}");
+        assert!(error.to_string().contains("restore-fence"), "{error}");
+    }
+    // A process that has seen nothing cannot tell. That is what the fence is for.
+    let fresh = open(&etcd.url(""));
+    let floor = fresh.restore_fence().unwrap();
+    assert!(acquired(fresh.claim("y", "b", LONG)).token > floor);
+    assert_eq!(cluster.inspect("y").unwrap_err().kind(), "Forgotten");
+}
+
+#[test]
+fn rows_that_are_not_ours_are_reported_and_left_alone() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let cluster = open(&etcd.url("odd"));
+    for value in ["", "x", "[]", r#"{"token":0,"at":1,"attempt":"1"}"#] {
+        etcd.put("odd/r/x", value);
+        for verb in [
+            cluster.claim("x", "a", LONG).map(|_| ()),
+            cluster.inspect("x").map(|_| ()),
+            cluster.list().map(|_| ()),
+            cluster.purge(i64::MAX).map(|_| ()),
+            cluster.restore_fence().map(|_| ()),
+        ] {
+            assert_eq!(verb.unwrap_err().kind(), "InvalidLeaseRow", "{value}");
+        }
+    }
+    acquired(cluster.claim("y", "a", LONG));
+    etcd.put("odd/m", r#"{"format":2}"#);
+    assert_eq!(cluster.claim("z", "a", LONG).unwrap_err().kind(), "NewerFormat");
+    etcd.put("odd/m", "7");
+    assert_eq!(cluster.claim("z", "a", LONG).unwrap_err().kind(), "SchemaMismatch");
+}
+
+/// What docs promise to those who compare in transactions of their own.
+#[test]
+fn the_key_of_a_token_changes_with_grants_and_breaks_and_not_with_renewals() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let cluster = open(&etcd.url("jobs"));
+    let token = || {
+        let range = json!({ "key": base64(b"jobs/t/x") });
+        let pair = etcd.call(0, "kv/range", &range).unwrap()["kvs"][0].clone();
+        (pair["value"].as_str().map(str::to_owned), pair["version"].as_str().map(str::to_owned))
+    };
+    let is =
+        |value: &str, version: &str| (Some(base64(value.as_bytes())), Some(version.to_owned()));
+    let lease = acquired(cluster.claim("x", "a", LONG));
+    assert_eq!(token(), is("1", "1"));
+    let _ = cluster.renew(&lease, LONG).unwrap();
+    assert_eq!(token(), is("1", "1"));
+    let _ = cluster.transfer(&lease, "b", LONG).unwrap();
+    assert_eq!(token(), is("2", "2"));
+    let _ = cluster.break_lease("x").unwrap();
+    assert_eq!(token(), is("3", "3"));
+    assert_eq!(cluster.purge(i64::MAX).unwrap(), 1);
+    assert_eq!(token(), (None, None));
+    assert_eq!(acquired(cluster.claim("x", "a", LONG)).token, 4);
+}
+
+#[test]
+fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let cluster = open(&etcd.url("many"));
+    let names: Vec<String> = (0..300).map(|number| format!("{number:03}")).collect();
+    thread::scope(|scope| {
+        for names in names.chunks(50) {
+            let cluster = &cluster;
+            scope.spawn(move || {
+                names.iter().for_each(|name| drop(acquired(cluster.claim(name, "a", LONG))));
+            });
+        }
+    });
+    let listed = cluster.list().unwrap();
+    assert!(listed.iter().map(|row| &row.name).eq(&names), "in the order of names");
+    let many: Vec<&str> = names.iter().map(String::as_str).collect();
+    let loaded = cluster.engine().load(&many).unwrap();
+    assert!(loaded.rows.iter().map(|row| &row.name).eq(&names));
+
+    let floor = cluster.restore_fence().unwrap();
+    assert!(cluster.list().unwrap().iter().all(|row| row.token == floor && row.tenure.is_none()));
+    acquired(cluster.claim("007", "b", LONG));
+    assert_eq!(cluster.purge(i64::MAX).unwrap(), 299);
+    assert_eq!(cluster.list().unwrap().len(), 1);
+
+    // Rows of the service, in as many steps as it takes, and only under the newest token.
+    let engine = cluster.engine();
+    let rows: Vec<_> = names.iter().map(|name| (name.clone().into(), Some(vec![7]))).collect();
+    assert_eq!(engine.commit_rows("007", floor, &rows), Ok(Stored::Conflict));
+    assert!(matches!(engine.commit_rows("007", floor + 1, &rows), Ok(Stored::Done { .. })));
+    assert_eq!(engine.load_rows().unwrap().len(), 300);
+    let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
+    assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
+    assert_eq!(engine.load_rows().unwrap(), []);
+}
+
+#[test]
+fn users_and_passwords_are_checked_and_a_login_that_has_ended_is_made_again() {
+    if !is_installed() {
+        return;
+    }
+    let mut etcd = Etcd::start(1);
+    let call = |etcd: &Etcd, path: &str, body| {
+        assert!(etcd.call(0, path, &body).unwrap()["header"].is_object());
+    };
+    call(&etcd, "auth/user/add", json!({ "name": "root", "password": "geheim" }));
+    call(&etcd, "auth/role/add", json!({ "name": "root" }));
+    call(&etcd, "auth/user/grant", json!({ "user": "root", "role": "root" }));
+    call(&etcd, "auth/user/add", json!({ "name": "nobody", "password": "geheim" }));
+    call(&etcd, "auth/enable", json!({}));
+    let with = |user: &str| {
+        let options = Options { patience: Duration::from_secs(2), ..Options::default() };
+        Cluster::open_with(&etcd.url("").replace("://", &format!("://{user}")), options).unwrap()
+    };
+    let root = with("root:geheim@");
+    acquired(root.claim("x", "a", LONG));
+    for (user, says) in [
+        ("", "asks for a user"),
+        ("root:falsch-geheim@", "refuses this user and password"),
+        ("nobody:geheim@", "permission"),
+    ] {
+        let error = with(user).claim("y", "a", LONG).unwrap_err();
+        assert_eq!(error.kind(), "Refused", "{error}");
+        assert!(error.to_string().contains(says), "{user}: {error}");
+        assert!(!format!("{error} {error:?}").contains("geheim"), "{error:?}");
+    }
+    // A member that was started again knows no logins.
+    etcd.kill(0);
+    etcd.spawn(0);
+    let start = Instant::now();
+    while let Err(error) = root.inspect("x") {
+        assert!(start.elapsed() < Duration::from_secs(20), "{error}");
+    }
+    acquired(root.claim("y", "a", LONG));
+}
+
+#[test]
+fn connections_are_encrypted_and_certificates_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    if !is_installed() || !crate::make_certificates(folder.path()) {
+        return;
+    }
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (ca, cert, key) = (file("ca.pem"), file("server.pem"), file("server.key"));
+    let words = ["--cert-file", &cert, "--key-file", &key, "--trusted-ca-file", &ca];
+    let etcd = Etcd::start_with(1, &[&words[..], &["--client-cert-auth"]].concat());
+    let (cert, key) = (file("client.pem"), file("client.key"));
+    let url = etcd.url("x");
+    let patient = Options { patience: Duration::from_secs(20), ..Options::default() };
+    let ours = format!("{url}?ca={ca}&cert={cert}&key={key}");
+    acquired(Cluster::open_with(&ours, patient).unwrap().claim("x", "a", LONG));
+
+    let hasty = Options { patience: Duration::from_millis(500), ..Options::default() };
+    let refused =
+        |url: &str| Cluster::open_with(url, hasty).unwrap().claim("y", "a", LONG).unwrap_err();
+    for url in [url.clone(), format!("{url}?ca={cert}")] {
+        let error = refused(&url);
+        assert_eq!(error.kind(), "Refused", "{error}");
+        assert!(error.to_string().contains("check etcds://"), "{error}");
+    }
+    // A server that is not content closes the connection without a word.
+    for url in [format!("{url}?ca={ca}"), url.replace("etcds", "etcd")] {
+        let error = refused(&url);
+        assert_eq!(error.kind(), "Unreachable", "{error}");
+        assert!(error.to_string().contains("write etcds://"), "{error}");
+    }
+    for url in [format!("{url}?ca=/no/such/file"), format!("{url}?ca={ca}&cert={cert}&key=/none")] {
+        let missing = Cluster::open(&url).err();
+        assert!(
+            matches!(missing, Some(Error::InvalidUrl(text)) if text.contains("cannot be read"))
+        );
+    }
+}
+
+#[test]
+fn a_member_that_only_learns_is_passed_over_and_named() {
+    if !is_installed() {
+        return;
+    }
+    let mut etcd = Etcd::start(1);
+    let voter = etcd.url("");
+    let learner = etcd.add_learner();
+    let start = Instant::now();
+    let hasty = Options { patience: Duration::from_millis(500), ..Options::default() };
+    let error = loop {
+        let error = Cluster::open_with(&learner, hasty).unwrap().inspect("x").unwrap_err();
+        if error.to_string().contains("learner") || start.elapsed() > Duration::from_secs(20) {
+            break error;
+        }
+    };
+    assert!(matches!(&error, Error::Unreachable(text) if text.contains("learner")), "{error}");
+    let both = format!("{learner},{}", voter.trim_start_matches("etcd://"));
+    acquired(open(&both).claim("x", "a", LONG));
+    let warnings = open(&both).facts().unwrap().warnings;
+    assert!(warnings.iter().any(|warning| warning.contains("is a learner")), "{warnings:?}");
+}
+
+#[test]
+fn facts_tell_versions_sizes_members_and_clocks() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let facts = open(&etcd.url("facts")).facts().unwrap();
+    let fact = |word: &str| facts.facts.iter().find(|(known, _)| known.contains(word));
+    assert!(fact("127.0.0.1").is_some_and(|(_, value)| value.starts_with("etcd 3.")), "{facts:?}");
+    assert_eq!(fact("members").map(|(_, value)| value.as_str()), Some("1"));
+    assert!(fact("clocks").is_some_and(|(_, value)| value.contains("less than")), "{facts:?}");
+    assert!(facts.warnings.iter().any(|warning| warning.contains("three survive")), "{facts:?}");
+    assert_eq!(open("etcd://127.0.0.1:1").facts().unwrap_err().kind(), "Unreachable");
+}
+
+/// A caller that is itself on a thread of an async runtime.
+#[test]
+fn the_verbs_work_inside_an_async_program() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("async");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        acquired(open(&url).claim("x", "a", LONG));
+    });
+}

@@ -1,0 +1,70 @@
+//! Limits of grants: renewals that need progress, and an end.
+
+use std::time::Duration;
+
+use crate::error::lift;
+use crate::leases::in_ms;
+use crate::{GrantResult, Leases, Result};
+
+/// Limits of grants.
+impl Leases {
+    /// Limits the live grant of `name` under `token`, in the place of its limits before.
+    ///
+    /// From then on a renewal, on any surface, is rejected with
+    /// [`NoProgress`](crate::Reason::NoProgress) unless [`progress`](Leases::progress) or a
+    /// [`checkpoint`](Leases::checkpoint) came within `progress_within`. And none prolongs past
+    /// `not_after_ms`, a Unix time in milliseconds: a renewal is granted until then at most, and is
+    /// rejected with [`TimeIsUp`](crate::Reason::TimeIsUp) from then on. `None` is no limit.
+    ///
+    /// Setting limits counts as progress. It never shortens the present lease: whoever trusts it
+    /// may go on until its expiry. Limits end with the grant. For a token that is not the newest,
+    /// or not live, it returns `Stale` and stores nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ms = Duration::from_millis;
+    /// let lease = db.at(100).claim("import", "a", ms(50))?.acquired().unwrap();
+    /// let limited = db.at(100).limit("import", lease.token, Some(ms(40)), Some(190))?;
+    /// assert_eq!(limited, GrantResult::Done);
+    ///
+    /// assert!(matches!(
+    ///     db.at(140).renew(&lease, ms(50))?,
+    ///     RenewResult::Rejected { reason: Reason::NoProgress, .. }
+    /// ));
+    /// assert!(db.at(145).progress("import", lease.token)?.is_done());
+    /// let renewed = db.at(145).renew(&lease, ms(50))?.renewed().unwrap();
+    /// assert_eq!(renewed.lease_expires_at_ms, 190, "and not 195");
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn limit(
+        &self,
+        name: &str,
+        token: i64,
+        progress_within: Option<Duration>,
+        not_after_ms: Option<i64>,
+    ) -> Result<GrantResult> {
+        let within_ms = progress_within.map(in_ms);
+        lift(self.verbs()?.limit(name, token, within_ms, not_after_ms, self.when()))
+    }
+
+    /// Notes that the holder of the live grant of `name` under `token` has made progress, which its
+    /// limits may demand. Without limits it changes nothing.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let lease = db.claim("import", "a", Duration::from_secs(30))?.acquired().unwrap();
+    /// assert_eq!(db.progress("import", lease.token)?, GrantResult::Done);
+    /// let unknown = db.progress("import", 17)?;
+    /// assert_eq!(unknown, GrantResult::Stale { reason: Reason::UnknownToken });
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn progress(&self, name: &str, token: i64) -> Result<GrantResult> {
+        lift(self.verbs()?.progress(name, token, self.when()))
+    }
+}

@@ -1,0 +1,86 @@
+"""Waiting for a name or a slot: woken by the bell of the file and by writes to it; the rows decide.
+
+The GIL is released meanwhile, and signal handlers run within 50 ms.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Callable, TypeVar
+
+from . import _library
+from ._types import Acquired, Busy, LiteleaseError
+
+if TYPE_CHECKING:
+    from ._leases import Litelease
+    from ._session import Handle
+
+T = TypeVar("T")
+# How often a holder is examined while others wait.
+_EXAMINE_EVERY = 0.25
+
+
+def clock() -> float:
+    """Returns seconds on a monotonic clock, which includes suspended time where the system can tell."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+
+
+class Stopped(LiteleaseError):
+    """The waiter was told to stop. It was granted nothing."""
+
+
+def never() -> bool:
+    """For a waiter that nobody stops."""
+    return False
+
+
+def file_of(db: Handle, verb: str) -> str:
+    """Returns the path of the file to wait at."""
+    path = str(_library.call(db._session, db._is_joined, "file"))
+    if db._is_joined or db.conn.in_transaction:
+        raise LiteleaseError(f"{verb}() inside a transaction would wait on a snapshot for ever: commit first")
+    if not path:
+        raise LiteleaseError(f"{verb}() needs a file: a database in memory is seen by one connection only")
+    return path
+
+
+def until(
+    path: str, wait: float, attempt: Callable[[], tuple[T, int | None]], stop: Callable[[], bool] = never
+) -> tuple[T, float]:
+    """Attempts until it is granted or ``wait`` seconds are over. An attempt answers, and until when (Unix time in ms) what it
+    asks for is taken; None if it was granted. Returns the last answer, and when that attempt began."""
+    deadline, waiter = clock() + wait, None
+    while True:
+        # What is heard from here on happened after we looked.
+        heard, start = _library.heard(waiter) if waiter else 0, clock()
+        answer, taken_until_ms = attempt()
+        left = deadline - clock()
+        if taken_until_ms is None or left <= 0:
+            return answer, start
+        if waiter is None:
+            # Look once more before sleeping: what happened before we listened was not heard.
+            waiter = _library.waiter(path)
+            continue
+        end = clock() + _library.nap(taken_until_ms - time.time_ns() // 1_000_000, left)
+        while (left := end - clock()) > 0 and not _library.listen(waiter, heard, left):
+            if stop():
+                raise Stopped
+        if stop():
+            raise Stopped
+
+
+def claiming(db: Litelease, name: str, owner: str, ttl_ms: int) -> Callable[[], tuple[Acquired | Busy, int | None]]:
+    """Returns an attempt for ``until``. It takes over from a holder whose process has ended."""
+    examine_at = 0.0
+
+    def attempt() -> tuple[Acquired | Busy, int | None]:
+        nonlocal examine_at
+        now, answer = clock(), db.claim(name, owner, ttl_ms=ttl_ms)
+        if isinstance(answer, Busy) and now >= examine_at:
+            examine_at = now + _EXAMINE_EVERY
+            if _library.is_dead(answer.current.owner):
+                answer = db._claim_from_dead(name, owner, ttl_ms=ttl_ms, dead=answer.current)
+        return answer, answer.current.lease_expires_at_ms if isinstance(answer, Busy) else None
+
+    return attempt

@@ -1,0 +1,197 @@
+"""Holds and waiting claims for asyncio, on plain ``sqlite3``.
+
+Nothing here blocks the event loop: each operation runs in a thread of its own, with a connection of its own. (The threads of
+the loop's executor are few, and claims that wait for long would take them all.) So a hold can be made from a path, or from
+a connection that any thread uses; of the latter only its path is used, and the hold ends when it is closed.
+
+Everything can be cancelled at every ``await``. A task that is cancelled ends once its thread has given back what it may have
+been granted: within 50 ms, or as long as SQLite waits for a lock on the file. So a name is free when the task is done.
+
+    async with aio.hold("app.sqlite3", "books", ttl=60, wait=5) as held:
+        held.check()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+import threading
+from types import TracebackType
+from typing import Callable, Generator, Generic, TypeVar, Union
+
+from ._hold import Held, HeldSlot, Hold
+from ._leases import Litelease
+from ._leases import open as open_file
+from ._pools import Pools
+from ._session import Handle
+from ._time import Seconds, in_ms, in_seconds
+from ._types import Acquired, Busy, LiteleaseError
+from ._wait import claiming, file_of, until
+
+__all__ = ["Database", "claim_wait", "hold", "hold_slot"]
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Hold)
+Stop = Callable[[], bool]
+# A path, which is bootstrapped; or what has been opened.
+Database = Union[str, "os.PathLike[str]", sqlite3.Connection, Litelease, Pools]
+
+
+class _Place:
+    """A file, and the connection by which it was named. A file that is named by its path is bootstrapped."""
+
+    def __init__(self, database: Database, verb: str) -> None:
+        self.conn: sqlite3.Connection | None = None
+        self._is_ready = not isinstance(database, (str, os.PathLike))
+        if isinstance(database, (str, os.PathLike)):
+            self._path = os.path.abspath(database)
+        else:
+            handle = database if isinstance(database, Handle) else Litelease(database)
+            self._path, self.conn = file_of(handle, verb), handle.conn
+
+    def path(self) -> str:
+        """Returns the path of the file, which is bootstrapped then."""
+        if not self._is_ready:
+            open_file(self._path).close()
+            self._is_ready = True
+        return self._path
+
+    @contextlib.contextmanager
+    def opened(self) -> Generator[Litelease, None, None]:
+        """Opens a connection for the thread that calls it."""
+        with contextlib.closing(sqlite3.connect(self.path(), isolation_level=None, check_same_thread=False)) as conn:
+            yield Litelease(conn)
+
+
+class _Work(Generic[T]):
+    """Something that a thread does for a task, and what undoes it if the task is cancelled."""
+
+    def __init__(self, work: Callable[[Stop], T], undo: Callable[[T], object] | None = None) -> None:
+        self._work, self._undo = work, undo
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[T] = self._loop.create_future()
+        self._stopped = threading.Event()
+
+    async def run(self) -> T:
+        threading.Thread(target=self._in_thread, name="litelease aio", daemon=True).start()
+        try:
+            return await asyncio.shield(self._done)
+        except asyncio.CancelledError:
+            self._stopped.set()
+            await self._settled()
+            raise
+        except GeneratorExit:  # the loop is gone, and nobody will ask any more
+            self._stopped.set()
+            if self._done.done():
+                self._take_back(self._done)
+            raise
+
+    def _in_thread(self) -> None:
+        try:
+            result = self._work(self._stopped.is_set)
+        except BaseException as error:
+            self._tell(self._fail, error)
+        else:
+            if not self._tell(self._succeed, result):
+                self._undone(result)
+
+    def _tell(self, tell: Callable[..., object], value: object) -> bool:
+        """Tells the loop, unless it is closed."""
+        try:
+            self._loop.call_soon_threadsafe(tell, value)
+            return True
+        except RuntimeError:
+            return False
+
+    def _succeed(self, result: T) -> None:
+        if not self._done.done():
+            self._done.set_result(result)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+            self._done.exception()  # nobody asks for it if the task was cancelled
+
+    def _undone(self, result: T) -> None:
+        if self._undo is not None:
+            with contextlib.suppress(sqlite3.Error, LiteleaseError):
+                self._undo(result)
+
+    def _take_back(self, done: asyncio.Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            threading.Thread(target=self._undone, args=(done.result(),), daemon=True).start()
+
+    async def _settled(self) -> None:
+        """Waits until the thread is done and what it was granted is given back, however often the task is cancelled."""
+        await _surely(self._done)
+        if self._undo is not None and self._done.exception() is None:
+            again = _Work[None](lambda _: self._undone(self._done.result()))
+            threading.Thread(target=again._in_thread, name="litelease aio", daemon=True).start()
+            await _surely(again._done)
+
+
+async def _surely(done: asyncio.Future[T]) -> None:
+    while not done.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([done])
+
+
+class _Holding(Generic[H]):
+    """An ``async with`` block that holds. Made by ``hold`` and ``hold_slot``."""
+
+    def __init__(self, hold: Callable[[Stop], H]) -> None:
+        self._hold = hold
+        self._held: H | None = None
+
+    async def __aenter__(self) -> H:
+        self._held = await _Work(self._hold, lambda held: held.release()).run()
+        return self._held
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await _Work(lambda _: held.__exit__(kind, error, trace)).run()
+
+
+def hold(
+    database: Database, name: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, owner: str | None = None
+) -> _Holding[Held]:
+    """Holds a name while an ``async with`` block runs; see ``Litelease.hold``. The block gets the ``Held``."""
+    place = _Place(database, "hold")
+
+    def work(stop: Stop) -> Held:
+        return Held(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop)
+
+    return _Holding(work)
+
+
+def hold_slot(
+    database: Database, id: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, note: str | None = None
+) -> _Holding[HeldSlot]:
+    """Holds a slot of a pool while an ``async with`` block runs; see ``Pools.hold``. The block gets the ``HeldSlot``."""
+    place = _Place(database, "hold")
+
+    def work(stop: Stop) -> HeldSlot:
+        return HeldSlot(place.path(), id, in_seconds(ttl), in_seconds(wait), note, place.conn, stop)
+
+    return _Holding(work)
+
+
+async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
+    """Claims a name and waits for it; see ``Litelease.claim_wait``. What a task is granted that was cancelled is released."""
+    place = _Place(database, "claim_wait")
+
+    def work(stop: Stop) -> Acquired | Busy:
+        with place.opened() as db:
+            return until(place.path(), in_seconds(wait), claiming(db, name, owner, in_ms(name, ttl, None)), stop)[0]
+
+    def undo(answer: Acquired | Busy) -> None:
+        if isinstance(answer, Acquired):
+            with place.opened() as db:
+                db.release(answer.lease)
+
+    return await _Work(work, undo).run()

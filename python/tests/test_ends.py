@@ -1,0 +1,171 @@
+"""How holds end when their process does, or their connection: real processes and signals."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+import litelease
+from litelease import Litelease, Lost, Pools
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.sqlite3"
+
+
+@pytest.fixture
+def db(path: Path) -> Iterator[Litelease]:
+    with litelease.open(path) as opened:
+        yield opened
+
+
+def is_freed(db: Litelease, name: str, seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while db.owner(name) is not None and time.monotonic() < end:
+        time.sleep(0.01)
+    return db.owner(name) is None
+
+
+HOLDER = """
+import multiprocessing, os, signal, sqlite3, sys, threading, time
+import litelease
+from litelease import Litelease, Pools
+
+conn = sqlite3.connect(sys.argv[1], isolation_level=None)
+db = Litelease(conn)
+held = db.hold("x", ttl=3600)
+Pools(conn).register("p", 1)
+slot = Pools(conn).hold("p", ttl=3600)
+"""
+
+ENDS = {
+    "the script ends": ("", 0),
+    "an exception": ("raise SystemExit(3)", 3),
+    "in another thread": ("""
+def work():
+    global other
+    other = db_of_thread.hold("x2", ttl=3600)
+db_of_thread = litelease.open(sys.argv[1])
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+thread.join()
+""", 0),
+    "SIGTERM with a handler, as gunicorn has it": ("""
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+""", 0),
+    "SIGINT": ("os.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)", None),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_process_that_ends_releases_what_it_holds(db: Litelease, path: Path, how: str) -> None:
+    script, code = ENDS[how]
+    done = subprocess.run([sys.executable, "-W", "error", "-c", HOLDER + script, path], capture_output=True, timeout=60)
+    if code is not None:
+        assert done.returncode == code and done.stderr == b""
+    assert db.token("x") == 1, "it was held"
+    assert db.leases() == [] and Pools(db.conn).slots("p") == []
+
+
+@pytest.mark.parametrize("end", ["SIGTERM", "SIGKILL"])
+def test_a_process_that_is_killed_releases_nothing_and_a_hold_takes_over(db: Litelease, path: Path, end: str) -> None:
+    script = f"os.kill(os.getpid(), signal.{end})\ntime.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", HOLDER + script, path], capture_output=True, timeout=60)
+    assert done.returncode == -getattr(signal, end)
+    assert db.owner("x") is not None and not db.claim("x", "a", ttl=30)
+    with db.hold("x", ttl=30, wait=5) as held:  # on Linux it sees that the process is gone
+        assert held.token == 2
+
+
+FORKS = """
+child = os.fork()
+if child == 0:
+    how = sys.argv[2]
+    if how == "drop":
+        del held, slot
+        import gc; gc.collect()
+        time.sleep(0.2)
+    elif how == "release":
+        held.release(), slot.release()
+    elif how == "close":
+        db.close()
+    elif how == "own":
+        own = litelease.open(sys.argv[1]).hold("mine", ttl=3600)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+held.check(), slot.check()
+assert db.owner("x") == held.owner and len(Pools(conn).slots("p")) == 1
+assert db.owner("mine") is None
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.parametrize("how", ["nothing", "drop", "release", "close", "own"])
+def test_a_forked_child_never_releases_what_its_parent_holds(db: Litelease, path: Path, how: str) -> None:
+    done = subprocess.run([sys.executable, "-c", HOLDER + FORKS, path, how], capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done.stderr
+    assert db.leases() == []
+
+
+def test_a_hold_that_is_dropped_is_released(db: Litelease, path: Path) -> None:
+    db.hold("x", ttl=3600)
+    gc.collect()
+    assert is_freed(db, "x") and db.token("x") == 1
+    with pytest.warns(ResourceWarning, match="was dropped"):
+        db.hold("x", ttl=3600)
+        gc.collect()
+        assert is_freed(db, "x")
+        time.sleep(0.2)
+
+
+def test_a_hold_ends_with_its_connection(db: Litelease, path: Path) -> None:
+    conn = sqlite3.connect(path)
+    other = Litelease(conn)
+    held = other.hold("x", ttl=3600)
+    held.check()
+    conn.close()
+    with pytest.raises(Lost, match="its connection was closed"):
+        held.check()
+    assert is_freed(db, "x") and held.lost.wait(5)
+    held.release()
+    # Nobody asks: the keeper sees it within a second.
+    conn = sqlite3.connect(path)
+    quiet = Litelease(conn).hold("x", ttl=3600)
+    conn.close()
+    assert quiet.lost.wait(5) and is_freed(db, "x")
+
+
+def test_a_hold_outlives_the_names_of_what_it_was_made_with(db: Litelease, path: Path) -> None:
+    held = Litelease(sqlite3.connect(path)).hold("x", ttl=0.6)
+    gc.collect()
+    for _ in range(20):
+        time.sleep(0.05)
+        held.check()
+    assert db.owner("x") == held.owner
+    held.release()
+
+
+def test_a_file_that_stays_locked_does_not_keep_the_interpreter_from_ending(db: Litelease, path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        words = [sys.executable, "-c", HOLDER + "print('held', flush=True); sys.stdin.readline()", str(path)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            assert holder.stdin is not None and holder.stdout is not None and holder.stdout.readline() == "held\n"
+            other.execute("BEGIN IMMEDIATE")
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+            assert holder.wait(20) == 0
+        other.execute("ROLLBACK")
+    assert db.owner("x") is not None
