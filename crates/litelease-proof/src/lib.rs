@@ -27,6 +27,7 @@ pub mod server;
 pub mod shards;
 pub mod sql_player;
 pub mod terminal;
+pub mod tls;
 pub mod torture;
 pub mod trouble;
 pub mod vfs;

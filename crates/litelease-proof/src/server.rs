@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::rig::litelease;
+use crate::tls::{Certificate, tunnel};
 
 /// A server on a port of its own, killed on drop.
 pub struct Server {
@@ -44,6 +45,7 @@ impl Server {
         let stdout = child.stdout.take().expect("its output");
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let line = line.replace("https://", "http://");
         let address = line.trim().strip_prefix("listening at http://").unwrap_or_default();
         let address = address.parse().unwrap_or_else(|_| {
             panic!("the server says {line:?}, and in its log is {:?}", fs::read_to_string(&log))
@@ -51,6 +53,17 @@ impl Server {
         let access = fs::read_to_string(state.join(format!("litelease/access/{address}")));
         let access = access.unwrap_or_default().replace('\n', "\r\n");
         Server { child, address, log, access }
+    }
+
+    /// Starts a server that speaks TLS. Its clients speak to a tunnel that does so for them.
+    pub fn with_tls(db: &Path, flags: &[&str]) -> Self {
+        let certificate = Certificate::new(&db.with_extension("tls"), "localhost");
+        let [cert, key] =
+            [&certificate.cert, &certificate.key].map(|path| path.display().to_string());
+        let tls = ["--tls-cert", &cert, "--tls-key", &key];
+        let mut server = Server::start(db, &[&tls, flags].concat());
+        server.address = tunnel(server.address, &certificate);
+        server
     }
 
     /// Returns a new client of this server, with its local access key.

@@ -60,6 +60,13 @@ pub enum OpenError {
         /// The error of the system.
         error: io::Error,
     },
+    /// The certificate or its key cannot be used.
+    Tls {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
     /// The access key of the user who runs the server cannot be written.
     LocalKey {
         /// The folder for it.
@@ -86,6 +93,7 @@ impl OpenError {
             OpenError::Lock(_) => "Lock",
             OpenError::Linked { .. } => "Linked",
             OpenError::Mark { .. } => "Mark",
+            OpenError::Tls { .. } => "Tls",
             OpenError::LocalKey { .. } => "LocalKey",
         }
     }
@@ -130,6 +138,9 @@ impl fmt::Display for OpenError {
             OpenError::Mark { path, error } => {
                 write!(f, "the high-water mark {} cannot be used: {error}", path.display())
             }
+            OpenError::Tls { path, error } => {
+                write!(f, "{} cannot be used for TLS: {error}", path.display())
+            }
             OpenError::LocalKey { folder, error } => write!(
                 f,
                 "the local access key cannot be written in {}: {error}; make a key with litelease access add",
@@ -144,7 +155,9 @@ impl Error for OpenError {
         match self {
             OpenError::Database(error) => Some(error),
             OpenError::Lock(error) => Some(error),
-            OpenError::Mark { error, .. } | OpenError::LocalKey { error, .. } => Some(error),
+            OpenError::Mark { error, .. }
+            | OpenError::Tls { error, .. }
+            | OpenError::LocalKey { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -75,7 +75,8 @@ pub(crate) fn head<T>(
 
 /// Splits a target into host, path and query. Proxies are sent a whole URL, servers only a path.
 fn split(target: &str) -> Option<(Option<&str>, &str, &str)> {
-    let (authority, path) = match target.strip_prefix("http://") {
+    let url = target.strip_prefix("http://").or_else(|| target.strip_prefix("https://"));
+    let (authority, path) = match url {
         Some(rest) => match rest.find(['/', '?']) {
             Some(at) => rest.split_at_checked(at).map(|(host, path)| (Some(host), path))?,
             None => (Some(rest), ""),

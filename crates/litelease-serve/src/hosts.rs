@@ -9,7 +9,7 @@ use crate::request::{Head, text};
 
 /// Checks Host and Origin of a request.
 pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> {
-    let wrong = || HttpError::new(421, "this server is not known by that host name");
+    let wrong = || unknown(None);
     let mut hosts = head.all("host");
     let host = match (head.authority, hosts.next(), hosts.next()) {
         (_, _, Some(_)) => return Err(HttpError::new(400, "there is more than one Host header")),
@@ -20,7 +20,7 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
         (None, None, _) => return Err(HttpError::new(400, "the Host header is missing")),
     };
     if !is_known(host, known) {
-        return Err(wrong());
+        return Err(unknown(Some(host)));
     }
     let is_own = |origin: &[u8]| {
         let origin = text(origin).unwrap_or_default();
@@ -33,6 +33,22 @@ pub(crate) fn check(head: &Head<'_>, known: &[String]) -> Result<(), HttpError> 
         true => Ok(()),
         false => Err(HttpError::new(403, "a page of another origin may not use this server")),
     }
+}
+
+/// Refuses a host name, and says how to allow it if it is one.
+fn unknown(host: Option<&str>) -> HttpError {
+    let name = host.map(|host| host.split(':').next().unwrap_or(host)).filter(|name| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+        (1..=253).contains(&name.len()) && name.bytes().all(is_part)
+    });
+    let text = "this server is not known by that host name";
+    HttpError::new(
+        421,
+        match name {
+            Some(name) => format!("{text}: to allow it, start litelease serve with --host {name}"),
+            None => text.into(),
+        },
+    )
 }
 
 /// Checks whether a user has followed a link to a page. That is safe: pages are the same for all

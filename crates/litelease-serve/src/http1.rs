@@ -16,13 +16,13 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use hyper::StatusCode;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 use crate::answer::{ALWAYS, Body, HttpError, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Request};
+use crate::stream::Stream;
 use crate::timer::Timer;
 
 /// How many bytes are read at a time.
@@ -33,7 +33,7 @@ const ROOM: usize = 1024;
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
 /// Serves a connection until it ends. `received` is what was read from it already.
-pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
+pub(crate) async fn serve(stream: Stream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };
     let timer = Timer::default();
@@ -54,7 +54,7 @@ struct Connection {
 }
 
 struct Client {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes that were received and not used yet.
     received: Vec<u8>,
     /// The client has closed its sending side, or hung up.
@@ -269,7 +269,12 @@ impl Connection {
         match bytes.get(sent..) {
             None | Some([]) => Ok(()),
             Some(rest) => {
-                let sent = timer.within(app.options.patience, stream.write_all(rest)).await;
+                let send = async {
+                    stream.write_all(rest).await?;
+                    // With TLS, a part may be encrypted and not sent yet.
+                    stream.flush().await
+                };
+                let sent = timer.within(app.options.patience, send).await;
                 sent.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
             }
         }
@@ -387,7 +392,7 @@ fn put_always(out: &mut Vec<u8>) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::time::timeout;
 
     use super::*;
@@ -408,7 +413,7 @@ mod tests {
         }
         let options = Options { patience: Duration::from_millis(50), ..Options::default() };
         let (app, todo) = http::tests::app(options);
-        let client = Client { stream, received: Vec::new(), is_over: false };
+        let client = Client { stream: Stream::Plain(stream), received: Vec::new(), is_over: false };
         (Connection { client, timer: Timer::default(), app }, peer, todo)
     }
 

@@ -1,4 +1,4 @@
-//! HTTP/2 connections, by prior knowledge. hyper speaks the protocol.
+//! HTTP/2 connections, by prior knowledge or as TLS has negotiated. hyper speaks the protocol.
 
 use std::convert::Infallible;
 use std::io::Cursor;
@@ -14,7 +14,6 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::answer::{ALWAYS, Body, HttpError, Unsent};
@@ -22,10 +21,11 @@ use crate::body::LONGEST;
 use crate::http::App;
 use crate::job::JobError;
 use crate::request::Head;
+use crate::stream::Stream;
 use crate::timer::Timer;
 
 /// Serves a connection until it ends. `received` is what was read from it already.
-pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
+pub(crate) async fn serve(stream: Stream, received: Vec<u8>, app: Arc<App>) {
     let patience = app.options.patience;
     let stopped = {
         let app = Arc::clone(&app);
@@ -38,7 +38,7 @@ pub(crate) async fn serve(stream: TcpStream, received: Vec<u8>, app: Arc<App>) {
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder.timer(TokioTimer::new()).max_concurrent_streams(1_000);
     builder.keep_alive_interval(patience).keep_alive_timeout(patience);
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tokio::io::split(stream);
     let stream = tokio::io::join(AsyncReadExt::chain(Cursor::new(received), reader), writer);
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);

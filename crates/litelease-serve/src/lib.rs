@@ -34,10 +34,13 @@ mod request;
 mod secret;
 mod server;
 mod server_lock;
+mod stream;
 mod timer;
+mod tls;
 
 pub use access::AccessKey;
 pub use error::OpenError;
 pub use options::Options;
 pub use program::run_until_signal;
 pub use server::{Service, run};
+pub use tls::Tls;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::tls::Tls;
+
 /// The limits of a service.
 ///
 /// ```
@@ -27,6 +29,8 @@ pub struct Options {
     pub max_batch: usize,
     /// Host names that clients may use for this server, besides `localhost` and IP addresses.
     pub hosts: Vec<String>,
+    /// The certificate to speak TLS with; without one, HTTP is spoken in the clear.
+    pub tls: Option<Tls>,
     /// Lets every client call everything, without an access key.
     pub open: bool,
     /// Shows the metrics without an access key.
@@ -46,6 +50,7 @@ impl Default for Options {
             patience: Duration::from_secs(10),
             max_batch: 1_000,
             hosts: Vec::new(),
+            tls: None,
             open: false,
             open_metrics: false,
             clock: litelease::now_ms,

@@ -27,6 +27,8 @@ use crate::local_key;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pending_grant::deliver_all;
+use crate::stream::Stream;
+use crate::tls::Tls;
 
 /// How long a shutdown waits for responses that are being sent.
 const LAST_CALL: Duration = Duration::from_secs(5);
@@ -143,7 +145,8 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let Service { opened: Opened { db, mark, mut lock, .. }, options } = service;
-    lock.note(listener.local_addr()?);
+    let scheme = if options.tls.is_some() { "https" } else { "http" };
+    lock.note(scheme, listener.local_addr()?);
     let limits = options.clone();
     run_before(listener, options, shutdown, move |todo, answers, changes, metrics| {
         Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
@@ -220,18 +223,29 @@ pub(crate) async fn run_before(
 }
 
 /// Serves one connection in the version of HTTP that its client speaks.
-async fn serve(mut stream: TcpStream, app: Arc<App>) {
-    let sniffed = tokio::select! {
-        sniffed = timeout(app.options.patience, sniff(&mut stream)) => sniffed,
+async fn serve(stream: TcpStream, app: Arc<App>) {
+    let begun = tokio::select! {
+        begun = timeout(app.options.patience, begin(stream, app.options.tls.as_ref())) => begun,
         // A client that has not sent a request yet gets no answer.
         () = app.stopped() => return,
     };
-    match sniffed {
-        Ok(Ok((Version::Http2, received))) => http2::serve(stream, received, app).await,
-        Ok(Ok((Version::Http1, received))) => http1::serve(stream, received, app).await,
-        // The client was too slow, or has hung up: nothing to report.
+    match begun {
+        Ok(Ok((stream, Version::Http2, received))) => http2::serve(stream, received, app).await,
+        Ok(Ok((stream, Version::Http1, received))) => http1::serve(stream, received, app).await,
+        // The client was too slow, does not speak TLS, or has hung up: nothing to report.
         Err(_) | Ok(Err(_)) => {}
     }
+}
+
+/// Begins TLS if it is to be spoken, and finds out the version of HTTP. Also returns the bytes that
+/// were read for that.
+async fn begin(stream: TcpStream, tls: Option<&Tls>) -> io::Result<(Stream, Version, Vec<u8>)> {
+    let mut stream = match tls {
+        Some(tls) => Stream::Tls(Box::new(tls.acceptor().accept(stream).await?)),
+        None => Stream::Plain(stream),
+    };
+    let (version, received) = sniff(&mut stream).await?;
+    Ok((stream, version, received))
 }
 
 /// The version of HTTP that a client speaks.
@@ -245,7 +259,7 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Reads until the bytes differ from the HTTP/2 preface or the preface is complete, and returns
 /// what was read. The caller limits the time: hyper would wait for the rest of a preface forever.
-async fn sniff(stream: &mut TcpStream) -> io::Result<(Version, Vec<u8>)> {
+async fn sniff(stream: &mut Stream) -> io::Result<(Version, Vec<u8>)> {
     let mut received = Vec::new();
     while HTTP2_PREFACE.starts_with(&received) {
         if received.len() == HTTP2_PREFACE.len() {

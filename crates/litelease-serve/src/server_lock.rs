@@ -29,8 +29,8 @@ impl ServerLock {
     }
 
     /// Writes the address into the lock file, for the error of a second server.
-    pub(crate) fn note(&mut self, address: SocketAddr) {
-        self.lock.note(&format!("http://{address}"));
+    pub(crate) fn note(&mut self, scheme: &str, address: SocketAddr) {
+        self.lock.note(&format!("{scheme}://{address}"));
     }
 
     /// Checks, once per interval, that the lock still excludes other servers. A lock file that was

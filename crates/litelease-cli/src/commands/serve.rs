@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use litelease_serve::{OpenError, Options, Service, run_until_signal};
+use litelease_serve::{OpenError, Options, Service, Tls, run_until_signal};
 use serde_json::json;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
@@ -26,13 +26,15 @@ use crate::output::{complain, remark};
 /// the same file is refused.
 ///
 /// Every client that knows the UUID of a pool may use it; everything else needs an access key (see
-/// `litelease access --help`). The first start makes a key for you, in the folder for state. There
-/// is no TLS: to serve other machines, put it behind a proxy that has it, and pass the proxy's name
+/// `litelease access --help`). The first start makes a key for you, in the folder for state.
+///
+/// To serve other machines, give it a certificate with --tls-cert and --tls-key, and the name in it
 /// with --host.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
   litelease serve --listen 127.0.0.1:0 --db pools.sqlite3    any free port
+  litelease serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --host lease.example
   curl -X PUT -H 'Content-Type: application/json' -d '{\"count\":4}' localhost:7070/l/$(uuidgen)
 
 Exit codes: 0 a signal has ended it; 64 usage; 69 the file or the address cannot be had, or
@@ -47,13 +49,21 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_HOST", hide_env_values = true, value_name = "NAME")]
     #[arg(value_delimiter = ',')]
     host: Vec<String>,
+    /// The certificate to speak TLS with, and its chain, as PEM; read again when it has changed
+    #[arg(long, env = "LITELEASE_TLS_CERT", hide_env_values = true, value_name = "FILE")]
+    #[arg(requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate, as PEM
+    #[arg(long, env = "LITELEASE_TLS_KEY", hide_env_values = true, value_name = "FILE")]
+    #[arg(requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Let every client call everything, without an access key
     #[arg(long, env = "LITELEASE_OPEN", hide_env_values = true)]
     open: bool,
     /// Show /metrics without an access key
     #[arg(long, env = "LITELEASE_OPEN_METRICS", hide_env_values = true)]
     open_metrics: bool,
-    /// Allow what other machines could abuse: --open beyond loopback
+    /// Listen beyond loopback without TLS, behind a proxy that has it; also allows --open there
     #[arg(long, env = "LITELEASE_INSECURE", hide_env_values = true)]
     insecure: bool,
     /// The largest pool
@@ -102,14 +112,20 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         TcpListener::bind(&args.listen).map_err(|error| cannot_listen(&args.listen, &error))?;
     let address = listener.local_addr()?;
     args.check_exposure(address)?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(Tls::load(certificate, key)?),
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let path = database::prepare(common)?;
     database::check_local(&path)?;
     start_log(args.log);
+    let options = Options { tls, ..args.options() };
     let opened = match args.restore_fence {
-        true => Service::open_restored(&path, args.options()),
-        false => Service::open(&path, args.options()),
+        true => Service::open_restored(&path, options),
+        false => Service::open(&path, options),
     };
-    let (service, url) = (opened?, format!("http://{address}"));
+    let (service, url) = (opened?, format!("{scheme}://{address}"));
     let access = if args.open { None } else { keep_local_key(&service, address)? };
     run_until_signal(listener, service, || {
         // A log that is full does not keep a service from its clients.
@@ -133,14 +149,22 @@ fn keep_local_key(service: &Service, address: SocketAddr) -> Result<Option<PathB
 }
 
 impl Args {
-    /// Refuses to let other machines do everything, unless that was said twice.
+    /// Refuses what other machines could read or abuse, unless that was asked for.
     fn check_exposure(&self, address: SocketAddr) -> Result<()> {
-        match self.open && !self.insecure && !address.ip().is_loopback() {
-            true => Err(Failure::usage(format!(
+        if self.insecure || address.ip().is_loopback() {
+            return Ok(());
+        }
+        let refuse = |text: String| Err(Failure::usage(text));
+        match (self.open, &self.tls_cert) {
+            (true, _) => refuse(format!(
                 "--open at {address} lets every machine that reaches it end every lease: leave --open out and make \
                  keys with litelease access add, or add --insecure"
-            ))),
-            false => Ok(()),
+            )),
+            (false, None) => refuse(format!(
+                "{address} can be reached by other machines, and keys and leases would go there in the clear: add \
+                 --tls-cert cert.pem --tls-key key.pem, or --insecure behind a proxy that has TLS"
+            )),
+            (false, Some(_)) => Ok(()),
         }
     }
 

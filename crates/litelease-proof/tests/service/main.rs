@@ -8,4 +8,5 @@ mod page;
 mod queueing;
 mod serve;
 mod server_faults;
+mod tls;
 mod watching;

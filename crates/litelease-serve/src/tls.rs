@@ -1,0 +1,131 @@
+//! TLS: the certificate and its key, read again when their files have changed.
+
+use std::fmt::{self, Debug, Formatter};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+
+use crate::error::OpenError;
+
+/// How often to check whether the files have changed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The protocols that a client may choose from, the better one first.
+const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// A certificate and its key, for a service that speaks TLS.
+///
+/// ```
+/// use litelease_serve::{OpenError, Tls};
+///
+/// let missing = Tls::load("missing.pem".as_ref(), "missing.key".as_ref());
+/// assert!(matches!(missing, Err(OpenError::Tls { .. })));
+/// ```
+#[derive(Clone)]
+pub struct Tls(Arc<Files>);
+
+struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    loaded: Mutex<Loaded>,
+}
+
+/// What was read from the files, and when and how they were then.
+struct Loaded {
+    acceptor: TlsAcceptor,
+    stamps: Stamps,
+    checked: Instant,
+}
+
+/// What changes when a file is written or replaced.
+type Stamps = [Option<(u64, u64, u64, i64, i64)>; 2];
+
+impl Tls {
+    /// Reads a certificate with its chain and its key, both as PEM. A connection that is accepted
+    /// later uses what the files contain then; while they do not fit together, it uses what was read
+    /// last.
+    ///
+    /// ```
+    /// # use litelease_serve::Tls;
+    /// let missing = Tls::load("missing.pem".as_ref(), "missing.key".as_ref());
+    /// assert!(missing.is_err());
+    /// ```
+    pub fn load(certificate: &Path, key: &Path) -> Result<Self, OpenError> {
+        let stamps = stamps(certificate, key);
+        let acceptor = read(certificate, key)?;
+        let loaded = Mutex::new(Loaded { acceptor, stamps, checked: Instant::now() });
+        Ok(Tls(Arc::new(Files { certificate: certificate.into(), key: key.into(), loaded })))
+    }
+
+    /// Returns what connections are accepted with, by the files as they are now.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let Files { certificate, key, loaded } = &*self.0;
+        let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if loaded.checked.elapsed() >= CHECK_INTERVAL {
+            loaded.checked = Instant::now();
+            // Before the files are read: a change meanwhile is then found the next time.
+            let stamps = stamps(certificate, key);
+            if stamps != loaded.stamps {
+                loaded.stamps = stamps;
+                match read(certificate, key) {
+                    Ok(acceptor) => {
+                        tracing::info!("the certificate was read again");
+                        loaded.acceptor = acceptor;
+                    }
+                    // Perhaps one of the two files was replaced, and the other one will be.
+                    Err(error) => {
+                        tracing::warn!(error = %error, "the old certificate stays in use")
+                    }
+                }
+            }
+        }
+        loaded.acceptor.clone()
+    }
+}
+
+impl Debug for Tls {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").field("certificate", &self.0.certificate).finish_non_exhaustive()
+    }
+}
+
+fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, OpenError> {
+    let refuse = |path: &Path, error: io::Error| OpenError::Tls { path: path.into(), error };
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+    let chain: Vec<_> = chain.map_err(|error| refuse(certificate, as_io(error)))?;
+    if chain.is_empty() {
+        return Err(refuse(certificate, io::Error::other("there is no certificate in it")));
+    }
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| refuse(key, as_io(error)))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
+    let mut config = config.map_err(|error| refuse(certificate, io::Error::other(error)))?;
+    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// An error of reading PEM. It says what is wrong, and nothing of what was read.
+fn as_io(error: pem::Error) -> io::Error {
+    match error {
+        pem::Error::Io(error) => error,
+        pem::Error::NoItemsFound => io::Error::other("there is nothing of the kind in it"),
+        _ => io::Error::other("it is not PEM"),
+    }
+}
+
+fn stamps(certificate: &Path, key: &Path) -> Stamps {
+    [certificate, key].map(|path| {
+        let found = fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+    })
+}
