@@ -70,4 +70,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/sessions.md")]
     struct Sessions;
+
+    #[doc = include_str!("../../../docs/elections.md")]
+    struct Elections;
 }

@@ -34,6 +34,7 @@
 mod access;
 mod cached;
 mod delivered_rows;
+mod election;
 mod error;
 mod fences;
 mod file;
@@ -65,6 +66,7 @@ mod watch;
 mod worker;
 
 pub use cached::Cached;
+pub use election::{Election, Leader, LeaderInfo, Observed, Observer};
 pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;

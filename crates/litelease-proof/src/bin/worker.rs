@@ -30,6 +30,7 @@
 //! worker session FILE IDENTITY TTL_MS NAME...
 //!                                         claims the names in a session; at each line of its input, tells how many it
 //!                                         trusts, and how many tables `of_NAME` it may write to
+//! worker lead FILE NAME TTL_MS            campaigns without end, and writes its term until it is refused
 //! ```
 
 use std::collections::BTreeMap;
@@ -40,8 +41,8 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{
-    AdmitResult, Cached, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
-    ReleaseResult, Session, SingleWriter, Tracker, WriterOptions,
+    AdmitResult, Cached, CheckpointResult, ClaimResult, Election, Gate, HoldError, HoldOptions,
+    Litelease, ReleaseResult, Session, SingleWriter, Tracker, WriterOptions,
 };
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::play::ToText;
@@ -239,6 +240,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             let ttl = Duration::from_millis(ttl_ms.parse()?);
             in_session(file, identity, ttl, names)
         }
+        ["lead", file, name, ttl_ms] => lead(file, name, Duration::from_millis(ttl_ms.parse()?)),
         _ => Err("unknown words".into()),
     }
 }
@@ -308,6 +310,23 @@ fn in_session(
         tell(&format!("trusted {trusted} written {written}"))?;
     }
     Ok(session.close()?)
+}
+
+fn lead(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    let election = Election::new(&db, name)?;
+    loop {
+        let options = HoldOptions::new(ttl).wait(Duration::MAX);
+        let leader = election.campaign(std::process::id(), options)?;
+        leader.held().present_on(&db)?;
+        tell(&format!("leads {}", leader.term()))?;
+        // It never asks whether it is still the leader. The file must stop it.
+        while !insert(&db, "INSERT INTO decisions VALUES (?1)", leader.term())? {
+            sleep(Duration::from_millis(2));
+        }
+        let read = leader.read(|_| Ok(()));
+        tell(if read.is_err() { "refused" } else { "read although refused" })?;
+    }
 }
 
 /// The value that readers cache.

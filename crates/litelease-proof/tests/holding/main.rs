@@ -2,6 +2,7 @@
 
 mod cached;
 mod dead;
+mod elections;
 mod keeper;
 mod sessions;
 mod waiting;
