@@ -73,4 +73,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/elections.md")]
     struct Elections;
+
+    #[doc = include_str!("../../../docs/shards.md")]
+    struct Shards;
 }

@@ -31,6 +31,8 @@
 //!                                         claims the names in a session; at each line of its input, tells how many it
 //!                                         trusts, and how many tables `of_NAME` it may write to
 //! worker lead FILE NAME TTL_MS            campaigns without end, and writes its term until it is refused
+//! worker shards FILE GROUP COUNT ID TTL_MS
+//!                                         works on its shards without end, telling each checkpoint: shard, token, value
 //! ```
 
 use std::collections::BTreeMap;
@@ -42,7 +44,8 @@ use std::time::Duration;
 use litelease::rusqlite::ErrorCode;
 use litelease::{
     AdmitResult, Cached, CheckpointResult, ClaimResult, Election, Gate, HoldError, HoldOptions,
-    Litelease, ReleaseResult, Session, SingleWriter, Tracker, WriterOptions,
+    Litelease, ReleaseResult, Session, ShardEvent, Shards, ShardsOptions, SingleWriter, Tracker,
+    WriterOptions,
 };
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::play::ToText;
@@ -241,6 +244,16 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             in_session(file, identity, ttl, names)
         }
         ["lead", file, name, ttl_ms] => lead(file, name, Duration::from_millis(ttl_ms.parse()?)),
+        ["shards", file, group, count, id, ttl_ms] => {
+            let options = ShardsOptions::new(id, Duration::from_millis(ttl_ms.parse()?));
+            loop {
+                match work_on_shards(file, group, count.parse()?, options.clone()) {
+                    // It was stopped for too long: it begins again.
+                    Err(HoldError::Lost(_) | HoldError::Busy(_)) => sleep(Duration::from_millis(5)),
+                    done => return Ok(done?),
+                }
+            }
+        }
         _ => Err("unknown words".into()),
     }
 }
@@ -326,6 +339,43 @@ fn lead(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error:
         }
         let read = leader.read(|_| Ok(()));
         tell(if read.is_err() { "refused" } else { "read although refused" })?;
+    }
+}
+
+fn work_on_shards(
+    file: &str,
+    group: &str,
+    count: usize,
+    options: ShardsOptions,
+) -> Result<(), HoldError> {
+    let shards = Shards::join(&open(file)?, group, count, options)?;
+    let mut work: BTreeMap<usize, (i64, i64)> = BTreeMap::new();
+    loop {
+        while let Some(event) = shards.next(Duration::from_millis(2))? {
+            match event {
+                ShardEvent::Assigned { shard, token, checkpoint } => {
+                    let value = match checkpoint.map(|checkpoint| checkpoint.value) {
+                        Some(litelease::rusqlite::types::Value::Integer(value)) => value,
+                        _ => 0,
+                    };
+                    work.insert(shard, (token, value));
+                }
+                ShardEvent::Requested { shard, .. } if work.contains_key(&shard) => {
+                    if shards.hand_over(shard).unwrap_or(false) {
+                        work.remove(&shard);
+                    }
+                }
+                ShardEvent::Lost { shard, .. } => drop(work.remove(&shard)),
+                _ => {}
+            }
+        }
+        for (shard, (token, value)) in &mut work {
+            // If it is refused, an event will tell.
+            if shards.checkpoint(*shard, *value + 1).is_ok() {
+                *value += 1;
+                let _ = tell(&format!("{shard} {token} {value}"));
+            }
+        }
     }
 }
 

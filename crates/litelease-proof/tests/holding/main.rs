@@ -5,5 +5,6 @@ mod dead;
 mod elections;
 mod keeper;
 mod sessions;
+mod shards;
 mod waiting;
 mod workers;
