@@ -79,4 +79,10 @@ mod documents {
 
     #[doc = include_str!("../../../docs/sessions.md")]
     struct Sessions;
+
+    #[doc = include_str!("../../../docs/elections.md")]
+    struct Elections;
+
+    #[doc = include_str!("../../../docs/shards.md")]
+    struct Shards;
 }

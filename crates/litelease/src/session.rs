@@ -287,6 +287,10 @@ impl Session {
         }
         released.map_err(|reason| self.members.as_lost(reason))
     }
+
+    pub(crate) fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
 }
 
 impl Drop for Session {
