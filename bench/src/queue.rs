@@ -114,7 +114,7 @@ pub(crate) fn vm_steps(around: Around) -> Result<f64> {
 }
 
 fn fill(connection: &Connection, around: Around) -> Result<()> {
-    const DELIVERED: &str = "i, randomblob(16), 4000000000000";
+    const DELIVERED: &str = "i, randomblob(16), 4000000000000 + i";
     let shapes: &[(&str, &str, &str)] = match around {
         Around::Visible(_) => &[("1000 + i", "NULL, NULL, NULL", "NULL")],
         Around::Hidden(_) => &[
@@ -126,11 +126,12 @@ fn fill(connection: &Connection, around: Around) -> Result<()> {
     let (Around::Visible(count) | Around::Hidden(count)) = around;
     for (number, (visible_at_ms, delivery, ended)) in (1..).zip(shapes) {
         let first = number * 10_000_000;
+        let attempts = u32::from(*delivery == DELIVERED);
         connection.execute_batch(&format!(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})
              INSERT INTO litelease_queue_items (id, queue, visible_at_ms, attempts, token, receipt,
                deadline_ms, ended, sent_at_ms)
-             SELECT {first} + i, 1, {visible_at_ms}, 1, {delivery}, {ended}, 1000 FROM n;
+             SELECT {first} + i, 1, {visible_at_ms}, {attempts}, {delivery}, {ended}, 1000 FROM n;
              INSERT INTO litelease_queue_bodies (id, body)
              SELECT id, 'x' FROM litelease_queue_items WHERE id > {first};
              UPDATE litelease_queue_counter SET newest = {first} + {count}"
