@@ -361,7 +361,8 @@ fn work_on_shards(
                     work.insert(shard, (token, value));
                 }
                 ShardEvent::Requested { shard, .. } if work.contains_key(&shard) => {
-                    if shards.hand_over(shard).unwrap_or(false) {
+                    let is_moved = shards.hand_over(shard).unwrap_or(false);
+                    if is_moved {
                         work.remove(&shard);
                     }
                 }

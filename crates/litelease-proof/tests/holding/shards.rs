@@ -87,6 +87,25 @@ fn a_member_that_is_lost_is_told_so_for_every_shard() {
 }
 
 #[test]
+fn a_member_that_ignores_a_request_loses_that_shard_and_keeps_the_others() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let (ttl, drain) = (Duration::from_millis(800), Duration::from_millis(300));
+    let member = |id| Shards::join(&db, "orders", 2, ShardsOptions::new(id, ttl).drain(drain));
+    let a = member("a").unwrap();
+    for _ in 0..2 {
+        assert!(matches!(next(&a), ShardEvent::Assigned { .. }));
+    }
+    let b = member("b").unwrap();
+    let ShardEvent::Requested { shard, .. } = next(&a) else { panic!("a request") };
+    let ShardEvent::Lost { shard: lost, reason } = next(&a) else { panic!("a loss") };
+    assert_eq!((lost, reason), (shard, litelease::Loss::Requested));
+    assert!(matches!(next(&b), ShardEvent::Assigned { shard: moved, .. } if moved == shard));
+    a.check(1 - shard).unwrap();
+    assert_eq!(a.next(Duration::from_millis(300)).unwrap(), None);
+}
+
+#[test]
 fn another_count_is_refused_while_a_member_lives_and_odd_names_always() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
