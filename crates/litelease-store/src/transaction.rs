@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::debts::{Debts, OpenTransaction};
-use crate::sqlite::{TxnState, code};
+use crate::sqlite::{TxnState, Value, code};
 use crate::statements::execute_once;
 use crate::{Error, Failure, Store};
 
@@ -375,12 +375,36 @@ impl Store {
             // A statement of the caller's is writing, and SQLite opens no savepoint meanwhile.
             return work();
         }
-        let number = self.savepoint()?;
+        let number = match self.savepoint() {
+            Err(error) if is_inside_statement(&error) => return self.all_or_rollback(work),
+            opened => opened?,
+        };
         let done = work().and_then(|done| self.release_savepoint(number).map(|()| done));
         if done.is_err() {
             let _ = self.rollback_savepoint(number);
         }
         done
+    }
+
+    /// Does all of `work` inside a statement of the caller's that is writing in their transaction, where SQLite opens no
+    /// savepoint. What fails halfway rolls back their transaction, as SQLite does after a full disk.
+    pub(crate) fn all_or_rollback<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let state = || Ok::<_, Error>((self.connection.total_changes(), self.schema_version()?));
+        let before = state()?;
+        let done = work();
+        if done.is_err() && !self.connection.is_autocommit() && state().ok() != Some(before) {
+            let _ = execute_once(self.connection, "ROLLBACK", &[]);
+        }
+        done
+    }
+
+    fn schema_version(&self) -> Result<Option<i64>, Error> {
+        let mut statement = self.connection.prepare("PRAGMA main.schema_version")?;
+        let mut run = statement.run(&[])?;
+        Ok(if run.step()? { run.column(0).and_then(Value::integer) } else { None })
     }
 
     /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that
@@ -402,6 +426,12 @@ impl Store {
     pub(crate) fn lock(&self) -> Result<(), Error> {
         self.statements.lock.execute(self.connection).or_else(|error| self.explain(error))
     }
+}
+
+/// Checks whether SQLite has opened no savepoint because a statement of the caller's is writing. Inside a transaction it has
+/// no other reason to be busy.
+pub(crate) fn is_inside_statement(refused: &Error) -> bool {
+    matches!(refused, Error::Sqlite(failure) if failure.code & 0xff == code::BUSY)
 }
 
 fn left_open() -> Error {

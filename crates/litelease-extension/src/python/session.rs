@@ -9,13 +9,14 @@ use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
 
 use crate::python::api::{Object, Raised, Result, clear, py, string, tuple};
 use crate::python::host::{PythonHost, SharedHost};
-use crate::python::turn::{NoTurn, Turn};
+use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
 
 /// What all handles on one connection share. Apart from the turn, only the thread whose turn it is uses it.
 pub(crate) struct Session {
     names: &'static Names,
+    calls: &'static Calls,
     pid: u32,
     turn: Turn,
     host: Rc<PythonHost>,
@@ -64,9 +65,10 @@ const AUTOCOMMIT_OFF: &str = "this connection was opened with autocommit=False, 
                               Litelease(conn).joining() and commit yourself";
 
 impl Session {
-    pub(crate) fn new(names: &'static Names) -> Self {
+    pub(crate) fn new(names: &'static Names, calls: &'static Calls) -> Self {
         Session {
             names,
+            calls,
             pid: process::id(),
             turn: Turn::default(),
             host: Rc::new(PythonHost::new(names)),
@@ -99,7 +101,7 @@ impl Session {
             "load" | "file" => Vec::new(),
             _ => self.values(call)?,
         };
-        let taken = self.turn.take().map_err(|reason| match reason {
+        let taken = self.turn.take(self.calls).map_err(|reason| match reason {
             NoTurn::Reentered => Failed::Kind("LiteleaseError", REENTERED.into()),
             NoTurn::Ending => Failed::Kind("LiteleaseError", ENDING.into()),
             NoTurn::Raised => Failed::Raised,
