@@ -282,6 +282,22 @@ for item in mail.worker(0.5, once=True):
 """
 
 
+def stop_between_transactions(pid: int, path: str) -> None:
+    """Stops a process at a moment when it does not hold SQLite's write lock, which nobody else would ever get."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        conn = sqlite3.connect(path, timeout=0.1, isolation_level=None)
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+            conn.execute("ROLLBACK")
+            return
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.01)
+        finally:
+            conn.close()
+
+
 def test_a_worker_stopped_past_its_deadline_neither_trusts_itself_nor_finishes(mail: Queue, tmp_path: Path) -> None:
     mail.send("a")
     pipe = subprocess.PIPE
@@ -291,7 +307,7 @@ def test_a_worker_stopped_past_its_deadline_neither_trusts_itself_nor_finishes(m
         assert worker.stdout.readline() == "received\n"
         time.sleep(1)
         assert mail.receive(30) is None  # extended
-        os.kill(worker.pid, signal.SIGSTOP)
+        stop_between_transactions(worker.pid, str(tmp_path / "db"))
         counts = mail.work(lambda item: mail.conn.execute("INSERT INTO effects VALUES ('successor')"), once=True)
         assert counts.done == 1
         os.kill(worker.pid, signal.SIGCONT)

@@ -109,6 +109,11 @@ impl Caller {
         Caller(key.map(hash))
     }
 
+    /// Checks whether the request brings a key, valid or not.
+    pub(crate) fn has_key(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Returns the hash of the key, or zeros if there is none.
     pub(crate) fn bytes(&self) -> KeyHash {
         self.0.unwrap_or_default()

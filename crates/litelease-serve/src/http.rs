@@ -290,6 +290,9 @@ impl App {
         fields: Fields,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
+        if !self.options.open && !caller.has_key() {
+            return Err(JobError::NoKey.into());
+        }
         let ttl_ms = self.ttl_ms(fields.ttl);
         let (grant, name) = (fields.lease.clone(), fields.name.clone().unwrap_or_default());
         let verb = match call.kind {

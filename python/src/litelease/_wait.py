@@ -37,7 +37,7 @@ def never() -> bool:
 
 def file_of(db: Handle, verb: str) -> str:
     """Returns the path of the file to wait at."""
-    path = str(_library.call(db._session, db._is_joined, "file"))
+    path = "" if db._is_joined else str(_library.call(db._session, False, "file"))
     if db._is_joined or db.conn.in_transaction:
         raise LiteleaseError(f"{verb}() inside a transaction would wait on a snapshot for ever: commit first")
     if not path:

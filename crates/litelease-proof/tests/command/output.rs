@@ -65,6 +65,9 @@ use End::{Code, NotTold};
 /// Every command that ends by itself, on a desk where `held` is held by `a` under token 1, and `free` is not.
 const COMMANDS: &[(&str, End)] = &[
     ("run new -- true", Code(0)),
+    ("access add ci --allow observe:*", NotTold),
+    ("access list", NotTold),
+    ("access remove nobody", Code(1)),
     ("run -n held -- true", Code(1)),
     ("run -n held --json -- true", Code(1)),
     ("run new -- no-such-command", Code(127)),
