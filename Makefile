@@ -88,7 +88,7 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
-torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and ten million interleavings
+torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and millions of interleavings
 	@scripts/setup cc etcd initdb openssl
 	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
 	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped crashes_and_freezes histor
@@ -97,6 +97,7 @@ bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="
 	@scripts/setup cc valgrind strace redis-server initdb etcd
 	@scripts/setup-python
 	@scripts/setup-sayt2
+	@scripts/setup-litequeue
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension -p litelease-cli
 	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::figure::{Figure, Reach};
 use crate::measure::Counts;
+use crate::queue::{self, Around};
 use crate::{Result, growth, workload};
 
 /// A figure with what it was made of.
@@ -19,7 +20,7 @@ pub(crate) struct Counted {
 pub(crate) type Row = fn(&Counts, &Path) -> Result<Vec<Counted>>;
 
 /// Every row of counts: its id, and how it is measured.
-pub(crate) const ROWS: [(&str, Row); 10] = [
+pub(crate) const ROWS: [(&str, Row); 12] = [
     ("B1", |counts, _| {
         let what = "claim + renew + release, in memory: instructions ÷ raw";
         cycle(counts, "B1", what, 1.45, "cycle@memory")
@@ -37,6 +38,8 @@ pub(crate) const ROWS: [(&str, Row); 10] = [
     ("B6", |counts, _| calls(counts)),
     ("B7", |_, folder| wal(folder)),
     ("B13", |_, _| lowest_free()),
+    ("B16", |counts, _| queues(counts)),
+    ("B17", |_, _| receiving()),
     ("B19", |counts, _| handles(counts)),
     ("G", |counts, _| guards(counts)),
 ];
@@ -112,6 +115,31 @@ fn lowest_free() -> Result<Vec<Counted>> {
     Ok(vec![
         Counted { figure: steps, count: large, raw: None },
         Counted { figure: equal, count: large, raw: Some(small) },
+    ])
+}
+
+fn queues(counts: &Counts) -> Result<Vec<Counted>> {
+    let places = [
+        ("memory", 1.5, "send + receive + ack, in memory: instructions ÷ bare statements"),
+        ("wal-normal", 1.3, "the same in WAL NORMAL: instructions ÷ bare statements"),
+    ];
+    let row = |(place, reach, what)| {
+        let ours = counts.instructions(&format!("queue-cycle@{place}"))? / 3.0;
+        let raw = counts.instructions(&format!("raw-queue-cycle@{place}"))? / 3.0;
+        Ok(ratio("B16", what, reach, ours, raw, format!("{ours:.0} / {raw:.0} per commit")))
+    };
+    places.into_iter().map(row).collect()
+}
+
+fn receiving() -> Result<Vec<Counted>> {
+    let row = |what, around: fn(u32) -> Around| -> Result<Counted> {
+        let [few, many] = [queue::vm_steps(around(1_000))?, queue::vm_steps(around(1_000_000))?];
+        let detail = format!("{many} / {few}, all statements of a receive");
+        Ok(ratio("B17", what, 1.0, many, few, detail))
+    };
+    Ok(vec![
+        row("receive among 1,000,000 items: VM steps ÷ among 1,000", Around::Visible)?,
+        row("behind 1,000,000 hidden, delayed and dead ones each ÷ behind 1,000", Around::Hidden)?,
     ])
 }
 

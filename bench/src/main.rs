@@ -15,6 +15,7 @@ mod peers;
 mod plot;
 mod progress;
 mod python;
+mod queue;
 mod quick;
 mod results;
 mod rows;
@@ -62,6 +63,7 @@ fn work(words: &[&str]) -> Result<()> {
         ["wait", work, file] => hold::worker(work, Path::new(file)),
         ["drive", address, seconds] => serve::drive(address, seconds),
         ["front", redis] => serve::front(redis),
+        ["queue", method, target] => serve::queue::work(method, target),
         ["write", method, file] => writers::write(method, Path::new(file)),
         _ => Err(USAGE.into()),
     }

@@ -72,6 +72,9 @@ pub(crate) fn jobs() -> Vec<Job> {
             Ok(Outcome { figures: vec![figure], series, ..Outcome::default() })
         }),
         job("B15", "from Python", 10.0, |bench| python::outcome(bench.scratch.folder()?.path())),
+        job("B18", "queues next to others", 50.0, |bench| {
+            serve::queue::outcome(bench.scratch.folder()?.path())
+        }),
         job("H", "holding, and litelease run", 75.0, |_| {
             Ok(Outcome { figures: hold::holding()?, ..Outcome::default() })
         }),

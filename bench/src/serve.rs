@@ -9,6 +9,7 @@ mod front;
 mod http;
 mod memory;
 mod postgres;
+pub(crate) mod queue;
 mod redis;
 mod wake;
 

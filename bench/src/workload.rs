@@ -12,7 +12,7 @@ use litelease::{
     ClaimResult, Guard, LeaseInfo, Leases, Litelease, LiteleaseRef, ReleaseResult, RenewResult,
 };
 
-use crate::Result;
+use crate::{Result, queue};
 
 const TTL: Duration = Duration::from_secs(3600);
 const NAME: &str = "scheduler";
@@ -99,6 +99,8 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
             lease_expires_at_ms,
         }),
         "batch" => batches(db, rounds),
+        "queue-cycle" => queue::cycles(db, rounds),
+        "raw-queue-cycle" => queue::bare_cycles(db, rounds),
         "insert" => inserts(db, rounds, None),
         "insert-by-connection" => inserts(db, rounds, Some(&Guard::by_connection())),
         "insert-by-column" => inserts(db, rounds, Some(&Guard::by_column("lease_token"))),
@@ -227,10 +229,10 @@ fn some(value: Option<i64>) -> Result<()> {
 }
 
 /// A held statement, driven through SQLite's C functions with nothing in between.
-struct Raw(*mut ffi::sqlite3_stmt);
+pub(crate) struct Raw(*mut ffi::sqlite3_stmt);
 
 impl Raw {
-    fn new(connection: &Connection, sql: &CStr) -> Result<Self> {
+    pub(crate) fn new(connection: &Connection, sql: &CStr) -> Result<Self> {
         let mut statement = ptr::null_mut();
         // SAFETY: the connection is open and outlives this value in `run`.
         let rc = unsafe {
@@ -291,6 +293,46 @@ impl Raw {
         }
     }
 
+    /// Runs a statement that answers no rows, with these numbers and then these bytes. If it changes
+    /// rows, it must change one.
+    pub(crate) fn run(&self, numbers: &[i64], bytes: Option<&[u8]>) -> Result<()> {
+        // SAFETY: the statement is alive, and the bytes are bound only until the end of this call.
+        unsafe {
+            self.bind_numbers(1, numbers);
+            if let Some(bytes) = bytes {
+                let (index, length) = (numbers.len() as c_int + 1, bytes.len() as c_int);
+                ffi::sqlite3_bind_blob(self.0, index, bytes.as_ptr().cast(), length, None);
+            }
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_DONE)?;
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)?;
+            if numbers.is_empty() {
+                return Ok(());
+            }
+            expect(ffi::sqlite3_changes(ffi::sqlite3_db_handle(self.0)), 1)
+        }
+    }
+
+    /// Runs a query of one row: a number, and bytes and a number if there are such columns.
+    pub(crate) fn row(&self, numbers: &[i64]) -> Result<(i64, Vec<u8>, i64)> {
+        // SAFETY: the statement is alive, and the bytes are copied before the reset.
+        unsafe {
+            self.bind_numbers(1, numbers);
+            expect(ffi::sqlite3_step(self.0), ffi::SQLITE_ROW)?;
+            let first = ffi::sqlite3_column_int64(self.0, 0);
+            let (mut bytes, mut last) = (Vec::new(), 0);
+            if ffi::sqlite3_data_count(self.0) > 1 {
+                let start = ffi::sqlite3_column_blob(self.0, 1);
+                let length = ffi::sqlite3_column_bytes(self.0, 1);
+                if !start.is_null() {
+                    bytes = slice::from_raw_parts(start.cast(), length as usize).to_vec();
+                }
+                last = ffi::sqlite3_column_int64(self.0, 2);
+            }
+            expect(ffi::sqlite3_reset(self.0), ffi::SQLITE_OK)?;
+            Ok((first, bytes, last))
+        }
+    }
+
     /// # Safety
     /// The statement must be alive.
     unsafe fn bind(&self, numbers: &[i64]) {
@@ -298,9 +340,16 @@ impl Raw {
         unsafe {
             self.bind_text(1, NAME);
             self.bind_text(2, OWNER);
-            for (index, number) in (3..).zip(numbers) {
-                ffi::sqlite3_bind_int64(self.0, index, *number);
-            }
+            self.bind_numbers(3, numbers);
+        }
+    }
+
+    /// # Safety
+    /// The statement must be alive.
+    unsafe fn bind_numbers(&self, first: c_int, numbers: &[i64]) {
+        for (index, number) in (first..).zip(numbers) {
+            // SAFETY: as promised.
+            unsafe { ffi::sqlite3_bind_int64(self.0, index, *number) };
         }
     }
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 POOL_VERBS = {"pool", "resize", "borrow", "return", "renew slot", "keep", "delete", "slots"}
+QUEUE_VERBS = {"queue", "send", "receive", "delivery", "ack", "extend", "give back", "bury", "redrive", "discard"}
+QUEUE_VERBS |= {"cancel", "items", "delete queue", "fence"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
 # Verbs that the package does not have: files with one of them are left out.
 NOT_HERE = re.compile(
-    r"^(at +\d+ +)?(send|limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE
+    r"^(at +\d+ +)?(limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE
 )
 
 
@@ -99,12 +101,16 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         verb = "renew slot"
     if verb == "release" and takes("savepoint"):
         verb = "release savepoint"
+    if verb == "give" and takes("back"):
+        verb = "give back"
+    if verb == "delete" and takes("queue"):
+        verb = "delete queue"
     if verb == "begin":
         found["immediate"] = "1" if takes("immediate") else ""
     if verb == "purge":
         takes("before")
         found["before"] = asked.pop(0)
-    elif verb not in ("begin", "commit", "rollback"):
+    elif verb not in ("begin", "commit", "rollback", "fence"):
         found["name"] = asked.pop(0)
     if verb in ("claim", "ensure", "renew", "release", "transfer"):
         found["owner"] = asked.pop(0)
@@ -112,10 +118,14 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["reader"] = asked.pop(0)
     if verb in ("borrow", "return", "renew slot", "keep"):
         found["lease"] = asked.pop(0)
+    if verb == "send":
+        found["body"] = asked.pop(0)
+    if verb == "receive":
+        found["receipt"] = asked.pop(0)
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("count", "ttl", "from", "above", "token", "key", "value"):
+    for label in ("count", "ttl", "from", "above", "token", "attempts", "visibility", "delay", "id", "key", "note", "value"):
         if takes(label):
             if label == "from":
                 verb = "claim from dead"

@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, SingleWriter, Tracker
+from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, Queue, SingleWriter, Tracker
 from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
@@ -105,6 +105,38 @@ def with_pool(db: Litelease) -> None:
     Pools(db.conn).register("p", 2)
 
 
+def sent(db: Litelease) -> None:
+    db.queue("q").send("body", key="k")
+    db.conn.execute("CREATE TABLE effects (n)")
+
+
+def delivered(db: Litelease) -> None:
+    sent(db)
+    RECEIPTS["q"] = received(db).receipt
+
+
+def buried(db: Litelease) -> None:
+    delivered(db)
+    db.queue("q").bury(RECEIPTS["q"])
+
+
+def received(db: Litelease) -> litelease.Item:
+    item = db.queue("q").receive(3600)
+    assert item is not None
+    return item
+
+
+def finish(db: Litelease) -> None:
+    item = db.queue("q").delivery(RECEIPTS["q"])
+    assert item is not None
+    with item.finish() as conn:
+        conn.execute("INSERT INTO effects VALUES (1)")
+
+
+# The receipt in the file that copies are made of.
+RECEIPTS: dict[str, str] = {}
+
+
 def with_slot(db: Litelease) -> None:
     with_pool(db)
     Pools(db.conn).borrow("p", 3600, key="k")
@@ -150,6 +182,17 @@ CASES = {
     "drained": Case(lambda db: db.drained("x", 1), claimed),
     "claim_wait": Case(lambda db: db.claim_wait("x", "a", 3600, 0)),
     "Pools.delete": Case(lambda db: Pools(db.conn).delete("p"), with_pool),
+    "Queue.set_max_attempts": Case(lambda db: db.queue("q").set_max_attempts(3)),
+    "Queue.send": Case(lambda db: db.queue("q").send("body", key="k")),
+    "Queue.receive": Case(lambda db: db.queue("q").receive(3600), sent),
+    "Queue.ack": Case(lambda db: db.queue("q").ack(RECEIPTS["q"]), delivered),
+    "Queue.extend": Case(lambda db: db.queue("q").extend(RECEIPTS["q"], 7200), delivered),
+    "Queue.give_back": Case(lambda db: db.queue("q").give_back(RECEIPTS["q"], note="n"), delivered),
+    "Queue.bury": Case(lambda db: db.queue("q").bury(RECEIPTS["q"]), delivered),
+    "Queue.redrive": Case(lambda db: db.queue("q").redrive(), buried),
+    "Queue.cancel": Case(lambda db: db.queue("q").cancel("k"), sent),
+    "Queue.info": Case(lambda db: db.queue("q").info(), sent),
+    "Queue.delete": Case(lambda db: db.queue("q").delete(), sent),
     "leases": Case(lambda db: db.leases(), claimed),
     "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
@@ -171,6 +214,9 @@ TABLES = {
     "litelease_pools": "count(*)",
     "litelease_pool_slots": "count(*)",
     "litelease_guards": "count(*)",
+    "litelease_queue_names": "name, max_attempts",
+    "litelease_queue_items": "id, attempts, ended, note, deadline_ms - sent_at_ms > 5000000",
+    "effects": "*",
     "litelease_kept_slots": "count(*)",
     "litelease_reads": "name, reader",
     "litelease_values": "*",
@@ -469,6 +515,52 @@ def test_a_call_from_a_callback_joins_nothing(tmp_path: Path) -> None:
     db.conn.set_progress_handler(None, 1)
     assert len(answers) == 1 and "signal handler" in str(answers[0])
     assert isinstance(db.claim("y", "handler", 30), Acquired)
+
+
+@pytest.mark.parametrize("ending", ["passes", "is stale", "raises"])
+def test_a_finish_is_over_after_an_exception_at_any_moment(ending: str, elsewhere: Callable[..., Any]) -> None:
+    def act(db: Litelease) -> None:
+        if ending == "passes":
+            finish(db)
+        elif ending == "raises":
+            item = db.queue("q").delivery(RECEIPTS["q"])
+            assert item is not None
+            with contextlib.suppress(ZeroDivisionError), item.finish() as conn:
+                conn.execute("INSERT INTO effects VALUES (1)")
+                raise ZeroDivisionError
+        else:
+            stale = litelease.Item(1, "1-00000000-0000-4000-8000-000000000000", 1, 1, 0, None, Queue(db.conn, "q"))
+            with stale.finish() as conn:
+                conn.execute("INSERT INTO effects VALUES (1)")
+
+    def look(path: Path) -> tuple[int, int]:
+        with contextlib.closing(sqlite3.connect(path)) as other:
+            sql = "SELECT (SELECT count(*) FROM effects), (SELECT count(*) FROM litelease_queue_items)"
+            return other.execute(sql).fetchone()  # type: ignore[no-any-return]
+
+    with quick_folder() as folder:
+        bench = Bench(folder, Case(act, delivered))
+        for number in range(1, 100_000):
+            path, db = bench.fresh()
+            tracer = Tracer(number, is_fine=True)
+            is_interrupted, told = attempt(lambda: act(db), tracer)
+            where = f"{ending}, event {number}"
+            if is_inside_python_itself(told):
+                del told
+            assert not db.conn.in_transaction, where
+            assert can_write(path), where
+            # The effect and the acknowledgement, or neither.
+            assert look(path) in ([(0, 1), (1, 0)] if ending == "passes" else [(0, 1)]), where
+            assert is_interrupted or look(path) == ((1, 0) if ending == "passes" else (0, 1)), where
+            elsewhere(db.queue("q").next_visible)
+            if look(path) == (0, 1):
+                finish(db)
+            assert look(path) == (1, 0), where
+            db.conn.close()
+            path.unlink()
+            if tracer.seen < number:
+                break
+        assert number > 50
 
 
 # What has files and threads of its own.

@@ -150,7 +150,7 @@ def test_other_connections_are_told_what_to_pass() -> None:
 @pytest.mark.parametrize("path", sorted(Path(litelease.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
 def test_the_examples_in_the_package_run(path: Path) -> None:
     module = importlib.import_module("litelease" if path.stem == "__init__" else f"litelease.{path.stem}")
-    assert doctest.testmod(module, extraglobs={"sqlite3": sqlite3}).failed == 0
+    assert doctest.testmod(module, extraglobs={"sqlite3": sqlite3, "Litelease": Litelease}).failed == 0
 
 
 def test_only_public_names_are_offered() -> None:

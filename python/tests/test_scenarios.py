@@ -11,13 +11,19 @@ from scenario import Step, shown
 
 import litelease
 from litelease import (
+    Acknowledged,
     Acquired,
     Broken,
     Busy,
+    Cancelled,
+    Item,
+    ItemInfo,
+    Leased,
     LeaseInfo,
     Litelease,
     LiteleaseError,
     Pools,
+    Queue,
     Reason,
     Rejected,
     Released,
@@ -36,6 +42,7 @@ class Player:
     def __init__(self, folder: Path) -> None:
         self.file = folder / "scenario.sqlite3"
         self.connections: dict[str, sqlite3.Connection] = {}
+        self.receipts: dict[str, str] = {}  # by what the scenario calls them
         self.lent: dict[str, str] = {}  # the UUIDs of leases on slots, by what the scenario calls them
         self.connect("main")
         Litelease(self.current).bootstrap()
@@ -71,6 +78,8 @@ class Player:
                 return "ok"
             if step.verb in scenario.POOL_VERBS:
                 return self.pools(step, name)
+            if step.verb in scenario.QUEUE_VERBS:
+                return self.queues(step, name)
             return self.perform(step, name)
         except sqlite3.Error as error:
             return f"error {getattr(error, 'sqlite_errorname', None) or by_its_words(error)}"
@@ -104,6 +113,50 @@ class Player:
         if step.verb == "delete":
             return "deleted" if pools.delete(name) else "none"
         return slots(pools.slots(name, now_ms=now))
+
+    def queues(self, step: Step, name: str) -> str:
+        """The verbs of the package on queues. The name of a verb on a delivery is that of its receipt."""
+        queue, now, words = Queue(self.current, name), step.now_ms, step.words
+        receipt, note = self.receipts.get(name, name), words.get("note")
+        visibility, delay, id = step.number("visibility"), step.number("delay"), step.number("id")
+        if step.verb == "queue":
+            attempts = step.number("attempts")
+            if attempts is not None:
+                queue.set_max_attempts(attempts)
+            info = queue.info(now_ms=now)
+            return f"attempts {info.max_attempts if info else 20}"
+        if step.verb == "send":
+            return f"sent {queue.send(words['body'], delay_ms=delay, key=words.get('key'), now_ms=now)}"
+        if step.verb == "receive":
+            item = queue.receive(visibility_ms=visibility, now_ms=now)
+            if item:
+                self.receipts[words["receipt"]] = item.receipt
+            return delivered(item)
+        if step.verb == "delivery":
+            return delivered(queue.delivery(receipt))
+        if step.verb == "ack":
+            answer = queue.ack(receipt)
+            return "acknowledged" if isinstance(answer, Acknowledged) else f"stale {answer.reason.value}"
+        if step.verb == "extend":
+            deadline_ms = queue.extend(receipt, visibility_ms=visibility, now_ms=now)
+            return "none" if deadline_ms is None else f"until {deadline_ms}"
+        if step.verb == "give back":
+            return "given back" if queue.give_back(receipt, delay_ms=delay, note=note, now_ms=now) else "none"
+        if step.verb == "bury":
+            return "buried" if queue.bury(receipt, note=note, now_ms=now) else "none"
+        if step.verb == "redrive":
+            return str(queue.redrive(id, now_ms=now))
+        if step.verb == "discard":
+            return str(queue.discard(id, now_ms=now))
+        if step.verb == "cancel":
+            told = queue.cancel(words["key"] if id is None else id, now_ms=now)
+            return "cancelled" if isinstance(told, Cancelled) else "leased" if isinstance(told, Leased) else "none"
+        if step.verb == "delete queue":
+            return "deleted" if queue.delete() else "none"
+        if step.verb == "fence":
+            Litelease(self.current).restore_fence(above=0)
+            return "ok"
+        return " ".join(map(listed, queue.items(now_ms=now))) or "none"
 
 
 class Verbs(Player):
@@ -231,6 +284,19 @@ def valued(value: object) -> str:
 
 def versioned(version: object) -> str:
     return "none" if version is None else f"version {version}"
+
+
+def delivered(item: Item | None) -> str:
+    if item is None:
+        return "none"
+    until = f"attempt {item.attempt} token {item.token} until {item.deadline_ms}"
+    return f"item {item.id} {until} body {shown(str(item.body))}"
+
+
+def listed(item: ItemInfo) -> str:
+    key = "" if item.key is None else f" key {shown(item.key)}"
+    note = "" if item.note is None else f" note {shown(item.note)}"
+    return f"item {item.id} {item.state.value} attempt {item.attempt}{key}{note}"
 
 
 def told(answer: object) -> str:

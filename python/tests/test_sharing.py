@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -288,3 +291,33 @@ def test_a_signal_handler_can_stop_waiting_for_the_call_of_another_thread(tmp_pa
     thread.join()
     db.conn.set_progress_handler(None, 1)
     assert db.token("x") == 1
+
+
+ENDS_ANOTHER_INTERPRETER = """
+import sqlite3, sys, threading, litelease
+try:
+    import _interpreters as interpreters
+    settings = ("legacy",)
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    settings = ()
+db = litelease.Litelease(sqlite3.connect(sys.argv[1], check_same_thread=False))
+db.bootstrap()
+other = interpreters.create(*settings)
+interpreters.run_string(other, f"import sys; sys.path[:] = {sys.path!r}; import litelease")
+interpreters.destroy(other)
+thread = threading.Thread(target=db.claim, args=("x", "a", 30))
+thread.start()
+thread.join()
+print(db.token("x"))
+"""
+
+
+@pytest.mark.skipif(
+    not any(map(importlib.util.find_spec, ("_interpreters", "_xxsubinterpreters"))), reason="no interpreters inside this one"
+)
+def test_an_interpreter_that_ends_does_not_end_the_calls_of_others(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENDS_ANOTHER_INTERPRETER, str(tmp_path / "db")], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "1\n", done.stderr

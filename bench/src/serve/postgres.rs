@@ -101,7 +101,7 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
 }
 
 /// Runs statements in one transaction.
-fn run_once(address: SocketAddr, sql: &str) -> io::Result<()> {
+pub(crate) fn run_once(address: SocketAddr, sql: &str) -> io::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     let mut request = Vec::new();
     write_start(&mut request);
@@ -127,6 +127,34 @@ fn receive(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
         if whole(&received).is_some() {
             return Ok(received);
         }
+    }
+}
+
+/// A connection that waits for each answer.
+pub(crate) struct Client(TcpStream);
+
+impl Client {
+    /// Connects, and prepares statements: their names and their SQL.
+    pub(crate) fn open(address: SocketAddr, statements: &[(&str, &str)]) -> io::Result<Self> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        let mut request = Vec::new();
+        write_start(&mut request);
+        stream.write_all(&request)?;
+        receive(&mut stream)?;
+        request.clear();
+        write_prepare(&mut request, statements);
+        stream.write_all(&request)?;
+        receive(&mut stream)?;
+        Ok(Client(stream))
+    }
+
+    /// Runs a prepared statement, and returns its whole answer.
+    pub(crate) fn call(&mut self, name: &str, values: &[&[u8]]) -> io::Result<Vec<u8>> {
+        let mut request = Vec::new();
+        write_call(&mut request, name, values);
+        self.0.write_all(&request)?;
+        receive(&mut self.0)
     }
 }
 
@@ -158,11 +186,7 @@ impl Talk for Borrower {
                 State::Connected
             }
             State::Connected => {
-                for (name, sql) in [("b", BORROW), ("r", RETURN)] {
-                    let parts = [name.as_bytes(), b"\0", sql.as_bytes(), b"\0", &[0, 0]];
-                    write_message(request, b'P', &parts);
-                }
-                write_message(request, b'S', &[]);
+                write_prepare(request, &[("b", BORROW), ("r", RETURN)]);
                 State::Prepared
             }
             State::Borrowed => match row(answer) {
@@ -201,6 +225,14 @@ fn write_start(request: &mut Vec<u8>) {
     request.extend(text);
 }
 
+fn write_prepare(request: &mut Vec<u8>, statements: &[(&str, &str)]) {
+    for (name, sql) in statements {
+        let parts = [name.as_bytes(), b"\0", sql.as_bytes(), b"\0", &[0, 0]];
+        write_message(request, b'P', &parts);
+    }
+    write_message(request, b'S', &[]);
+}
+
 /// Runs a prepared statement.
 fn write_call(request: &mut Vec<u8>, name: &str, values: &[&[u8]]) {
     let mut bind = Vec::new();
@@ -226,7 +258,7 @@ fn write_message(request: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
 }
 
 /// Returns the messages that were received completely.
-fn messages(mut received: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
+pub(crate) fn messages(mut received: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let kind = *received.first()?;
         let length = u32::from_be_bytes(received.get(1..5)?.try_into().ok()?) as usize;
@@ -249,7 +281,7 @@ fn whole(received: &[u8]) -> Option<usize> {
 }
 
 /// Returns the first two columns of the first row.
-fn row(answer: &[u8]) -> Option<[&[u8]; 2]> {
+pub(crate) fn row(answer: &[u8]) -> Option<[&[u8]; 2]> {
     let (_, row) = messages(answer).find(|(kind, _)| *kind == b'D')?;
     let column = |at: usize| -> Option<&[u8]> {
         let length = u32::from_be_bytes(row.get(at..at + 4)?.try_into().ok()?) as usize;

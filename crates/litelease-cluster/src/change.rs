@@ -325,7 +325,8 @@ impl Cluster {
         });
         let row = StoredRow { token: write.token, tenure, at_ms: judged.now_ms, attempt };
         // At a time that a caller gives, no clock is asked.
-        let while_live = ask.kind == Kind::OnLive && self.when.is_none();
+        let is_on_live = ask.kind == Kind::OnLive || is_renewal;
+        let while_live = is_on_live && self.when.is_none();
         Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live })
     }
 

@@ -69,6 +69,39 @@ impl Cluster {
         })
     }
 
+    /// Claims a name, or prolongs the live lease that `owner` already has on it, under the same token. A
+    /// repeated request is thus answered like the first one.
+    ///
+    /// Two processes that use one owner text would share the lease.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let ttl = Duration::from_secs(30);
+    /// let first = cluster.ensure("scheduler", "a", ttl)?.acquired().expect("nobody has it");
+    /// let again = cluster.ensure("scheduler", "a", ttl)?.acquired().expect("it has it");
+    /// assert_eq!(again.token, first.token);
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn ensure(&self, name: &str, owner: &str, ttl: Duration) -> Result<ClaimResult> {
+        self.ensure_since(name, owner, ttl).map(|(answer, _)| answer)
+    }
+
+    /// Claims or prolongs, and also returns the moment from which a holder may count its trust.
+    #[doc(hidden)]
+    pub fn ensure_since(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+    ) -> Result<(ClaimResult, Duration)> {
+        self.grant(name, owner, ttl, &|row, term, floor| {
+            let step = rule::ensure(row, owner, term, floor, Conditions::default())?;
+            Ok(Decision::of(step, |answer| answer.into_owned()))
+        })
+    }
+
     /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one step, under a
     /// new token. Returns `Busy` if another grant is live by now.
     #[doc(hidden)]
@@ -322,7 +355,8 @@ impl Cluster {
         self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide = |row: rule::Row<'_>, now_ms, _| {
-            let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?, Conditions::default());
+            let term = Term::new(ttl_ms, now_ms)?;
+            let step = rule::renew(row, who, term, Conditions::default());
             Ok(Decision::of(step, |answer| answer.into_owned()))
         };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };

@@ -131,8 +131,8 @@ impl From<Refusal> for Error {
             Refusal::InvalidTtl { ttl_ms } => Error::InvalidTtl { ttl_ms },
             Refusal::TimeOverflow { now_ms, ttl_ms } => Error::TimeOverflow { now_ms, ttl_ms },
             Refusal::TokenExhausted => Error::TokenExhausted,
-            // No verb here takes a delay, a limit or a read.
-            other => Error::Refused(other.to_string()),
+            // Of verbs that only files have.
+            refusal => Error::Refused(refusal.to_string()),
         }
     }
 }

@@ -253,6 +253,14 @@ impl Hold {
         let _ = self.check(now);
     }
 
+    /// Ends trust in the grant at once, for a reason that was found out elsewhere.
+    pub fn fail(&self, loss: Loss) {
+        let state = self.state();
+        if state.loss.is_none() && !state.ended {
+            self.lose(state, loss);
+        }
+    }
+
     /// Notes that the holder has made progress at `now`. The next renewal stores it, which is at
     /// once if the last one was refused for want of it. Returns whether the keeper must hurry.
     pub(crate) fn progress(&self, now: Duration) -> bool {

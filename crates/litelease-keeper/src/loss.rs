@@ -51,6 +51,11 @@ pub enum Loss {
     TimeIsUp,
     /// Somebody has asked for the lease, and the time to give it up was over.
     Requested,
+    /// The session that the lease belongs to is over.
+    SessionOver {
+        /// Why it is, in words.
+        reason: String,
+    },
 }
 
 impl Loss {
@@ -69,6 +74,7 @@ impl Loss {
             Loss::NoProgress => "no-progress",
             Loss::TimeIsUp => "time-is-up",
             Loss::Requested => "requested",
+            Loss::SessionOver { .. } => "session-over",
         }
     }
 
@@ -117,6 +123,7 @@ impl fmt::Display for Loss {
             Loss::NoProgress => f.write_str("no progress was made within the time that it has"),
             Loss::TimeIsUp => f.write_str("the time that it may be held is up"),
             Loss::Requested => f.write_str("it was requested, and the time to hand it over is up"),
+            Loss::SessionOver { reason } => write!(f, "its session is over: {reason}"),
         }
     }
 }

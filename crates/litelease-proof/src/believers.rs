@@ -110,7 +110,7 @@ fn hold(
 ) -> Belief {
     let end = System.counted() + Duration::from_millis(dice.below(3000));
     while System.counted() < end && !stop.load(Ordering::Relaxed) {
-        pass(record, lease);
+        record.lock().expect("no panic").pass(lease);
         pause(100 + dice.below(200));
         if System.counted() >= belief.until {
             return belief;
@@ -133,7 +133,7 @@ fn hold(
         1 => {
             // As if the machine had slept: it writes after its lease is over.
             pause(2_500);
-            pass(record, lease);
+            record.lock().expect("no panic").pass(lease);
         }
         _ => {
             belief.until = belief.until.min(System.counted());
@@ -146,19 +146,6 @@ fn hold(
 
 fn pause(ms: u64) {
     thread::sleep(Duration::from_millis(ms));
-}
-
-/// Writes through the gate of a name.
-fn pass(record: &Mutex<Record>, lease: &LeaseInfo) {
-    let mut record = record.lock().expect("no panic");
-    let largest = record.gates.get(&lease.name).copied();
-    match admit(largest, lease.token) {
-        (AdmitResult::Admitted, _) => {
-            record.gates.insert(lease.name.clone(), lease.token);
-            record.admitted += 1;
-        }
-        (AdmitResult::Stale { .. }, _) => record.refused += 1,
-    }
 }
 
 fn note<T>(record: &Mutex<Record>, now: Duration, answer: &Result<T, Error>) {
@@ -174,6 +161,18 @@ fn note<T>(record: &Mutex<Record>, now: Duration, answer: &Result<T, Error>) {
 }
 
 impl Record {
+    /// Writes through the gate of a name.
+    pub fn pass(&mut self, lease: &LeaseInfo) {
+        let largest = self.gates.get(&lease.name).copied();
+        match admit(largest, lease.token) {
+            (AdmitResult::Admitted, _) => {
+                self.gates.insert(lease.name.clone(), lease.token);
+                self.admitted += 1;
+            }
+            (AdmitResult::Stale { .. }, _) => self.refused += 1,
+        }
+    }
+
     /// Returns every pair of grants that were believed in at the same time, and every token that came twice or out of
     /// order.
     pub fn faults(&self) -> Vec<String> {

@@ -48,7 +48,7 @@ impl Player for ClusterPlayer {
             self.connect(name);
             return Played::Answer("ok".into());
         }
-        let about_pools = "pools are for the service";
+        let only_in_files = "only in files, or over HTTP";
         if action.is_about_the_connection() {
             self.abandoned.get_or_insert("each verb is a transaction of its own");
         }
@@ -66,7 +66,7 @@ impl Player for ClusterPlayer {
         match perform(&cluster, action) {
             Ok(Some(answer)) => Played::Answer(answer),
             // What follows may depend on it.
-            Ok(None) => Played::Skipped(self.abandoned.get_or_insert(about_pools)),
+            Ok(None) => Played::Skipped(self.abandoned.get_or_insert(only_in_files)),
             Err(error) => Played::Answer(format!("error {}", error.kind())),
         }
     }
@@ -87,6 +87,7 @@ fn perform(cluster: &Cluster, action: &Action) -> Result<Option<String>> {
         Action::Claim { name, owner, above: Some(above), .. } => {
             cluster.claim_above(name, owner, ttl, *above)?.to_text()
         }
+        Action::Ensure { name, owner, .. } => cluster.ensure(name, owner, ttl)?.to_text(),
         Action::ClaimFromDead { name, owner, dead, token, .. } => {
             cluster.claim_from_dead(name, owner, ttl, &grant(name, dead, *token))?.to_text()
         }

@@ -224,6 +224,7 @@ struct Delayed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Verb {
     Claim,
+    Ensure,
     Renew,
     Release,
     Transfer,
@@ -231,8 +232,15 @@ enum Verb {
     Purge,
 }
 
-const VERBS: [Verb; 6] =
-    [Verb::Claim, Verb::Renew, Verb::Release, Verb::Transfer, Verb::Break, Verb::Purge];
+const VERBS: [Verb; 7] = [
+    Verb::Claim,
+    Verb::Ensure,
+    Verb::Renew,
+    Verb::Release,
+    Verb::Transfer,
+    Verb::Break,
+    Verb::Purge,
+];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -347,7 +355,7 @@ impl World {
                         Verb::Renew | Verb::Release | Verb::Transfer => client.lease.is_some(),
                         Verb::Break => self.highest > 0,
                         Verb::Purge => !self.rows.rows.is_empty(),
-                        Verb::Claim => true,
+                        Verb::Claim | Verb::Ensure => true,
                     };
                     let verbs = VERBS.iter().filter(fits);
                     steps.extend(verbs.map(|verb| Step::Begin(at, *verb)));
@@ -551,6 +559,9 @@ impl World {
 
     /// A store of a verb has taken effect.
     fn applied(&mut self, at: usize, id: i64, change: &Change) -> Result<(), String> {
+        // How the row was before it, as its client may have seen it.
+        let before = self.clients[at].running.as_ref().and_then(|running| running.rows.last());
+        let before = before.map_or(0, |(token, _)| *token);
         self.note_row();
         let Some((_, row)) = change.rows.first().filter(|(_, row)| row.attempt / 1000 == id) else {
             return Ok(());
@@ -561,7 +572,8 @@ impl World {
             demand(running.applied.is_none(), "a verb takes effect at most once")?;
             running.applied = Some(token);
             let raises = matches!(running.verb, Verb::Claim | Verb::Transfer | Verb::Break);
-            if raises {
+            let renews = running.verb == Verb::Ensure && token == before;
+            if (raises || running.verb == Verb::Ensure) && !renews {
                 demand(token > highest, "every grant has a larger token than all before it")?;
             }
             if running.verb == Verb::Break {
@@ -638,7 +650,9 @@ impl World {
             Outcome::Granted { token, since_ms } => {
                 took_effect(token)?;
                 client.lease = Some((token, self.now_ms));
-                client.belief = Some((token, until_ms(since_ms)));
+                let before = client.belief.filter(|belief| belief.0 == token);
+                let until = before.map_or(0, |belief| belief.1).max(until_ms(since_ms));
+                client.belief = Some((token, until));
             }
             Outcome::Renewed { token, since_ms } => {
                 took_effect(token)?;
@@ -667,7 +681,7 @@ impl World {
                     Reason::Released => *token > 0 && owner.is_none(),
                     Reason::HeldBy | Reason::Expired => owner.is_some(),
                     Reason::UnknownToken => true,
-                    // Nothing here has limits, and nobody asks for a lease.
+                    // Nothing here has conditions.
                     _ => false,
                 };
                 demand(was(&fits), "a rejection names what was so")?;
@@ -722,15 +736,15 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
         lease_expires_at_ms: 0,
     };
     let since = |since: Duration| since.as_millis() as i64;
+    let granted = |claimed| match claimed {
+        (ClaimResult::Acquired(lease), from) => {
+            Outcome::Granted { token: lease.token, since_ms: since(from) }
+        }
+        (ClaimResult::Busy(lease), _) => Outcome::Busy { owner: lease.owner, token: lease.token },
+    };
     let done = match verb {
-        Verb::Claim => cluster.claim_since(NAME, owner, TTL, 0).map(|claimed| match claimed {
-            (ClaimResult::Acquired(lease), from) => {
-                Outcome::Granted { token: lease.token, since_ms: since(from) }
-            }
-            (ClaimResult::Busy(lease), _) => {
-                Outcome::Busy { owner: lease.owner, token: lease.token }
-            }
-        }),
+        Verb::Claim => cluster.claim_since(NAME, owner, TTL, 0).map(granted),
+        Verb::Ensure => cluster.ensure_since(NAME, owner, TTL).map(granted),
         Verb::Renew => cluster.renew_since(&lease, TTL).map(|renewed| match renewed {
             (RenewResult::Renewed(lease), from) => {
                 Outcome::Renewed { token: lease.token, since_ms: since(from) }

@@ -59,6 +59,9 @@ mod documents {
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
 
+    #[doc = include_str!("../../../docs/cluster.md")]
+    struct Cluster;
+
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;
 
@@ -76,6 +79,13 @@ mod documents {
 
     #[doc = include_str!("../../../docs/handoff.md")]
     struct Handoff;
-    #[doc = include_str!("../../../docs/cluster.md")]
-    struct Cluster;
+
+    #[doc = include_str!("../../../docs/sessions.md")]
+    struct Sessions;
+
+    #[doc = include_str!("../../../docs/elections.md")]
+    struct Elections;
+
+    #[doc = include_str!("../../../docs/shards.md")]
+    struct Shards;
 }

@@ -346,6 +346,7 @@ impl Action {
         let mut texts: Vec<&str> = self.name().into_iter().collect();
         match self {
             Claim { owner, .. } | Renew { owner, .. } | Release { owner, .. } => texts.push(owner),
+            Ensure { owner, .. } => texts.push(owner),
             ClaimFromDead { owner, dead, .. } => texts.extend([owner.as_str(), dead]),
             Transfer { owner, new_owner, .. } => texts.extend([owner.as_str(), new_owner]),
             _ => {}

@@ -306,6 +306,7 @@ pub(crate) enum Undecided {
 
 impl Undecided {
     /// The error of a verb on `name`.
+    #[cold]
     pub(crate) fn about(self, name: &str) -> Error {
         match self {
             Undecided::Refused(refusal) => Error::refused(name, refusal),

@@ -37,6 +37,7 @@ mod request;
 mod rule_fn;
 mod schema;
 mod served;
+mod session;
 mod side_tables;
 pub mod sql;
 mod sqlite;

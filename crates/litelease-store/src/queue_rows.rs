@@ -11,6 +11,7 @@ use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::{Run, Statement, Value, code};
 use crate::statements::{CachedStatement, execute_once};
+use crate::transaction::is_inside_statement;
 use crate::{Error, Store};
 
 /// The newest id or token of all queues, in one row.
@@ -573,7 +574,10 @@ impl Store {
             return work();
         }
         let QueueStatements { savepoint, release, roll_back, .. } = &self.statements.queues;
-        savepoint.execute(self.connection)?;
+        match savepoint.execute(self.connection) {
+            Err(error) if is_inside_statement(&error) => return self.all_or_rollback(work),
+            opened => opened?,
+        }
         let done = work();
         if done.is_err() && !self.connection.is_autocommit() {
             let _ = roll_back.execute(self.connection);

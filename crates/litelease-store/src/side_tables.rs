@@ -8,6 +8,7 @@ use std::cell::Cell;
 use crate::limit::LIMITS;
 use crate::request::REQUESTS;
 use crate::schema::{Table, create, is_there};
+use crate::session::SESSIONS;
 use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::value::VALUES;
@@ -19,11 +20,16 @@ pub(crate) enum Side {
     Values,
     Limits,
     Requests,
+    Sessions,
 }
 
 /// All of them, with their tables.
-const ALL: [(Side, &Table); 3] =
-    [(Side::Values, &VALUES), (Side::Limits, &LIMITS), (Side::Requests, &REQUESTS)];
+const ALL: [(Side, &Table); 4] = [
+    (Side::Values, &VALUES),
+    (Side::Limits, &LIMITS),
+    (Side::Requests, &REQUESTS),
+    (Side::Sessions, &SESSIONS),
+];
 
 /// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody has asked yet.
 #[derive(Default)]
@@ -37,7 +43,7 @@ impl Side {
     /// The rows whose grant has ended for good.
     fn ended(self) -> &'static str {
         match self {
-            Side::Values | Side::Limits => {
+            Side::Values | Side::Limits | Side::Sessions => {
                 "NOT EXISTS (SELECT 1 FROM main.litelease_resources AS lease
 WHERE lease.name = side.name AND lease.token = side.token AND lease.owner IS NOT NULL)"
             }

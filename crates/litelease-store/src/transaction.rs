@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use crate::debts::{Debts, OpenTransaction};
-use crate::sqlite::{TxnState, code};
+use crate::sqlite::{TxnState, Value, code};
 use crate::statements::execute_once;
 use crate::{Error, Failure, Store};
 
@@ -50,6 +50,35 @@ impl Store {
         })?;
         self.transaction_state.in_transaction.set(true);
         Ok(())
+    }
+
+    /// Opens such a transaction for statements of the caller's that a host runs, which may change the schema.
+    pub(crate) fn begin_for_caller(&self) -> Result<(), Error> {
+        // Not the text of our own transactions, in which only we change the schema.
+        let begin = || execute_once(self.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
+        self.with_context("begin a transaction", None, || {
+            self.settle_debts()?;
+            self.open_recorded(|| self.open_by(begin))
+        })?;
+        self.transaction_state.in_transaction.set(true);
+        Ok(())
+    }
+
+    /// Makes sure that the transaction that [`begin_for_caller`](Store::begin_for_caller) opened is the one that is open
+    /// now: the caller may have ended it, and even begun another one.
+    pub(crate) fn check_same_transaction(&self) -> Result<(), Error> {
+        self.boundary()?;
+        let released = self.at_savepoint("RELEASE", 0);
+        // It is what the transaction is known by.
+        released.and_then(|()| self.at_savepoint("SAVEPOINT", 0)).map_err(|error| match error {
+            Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => Error::TransactionEnded,
+            error => error,
+        })
+    }
+
+    /// Checks whether a transaction that the store has opened for its caller was not ended through the store yet.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.transaction_state.in_transaction.get()
     }
 
     /// Commits. Whatever happens, no transaction is open afterwards.
@@ -161,23 +190,30 @@ impl Store {
     }
 
     fn open(&self) -> Result<(), Error> {
+        self.open_by(|| self.statements.begin.execute(self.connection))
+    }
+
+    fn open_by(&self, begin: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         // What may be needed in haste is compiled before: an interrupt can stop that, too.
         self.statements.rollback.with(self.connection, |_| Ok(()))?;
         let was_open = !self.connection.is_autocommit();
-        let opened = self.statements.begin.execute(self.connection);
+        let opened = begin();
         // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
         // a transaction open has not.
-        let opened = opened.and_then(|()| {
-            self.with_context("SAVEPOINT litelease_savepoint_0", None, || {
-                self.statements.savepoint.execute(self.connection)
-            })
-        });
+        let opened = opened.and_then(|()| self.mark_as_ours());
         self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
             let _ = self.rollback();
         }
         self.transaction_state.savepoints.set(0);
         opened
+    }
+
+    /// Opens the savepoint by which a transaction of ours is known. Every transaction has one, so it
+    /// is compiled once.
+    fn mark_as_ours(&self) -> Result<(), Error> {
+        let savepoint = &self.statements.savepoint;
+        self.with_context("open a savepoint", None, || savepoint.execute(self.connection))
     }
 
     /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is tried again before
@@ -195,6 +231,7 @@ impl Store {
     }
 
     /// Makes up for what an interrupt has stopped.
+    #[cold]
     fn pay_debts(&self) -> Result<(), Error> {
         let debts = self.connection.debts();
         let settled = debts.open.map_or(Ok(()), |open| self.settle(open));
@@ -275,6 +312,7 @@ impl Store {
     }
 
     /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is open.
+    #[inline]
     pub fn settle_debts(&self) -> Result<(), Error> {
         match self.connection.debts() == Debts::default() {
             true => Ok(()),
@@ -337,12 +375,36 @@ impl Store {
             // A statement of the caller's is writing, and SQLite opens no savepoint meanwhile.
             return work();
         }
-        let number = self.savepoint()?;
+        let number = match self.savepoint() {
+            Err(error) if is_inside_statement(&error) => return self.all_or_rollback(work),
+            opened => opened?,
+        };
         let done = work().and_then(|done| self.release_savepoint(number).map(|()| done));
         if done.is_err() {
             let _ = self.rollback_savepoint(number);
         }
         done
+    }
+
+    /// Does all of `work` inside a statement of the caller's that is writing in their transaction, where SQLite opens no
+    /// savepoint. What fails halfway rolls back their transaction, as SQLite does after a full disk.
+    pub(crate) fn all_or_rollback<T>(
+        &self,
+        work: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let state = || Ok::<_, Error>((self.connection.total_changes(), self.schema_version()?));
+        let before = state()?;
+        let done = work();
+        if done.is_err() && !self.connection.is_autocommit() && state().ok() != Some(before) {
+            let _ = execute_once(self.connection, "ROLLBACK", &[]);
+        }
+        done
+    }
+
+    fn schema_version(&self) -> Result<Option<i64>, Error> {
+        let mut statement = self.connection.prepare("PRAGMA main.schema_version")?;
+        let mut run = statement.run(&[])?;
+        Ok(if run.step()? { run.column(0).and_then(Value::integer) } else { None })
     }
 
     /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that
@@ -364,6 +426,12 @@ impl Store {
     pub(crate) fn lock(&self) -> Result<(), Error> {
         self.statements.lock.execute(self.connection).or_else(|error| self.explain(error))
     }
+}
+
+/// Checks whether SQLite has opened no savepoint because a statement of the caller's is writing. Inside a transaction it has
+/// no other reason to be busy.
+pub(crate) fn is_inside_statement(refused: &Error) -> bool {
+    matches!(refused, Error::Sqlite(failure) if failure.code & 0xff == code::BUSY)
 }
 
 fn left_open() -> Error {

@@ -12,6 +12,7 @@ use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
+use crate::session::Members;
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
     ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
@@ -71,6 +72,8 @@ pub struct Held {
     kept: Kept,
     file: String,
     released: bool,
+    /// The session that it belongs to, if it does.
+    session: Option<Arc<Members>>,
 }
 
 /// Tells from any thread whether a held lease was lost; made by [`Held::lost`].
@@ -285,7 +288,7 @@ impl Held {
         let hold = || Hold::new(grant.clone(), window, start, granted);
         let open = || Ok(Box::new(KeptRows::open(&file)?) as Box<dyn Rows>);
         match keep(&keeper, &file, hold, open, busy_timeout(connection)) {
-            Ok(kept) => Ok(Held { kept, file, released: false }),
+            Ok(kept) => Ok(Held { kept, file, released: false, session: None }),
             Err(error) => {
                 // Nobody would keep it alive.
                 let _ = leases.release(&lease);
@@ -503,13 +506,14 @@ impl Held {
         if tx.store().file().as_ref() != Some(&self.file) {
             return Err(HoldError::OtherFile);
         }
+        if let Some(session) = &self.session {
+            return session.renew_in(tx);
+        }
         let (start, asked_at_ms) = (SystemClock.now(), crate::now_ms());
         match tx.renew(&self.lease(), hold.grant().ttl)? {
             RenewResult::Renewed(lease) => {
                 let renewal = renewal(asked_at_ms, hold.grant().ttl, &lease);
-                hold.renewing(start, renewal);
-                let hold = hold.clone();
-                tx.with_renewal(PendingRenewal { hold, lease, renewal, start, done: false });
+                tx.with_renewal(PendingRenewal::new(hold.clone(), lease, renewal, start));
                 Ok(())
             }
             RenewResult::Rejected { reason, current } => {
@@ -609,6 +613,11 @@ impl Held {
     pub fn release(mut self) -> std::result::Result<(), Lost> {
         self.released = true;
         self.kept.release(Duration::from_secs(5)).map_err(|reason| self.as_lost(reason))
+    }
+
+    /// A lease that belongs to a session.
+    pub(crate) fn of_session(kept: Kept, file: String, session: Arc<Members>) -> Self {
+        Held { kept, file, released: false, session: Some(session) }
     }
 
     fn as_lost(&self, reason: Loss) -> Lost {
@@ -723,6 +732,16 @@ pub(crate) struct PendingRenewal {
 }
 
 impl PendingRenewal {
+    pub(crate) fn new(
+        hold: Arc<Hold>,
+        lease: LeaseInfo,
+        renewal: Renewal,
+        start: Duration,
+    ) -> Self {
+        hold.renewing(start, renewal);
+        PendingRenewal { hold, lease, renewal, start, done: false }
+    }
+
     /// Checks whether the row still has what the renewal wrote.
     pub(crate) fn is_still_in(&self, leases: &Leases) -> bool {
         let found = leases.inspect(&self.lease.name);
@@ -775,7 +794,7 @@ pub(crate) fn keep(
 }
 
 /// Returns the busy timeout of a connection.
-fn busy_timeout(connection: &Connection) -> Duration {
+pub(crate) fn busy_timeout(connection: &Connection) -> Duration {
     let ms = connection.pragma_query_value(None, "busy_timeout", |row| row.get::<_, u32>(0));
     Duration::from_millis(ms.unwrap_or_default().into())
 }

@@ -78,6 +78,15 @@ pub enum HoldError {
         /// The readers that may still answer from memory.
         readers: Vec<Reader>,
     },
+    /// Live members of a group share another number of shards: see [`Shards`](crate::Shards::join).
+    ShardCount {
+        /// The group.
+        group: String,
+        /// Their number.
+        count: i64,
+    },
+    /// A group of shards, or a member, that cannot be.
+    InvalidShards(&'static str),
     /// A [`Tracker`](crate::Tracker) lock belongs to another owner.
     TrackerIsLocked {
         /// What was to be locked.
@@ -119,6 +128,8 @@ impl HoldError {
             HoldError::FileMoved(_) => "FileMoved",
             HoldError::Forked => "Forked",
             HoldError::ReadersLeft { .. } => "ReadersLeft",
+            HoldError::ShardCount { .. } => "ShardCount",
+            HoldError::InvalidShards(_) => "InvalidShards",
             HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
             HoldError::Folder { .. } => "Folder",
             HoldError::NoThread(_) => "NoThread",
@@ -172,6 +183,11 @@ impl fmt::Display for HoldError {
                      than their ttl"
                 )
             }
+            HoldError::ShardCount { group, count } => write!(
+                f,
+                "the members of {group:?} share {count} shards: join with that count, or let all of them leave"
+            ),
+            HoldError::InvalidShards(what) => f.write_str(what),
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
             }

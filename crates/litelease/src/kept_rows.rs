@@ -183,7 +183,7 @@ pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &LeaseInfo) -> Ren
 }
 
 /// A grant as the verbs name it. They do not look at the expiry.
-fn lease(grant: &Grant) -> LeaseInfo {
+pub(crate) fn lease(grant: &Grant) -> LeaseInfo {
     LeaseInfo {
         name: grant.name.clone(),
         owner: grant.owner.clone(),

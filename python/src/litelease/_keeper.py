@@ -14,12 +14,12 @@ import sqlite3
 import threading
 import warnings
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Sequence
 
 from . import _fork, _library
 from ._atomic import start_thread
 from ._leases import Litelease
-from ._types import LiteleaseError, Rejected
+from ._types import LiteleaseError, Rejected, StaleReceipt
 from ._wait import clock
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def file_of(path: str | os.PathLike[str]) -> tuple[int, int] | None:
 class Kept:
     """What the keeper knows about a hold, also after the hold itself is gone."""
 
-    def __init__(self, path: str, held: Hold) -> None:
+    def __init__(self, path: str, held: Hold, keeper: Keeper | None = None) -> None:
         self.path, self.file = path, file_of(path)
         self.name, self.give_back = held.name, held._giver()
-        self._keeper = _keeper
-        self.held = weakref.ref(held, _keeper.wake)
+        self._keeper = keeper or _keeper
+        self.held = weakref.ref(held, self._keeper.wake)
 
     def keep(self) -> None:
         """Starts to keep it alive."""
@@ -66,6 +66,8 @@ class Kept:
 
 class Keeper:
     """Keeps holds alive, by a thread that is started with the first one."""
+
+    thread_name = "litelease keeper"
 
     def __init__(self) -> None:
         self._kept: dict[Kept, None] = {}
@@ -93,7 +95,7 @@ class Keeper:
 
     def _run(self) -> None:
         me = self._runner = threading.current_thread()
-        me.name = "litelease keeper"
+        me.name = self.thread_name
         try:
             while self._runner is me:  # else two threads have started one each
                 batches = self._wait()
@@ -146,7 +148,7 @@ class Keeper:
             return
         start = clock()
         try:
-            answers = self._connection(path)._renew_all([held._grant() for held in batch])
+            answers = self._ask(self._connection(path), batch)
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
                 held._failed(str(error))
@@ -154,11 +156,15 @@ class Keeper:
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
                 held._failed(str(answer))
-            elif isinstance(answer, Rejected):
+            elif isinstance(answer, (Rejected, StaleReceipt)):
                 held._refused(answer.reason.value)
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
                 held._renewed(start)
+
+    def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
+        """Renews a batch in one transaction, and returns an answer for each."""
+        return db._renew_all([held._grant() for held in batch])
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
         """Releases a hold without references, or whose connection was closed. An exception may have come before its block

@@ -26,6 +26,7 @@ from ._wait import claiming, file_of, until
 
 if TYPE_CHECKING:
     from ._hold import Held
+    from ._queue import Queue, QueueInfo
 
 
 class Litelease(Fences):
@@ -328,6 +329,24 @@ or SQLite has ended it after an error; begin it again
 
         path = file_of(self, "hold")
         return Held(path, name, in_seconds(ttl), in_seconds(wait), owner, self.conn)
+
+    def queue(self, name: str) -> Queue:
+        """Returns the queue called ``name``, on this connection.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> db.queue("mail").send("hello")
+        1
+        """
+        from ._queue import Queue
+
+        return Queue(self.conn, name, self._is_joined)
+
+    def queues(self, *, now_ms: int | None = None) -> list[QueueInfo]:
+        """Lists the queues by name, with how many items each has in which state. Looks at every item."""
+        from ._queue import QueueInfo
+
+        return [QueueInfo(*row) for row in self._rows("queues", now_ms)]
 
     def claim_wait(self, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
         """Claims like ``claim``, but waits up to ``wait`` seconds until the name is free. It is not renewed: see ``hold``.

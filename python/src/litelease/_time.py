@@ -16,16 +16,16 @@ def in_seconds(time: Seconds) -> float:
     return time.total_seconds() if isinstance(time, datetime.timedelta) else time
 
 
-def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None) -> int:
+def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None, what: str = "ttl") -> int:
     """Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early."""
     if (ttl is None) == (ttl_ms is None):
-        raise TypeError("give either ttl (seconds) or ttl_ms (milliseconds)")
+        raise TypeError(f"give either {what} (seconds) or {what}_ms (milliseconds)")
     if ttl_ms is None:
         assert ttl is not None
         ttl = in_seconds(ttl)
         if ttl != ttl or ttl in (float("inf"), float("-inf")):
-            raise InvalidTtl(f"{name!r}: the ttl must be a number of seconds, got {ttl}")
+            raise InvalidTtl(f"{name!r}: the {what} must be a number of seconds, got {ttl}")
         ttl_ms = -int(-ttl * 1000 // 1)
     if ttl_ms > _MAX:
-        raise TimeOverflow(f"{name!r}: a ttl of {ttl_ms} ms ends after the last representable time")
+        raise TimeOverflow(f"{name!r}: a {what} of {ttl_ms} ms ends after the last representable time")
     return max(ttl_ms, -1)

@@ -170,6 +170,56 @@ class Stale(_No):
     newest: int | None
 
 
+class StaleReason(enum.Enum):
+    """Why a receipt does not pass."""
+
+    DELIVERED_AGAIN = "delivered again"
+    GIVEN_BACK = "given back"
+    BURIED = "buried"
+    REDRIVEN = "redriven"
+    RESTORED = "restored"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """The item is done, and gone."""
+
+
+@dataclass(frozen=True)
+class StaleReceipt:
+    """Nothing was changed: the item is no longer this worker's. It is falsy."""
+
+    reason: StaleReason
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """The item is gone."""
+
+
+@dataclass(frozen=True)
+class Leased:
+    """Nothing was changed: a worker has the item until this deadline. It is falsy."""
+
+    deadline_ms: int
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+@dataclass(frozen=True)
+class NotFound:
+    """The queue has no such item. It is falsy."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
 class LiteleaseError(Exception):
     """The base of all errors of this package. SQLite's own come as themselves."""
 
@@ -208,6 +258,22 @@ class InvalidCount(LiteleaseError):
 
 class InvalidText(LiteleaseError):
     """The note or the key of a borrow is too short or too long."""
+
+
+class InvalidDelay(LiteleaseError):
+    """The delay of an item is negative. Nothing was written."""
+
+
+class InvalidAttempts(LiteleaseError):
+    """A queue allows 0 (any number) to 1,000,000,000 attempts."""
+
+
+class StaleReceiptError(LiteleaseError):
+    """An item was to be finished by a worker that no longer has it. Everything was rolled back."""
+
+    def __init__(self, reason: StaleReason) -> None:
+        super().__init__(f"stale receipt: {reason.value}; everything was rolled back")
+        self.reason = reason
 
 
 class NotBootstrapped(LiteleaseError):
@@ -329,6 +395,8 @@ def answer(row: tuple[Any, ...]) -> Any:
     if case == "Rejected":
         reason, newest, *current = values
         return Rejected(Reason[reason], LeaseInfo(*current) if current else None, newest)
+    if case == "StaleReceipt":
+        return StaleReceipt(StaleReason(values[0]))
     if case == "Error":
         kind, text = values
         error: type[LiteleaseError] = globals().get(kind, LiteleaseError)
@@ -338,4 +406,5 @@ def answer(row: tuple[Any, ...]) -> Any:
 
 _WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, Renewed, Transferred)}
 _OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}
+_OTHERS.update((kind.__name__, kind) for kind in (Acknowledged, Cancelled, Leased, NotFound))
 _OTHERS["Done"] = Stored

@@ -22,6 +22,7 @@ use litelease_keeper::{HolderKind, Identity, Window};
 
 use crate::python::api::{Method, NAMES, Object, Raised, Raw, Result, VARARGS, py, string};
 use crate::python::session::{Call, Session};
+use crate::python::turn::Calls;
 use crate::python::values::{Names, to_integer};
 
 /// What the functions of one interpreter share. It is never freed.
@@ -29,6 +30,7 @@ struct Context {
     names: Names,
     /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it is about.
     fail: Object,
+    calls: Calls,
 }
 
 const CONTEXT: &CStr = c"litelease.context";
@@ -63,6 +65,7 @@ pub unsafe extern "C" fn litelease_python_init(
         let context = Context {
             names: Names::new(&Object::borrowed(classes)?)?,
             fail: Object::borrowed(fail)?,
+            calls: Calls::default(),
         };
         let context = Box::into_raw(Box::new(context)).cast();
         // SAFETY: the context is never freed, and the definitions are static.
@@ -145,7 +148,7 @@ unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
     guarded(|| {
         // SAFETY: as promised.
         let context = unsafe { context(shared) }?;
-        let session = Box::into_raw(Box::new(Session::new(&context.names)));
+        let session = Box::into_raw(Box::new(Session::new(&context.names, &context.calls)));
         // SAFETY: the capsule frees the session with its destructor.
         unsafe {
             let made = (py().PyCapsule_New)(session.cast(), SESSION.as_ptr(), Some(free_session));
@@ -224,17 +227,19 @@ unsafe extern "C" fn window(shared: Raw, arguments: Raw) -> Raw {
 
 unsafe extern "C" fn end_calls(shared: Raw, _: Raw) -> Raw {
     guarded(|| {
-        turn::end_calls();
         // SAFETY: as promised.
-        unsafe { context(shared) }?.names.none()
+        let context = unsafe { context(shared) }?;
+        context.calls.end();
+        context.names.none()
     })
 }
 
 unsafe extern "C" fn begin_anew(shared: Raw, _: Raw) -> Raw {
     guarded(|| {
-        turn::begin_anew();
         // SAFETY: as promised.
-        unsafe { context(shared) }?.names.none()
+        let context = unsafe { context(shared) }?;
+        context.calls.begin_anew();
+        context.names.none()
     })
 }
 

@@ -9,13 +9,14 @@ use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
 
 use crate::python::api::{Object, Raised, Result, clear, py, string, tuple};
 use crate::python::host::{PythonHost, SharedHost};
-use crate::python::turn::{NoTurn, Turn};
+use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
 
 /// What all handles on one connection share. Apart from the turn, only the thread whose turn it is uses it.
 pub(crate) struct Session {
     names: &'static Names,
+    calls: &'static Calls,
     pid: u32,
     turn: Turn,
     host: Rc<PythonHost>,
@@ -64,9 +65,10 @@ const AUTOCOMMIT_OFF: &str = "this connection was opened with autocommit=False, 
                               Litelease(conn).joining() and commit yourself";
 
 impl Session {
-    pub(crate) fn new(names: &'static Names) -> Self {
+    pub(crate) fn new(names: &'static Names, calls: &'static Calls) -> Self {
         Session {
             names,
+            calls,
             pid: process::id(),
             turn: Turn::default(),
             host: Rc::new(PythonHost::new(names)),
@@ -99,7 +101,7 @@ impl Session {
             "load" | "file" => Vec::new(),
             _ => self.values(call)?,
         };
-        let taken = self.turn.take().map_err(|reason| match reason {
+        let taken = self.turn.take(self.calls).map_err(|reason| match reason {
             NoTurn::Reentered => Failed::Kind("LiteleaseError", REENTERED.into()),
             NoTurn::Ending => Failed::Kind("LiteleaseError", ENDING.into()),
             NoTurn::Raised => Failed::Raised,
@@ -136,7 +138,7 @@ impl Session {
                 let verb = verb(name).ok_or_else(|| misuse(format!("there is no verb {name}")))?;
                 match verb.call(store, values) {
                     Ok(rows) => {
-                        self.notify(store, verb.frees);
+                        self.notify(store, verb.frees && !is_no(&rows));
                         Ok(self.names.list_of(&rows)?)
                     }
                     Err(Misuse::Error(error)) => Err(Failed::Store(error)),
@@ -181,7 +183,13 @@ impl Session {
                     (_, "value") => misuse(format!(
                         "a checkpoint is None, an int, a float, a str or bytes, got {shown}"
                     )),
-                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table") => {
+                    (_, "body") => misuse(format!(
+                        "a body is None, an int, a float, a str or bytes, got {shown}"
+                    )),
+                    (_, "receipt" | "key" | "note" | "item_or_key") => {
+                        misuse(format!("{what} must be a str, got {shown}"))
+                    }
+                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table" | "queue") => {
                         misuse(format!("names and owners are str, got {shown}"))
                     }
                     (_, what) => misuse(format!("{what} must be a whole number, got {shown}")),
@@ -308,6 +316,15 @@ impl Session {
         };
         let cause = cause.unwrap_or_else(|| self.names.none())?;
         fail.call(vec![string(kind)?, string(&text)?, cause, lease])
+    }
+}
+
+/// Checks whether an answer says that nothing was done.
+fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
+    match rows.first().and_then(|row| row.first()) {
+        Some(OwnedValue::Text(case)) => case == "Rejected",
+        Some(value) => *value == OwnedValue::Integer(0),
+        None => false,
     }
 }
 

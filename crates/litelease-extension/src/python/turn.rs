@@ -1,9 +1,8 @@
 //! Whose turn it is on a connection: one call at a time, also where threads share it.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -16,8 +15,14 @@ const LOOK: Duration = Duration::from_millis(50);
 /// is ended on the spot, which this library would not survive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-static RUNNING: AtomicUsize = AtomicUsize::new(0);
-static IS_ENDING: AtomicBool = AtomicBool::new(false);
+/// The calls of one interpreter. A process may have several, and one that ends is not the end of the others.
+#[derive(Default)]
+pub(crate) struct Calls {
+    running: AtomicUsize,
+    is_ending: AtomicBool,
+    /// The thread that ends the interpreter. It may still make calls.
+    ender: OnceLock<ThreadId>,
+}
 
 /// The lock of one connection. Threads get it in the order in which they came.
 #[derive(Default)]
@@ -35,11 +40,11 @@ struct State {
 /// A turn that was taken. It is given back when this is dropped.
 pub(crate) struct Taken<'t> {
     turn: &'t Turn,
-    _counted: Counted,
+    _counted: Counted<'t>,
 }
 
 /// A call that is under way or waits for its turn.
-pub(crate) struct Counted;
+pub(crate) struct Counted<'c>(&'c Calls);
 
 /// The reason why a turn could not be taken.
 pub(crate) enum NoTurn {
@@ -51,19 +56,14 @@ pub(crate) enum NoTurn {
     Raised,
 }
 
-thread_local! {
-    /// Whether this thread ends the interpreter. It may still make calls.
-    static ENDS: Cell<bool> = const { Cell::new(false) };
-}
-
 impl Turn {
     /// Waits for the turn, without the GIL.
-    pub(crate) fn take(&self) -> Result<Taken<'_>, NoTurn> {
+    pub(crate) fn take<'t>(&'t self, calls: &'t Calls) -> Result<Taken<'t>, NoTurn> {
         let me = thread::current().id();
-        let counted = Counted::new();
+        let counted = calls.count();
         let mut place = Place { turn: self, me, is_waiting: false };
         loop {
-            if is_ending() {
+            if calls.are_ending() {
                 return Err(NoTurn::Ending);
             }
             if place.try_take()? {
@@ -132,43 +132,44 @@ impl Drop for Taken<'_> {
     }
 }
 
-impl Counted {
-    fn new() -> Self {
-        RUNNING.fetch_add(1, Ordering::SeqCst);
-        Counted
-    }
-
-    /// Counts a call that needs no turn. None once the interpreter ends.
-    pub(crate) fn call() -> Option<Self> {
-        let counted = Counted::new();
-        (!is_ending()).then_some(counted)
-    }
-}
-
-/// Checks whether another thread ends the interpreter.
-fn is_ending() -> bool {
-    IS_ENDING.load(Ordering::SeqCst) && !ENDS.get()
-}
-
-impl Drop for Counted {
+impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        RUNNING.fetch_sub(1, Ordering::SeqCst);
+        self.0.running.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
-/// Waits until no other thread is in a call, and lets no other thread begin one.
-pub(crate) fn end_calls() {
-    ENDS.set(true);
-    IS_ENDING.store(true, Ordering::SeqCst);
-    without_gil(|| {
-        let deadline = Instant::now() + PATIENCE;
-        while RUNNING.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
-    });
-}
+impl Calls {
+    /// Counts a call that needs no turn. None once the interpreter ends.
+    pub(crate) fn begin(&self) -> Option<Counted<'_>> {
+        let counted = self.count();
+        (!self.are_ending()).then_some(counted)
+    }
 
-/// In a forked child there are no other threads.
-pub(crate) fn begin_anew() {
-    RUNNING.store(0, Ordering::SeqCst);
+    fn count(&self) -> Counted<'_> {
+        self.running.fetch_add(1, Ordering::SeqCst);
+        Counted(self)
+    }
+
+    /// Checks whether another thread ends the interpreter.
+    fn are_ending(&self) -> bool {
+        let me = thread::current().id();
+        self.is_ending.load(Ordering::SeqCst) && self.ender.get() != Some(&me)
+    }
+
+    /// Waits until no other thread is in a call, and lets no other thread begin one.
+    pub(crate) fn end(&self) {
+        let _ = self.ender.set(thread::current().id());
+        self.is_ending.store(true, Ordering::SeqCst);
+        without_gil(|| {
+            let deadline = Instant::now() + PATIENCE;
+            while self.running.load(Ordering::SeqCst) > 0 && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+    }
+
+    /// In a forked child there are no other threads.
+    pub(crate) fn begin_anew(&self) {
+        self.running.store(0, Ordering::SeqCst);
+    }
 }

@@ -11,9 +11,8 @@ pub(crate) use litelease_keeper::Notifier;
 use litelease_keeper::{Waiter, nap as nap_of};
 
 use crate::python::api::{self, Object, Raised, Raw, Result, py, without_gil};
-use crate::python::guarded;
-use crate::python::turn::Counted;
 use crate::python::values::to_integer;
+use crate::python::{context, guarded};
 
 const WAITER: &CStr = c"litelease.waiter";
 
@@ -63,15 +62,17 @@ pub(crate) unsafe extern "C" fn nap(_: Raw, arguments: Raw) -> Raw {
 }
 
 /// Python serves signals between two calls.
-pub(crate) unsafe extern "C" fn listen(_: Raw, arguments: Raw) -> Raw {
+pub(crate) unsafe extern "C" fn listen(shared: Raw, arguments: Raw) -> Raw {
     guarded(|| {
+        // SAFETY: Python passes what the function was made with.
+        let calls = unsafe { &context(shared)?.calls };
         let arguments = Object::borrowed(arguments)?;
         let capsule = arguments.item(0)?;
         let waiter = in_capsule(&capsule)?;
         let heard = to_integer(&arguments.item(1)?).and_then(|heard| u32::try_from(heard).ok());
         let time = seconds(&arguments.item(2)?).min(SLICE);
         // Once the interpreter ends, the waiter is told so by its next verb.
-        let Some(_counted) = Counted::call() else { return api::integer(1) };
+        let Some(_counted) = calls.begin() else { return api::integer(1) };
         let begin = Instant::now();
         without_gil(|| waiter.nap(heard.unwrap_or(0), time));
         api::integer(i64::from(begin.elapsed() < time))

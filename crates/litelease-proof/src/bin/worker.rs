@@ -27,6 +27,12 @@
 //!                                         finishes items without end, each with a row in `effects`
 //! worker finish-later FILE QUEUE VISIBILITY_MS
 //!                                         receives an item, and tries to finish it at each line of its input
+//! worker session FILE IDENTITY TTL_MS NAME...
+//!                                         claims the names in a session; at each line of its input, tells how many it
+//!                                         trusts, and how many tables `of_NAME` it may write to
+//! worker lead FILE NAME TTL_MS            campaigns without end, and writes its term until it is refused
+//! worker shards FILE GROUP COUNT ID TTL_MS
+//!                                         works on its shards without end, telling each checkpoint: shard, token, value
 //! ```
 
 use std::collections::BTreeMap;
@@ -37,8 +43,9 @@ use std::time::Duration;
 
 use litelease::rusqlite::ErrorCode;
 use litelease::{
-    AdmitResult, Cached, CheckpointResult, ClaimResult, Gate, HoldError, HoldOptions, Litelease,
-    ReleaseResult, SingleWriter, Tracker, WriterOptions,
+    AdmitResult, Cached, CheckpointResult, ClaimResult, Election, Gate, HoldError, HoldOptions,
+    Litelease, ReleaseResult, Session, ShardEvent, Shards, ShardsOptions, SingleWriter, Tracker,
+    WriterOptions,
 };
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::play::ToText;
@@ -232,6 +239,21 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             }
             Ok(())
         }
+        ["session", file, identity, ttl_ms, names @ ..] => {
+            let ttl = Duration::from_millis(ttl_ms.parse()?);
+            in_session(file, identity, ttl, names)
+        }
+        ["lead", file, name, ttl_ms] => lead(file, name, Duration::from_millis(ttl_ms.parse()?)),
+        ["shards", file, group, count, id, ttl_ms] => {
+            let options = ShardsOptions::new(id, Duration::from_millis(ttl_ms.parse()?));
+            loop {
+                match work_on_shards(file, group, count.parse()?, options.clone()) {
+                    // It was stopped for too long: it begins again.
+                    Err(HoldError::Lost(_) | HoldError::Busy(_)) => sleep(Duration::from_millis(5)),
+                    done => return Ok(done?),
+                }
+            }
+        }
         _ => Err("unknown words".into()),
     }
 }
@@ -276,6 +298,86 @@ fn cycle(
         }
     }
     Ok(())
+}
+
+fn in_session(
+    file: &str,
+    identity: &str,
+    ttl: Duration,
+    names: &[&str],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    let session = Session::open(&db, identity, ttl)?;
+    let held: Vec<_> = names.iter().map(|name| session.claim(name)).collect::<Result<_, _>>()?;
+    tell("open")?;
+    for line in std::io::stdin().lines() {
+        line?;
+        let trusted = held.iter().filter(|held| held.check().is_ok()).count();
+        let mut written = 0;
+        // Tried in any case: the file must refuse what is not trusted any more.
+        for held in &held {
+            held.present_on(&db)?;
+            let sql = format!("INSERT INTO of_{} VALUES (?1)", held.name());
+            written += usize::from(!insert(&db, &sql, held.token())?);
+        }
+        tell(&format!("trusted {trusted} written {written}"))?;
+    }
+    Ok(session.close()?)
+}
+
+fn lead(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    let election = Election::new(&db, name)?;
+    loop {
+        let options = HoldOptions::new(ttl).wait(Duration::MAX);
+        let leader = election.campaign(std::process::id(), options)?;
+        leader.held().present_on(&db)?;
+        tell(&format!("leads {}", leader.term()))?;
+        // It never asks whether it is still the leader. The file must stop it.
+        while !insert(&db, "INSERT INTO decisions VALUES (?1)", leader.term())? {
+            sleep(Duration::from_millis(2));
+        }
+        let read = leader.read(|_| Ok(()));
+        tell(if read.is_err() { "refused" } else { "read although refused" })?;
+    }
+}
+
+fn work_on_shards(
+    file: &str,
+    group: &str,
+    count: usize,
+    options: ShardsOptions,
+) -> Result<(), HoldError> {
+    let shards = Shards::join(&open(file)?, group, count, options)?;
+    let mut work: BTreeMap<usize, (i64, i64)> = BTreeMap::new();
+    loop {
+        while let Some(event) = shards.next(Duration::from_millis(2))? {
+            match event {
+                ShardEvent::Assigned { shard, token, checkpoint } => {
+                    let value = match checkpoint.map(|checkpoint| checkpoint.value) {
+                        Some(litelease::rusqlite::types::Value::Integer(value)) => value,
+                        _ => 0,
+                    };
+                    work.insert(shard, (token, value));
+                }
+                ShardEvent::Requested { shard, .. } if work.contains_key(&shard) => {
+                    let is_moved = shards.hand_over(shard).unwrap_or(false);
+                    if is_moved {
+                        work.remove(&shard);
+                    }
+                }
+                ShardEvent::Lost { shard, .. } => drop(work.remove(&shard)),
+                _ => {}
+            }
+        }
+        for (shard, (token, value)) in &mut work {
+            // If it is refused, an event will tell.
+            if shards.checkpoint(*shard, *value + 1).is_ok() {
+                *value += 1;
+                let _ = tell(&format!("{shard} {token} {value}"));
+            }
+        }
+    }
 }
 
 /// The value that readers cache.

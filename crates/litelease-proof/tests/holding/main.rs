@@ -2,6 +2,9 @@
 
 mod cached;
 mod dead;
+mod elections;
 mod keeper;
+mod sessions;
+mod shards;
 mod waiting;
 mod workers;

@@ -679,3 +679,52 @@ fn an_unknown_outcome_keeps_sqlites_code_and_says_so() {
     assert!(error.to_string().contains("it is not known whether the change was stored"), "{error}");
     assert_eq!(error.sqlite_error().unwrap().extended_code, ffi::SQLITE_FULL);
 }
+
+#[test]
+fn an_effect_and_its_acknowledgement_are_one_statement_in_the_callers_transaction() {
+    let conn = memory();
+    conn.execute_batch(
+        "CREATE TABLE job (receipt);
+         CREATE TABLE effects (id INTEGER NOT NULL UNIQUE);
+         BEGIN;
+         INSERT INTO effects SELECT litelease_send('mail', 'welcome');
+         INSERT INTO job SELECT litelease_receive('mail', 60000);
+         COMMIT;",
+    )
+    .unwrap();
+    let items = "SELECT count(*) FROM litelease_items('mail')";
+    let effect = "INSERT INTO effects SELECT ?1 FROM job WHERE litelease_ack(receipt)";
+    conn.execute_batch("BEGIN").unwrap();
+    // The effect fails after the acknowledgement: neither is there.
+    conn.execute("INSERT INTO effects VALUES (7)", []).unwrap();
+    conn.execute(effect, [7]).unwrap_err();
+    assert_eq!(one(&conn, items), Value::Integer(1));
+    assert_eq!(conn.execute(effect, [8]).unwrap(), 1);
+    assert_eq!(one(&conn, items), Value::Integer(0));
+    // A stale receipt ends its statement only.
+    let stale = conn.execute(effect, [9]).unwrap_err().to_string();
+    assert!(stale.contains("stale receipt: gone"), "{stale}");
+    conn.execute_batch("COMMIT").unwrap();
+    assert_eq!(
+        one(&conn, "SELECT group_concat(id) FROM effects WHERE id > 6"),
+        Value::Text("7,8".into())
+    );
+}
+
+#[test]
+fn what_fails_halfway_inside_a_writing_statement_rolls_the_transaction_back() {
+    let conn = memory();
+    conn.execute_batch(
+        "CREATE TABLE job (receipt);
+         SELECT litelease_send('mail', 'welcome');
+         INSERT INTO job SELECT litelease_receive('mail', 60000);
+         DELETE FROM litelease_queue_bodies;
+         BEGIN;",
+    )
+    .unwrap();
+    // The item goes first, and then its body is not there.
+    let error = conn.execute("UPDATE job SET receipt = litelease_ack(receipt)", []).unwrap_err();
+    assert!(error.to_string().contains("body"), "{error}");
+    assert!(conn.is_autocommit());
+    assert_eq!(one(&conn, "SELECT count(*) FROM litelease_items('mail')"), Value::Integer(1));
+}

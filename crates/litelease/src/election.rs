@@ -1,0 +1,407 @@
+//! Elections: one leader at a time, whose term is the fencing token of its lease.
+
+use std::time::Duration;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, ToSql};
+
+use crate::fences::{as_value, owned};
+use crate::kept_rows::{KeptRows, loss};
+use crate::{
+    GrantResult, Held, HoldError, HoldOptions, Litelease, Loss, Lost, Reason, Watch, now_ms,
+};
+
+type Result<T, E = HoldError> = std::result::Result<T, E>;
+
+/// How long reading and proclaiming wait for a lock on the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An election under a name: whoever has the lease leads, and its value says what everybody should know of the
+/// leader, such as its address.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{Election, HoldOptions, Litelease};
+///
+/// # fn main() -> Result<(), litelease::HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// let election = Election::new(&db, "leader")?;
+/// let leader = election.campaign("10.0.0.7:4000", HoldOptions::new(Duration::from_secs(30)))?;
+///
+/// let known = election.leader()?.expect("somebody leads");
+/// assert_eq!((known.term, known.value), (leader.term(), Some("10.0.0.7:4000".to_owned().into())));
+/// leader.resign()?;
+/// assert_eq!(election.leader()?, None);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Election {
+    name: String,
+    file: String,
+    db: Litelease,
+}
+
+/// The leader of an election as others see it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Election, HoldOptions, LeaderInfo, Litelease};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// let election = Election::new(&db, "leader")?;
+/// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+/// let known: LeaderInfo = election.leader()?.unwrap();
+/// assert_eq!(known.term, 1);
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LeaderInfo {
+    /// The term: the fencing token of its lease. A later leader has a larger one.
+    pub term: i64,
+    /// The owner text of its lease.
+    pub owner: String,
+    /// What it has proclaimed last; none if that was NULL.
+    pub value: Option<Value>,
+    /// Until when its lease lasts if it is not renewed, in Unix milliseconds.
+    pub expires_at_ms: i64,
+}
+
+/// What an [`Observer`] sees.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Election, Litelease, Observed};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// let mut observer = Election::new(&db, "leader")?.observe()?;
+/// assert_eq!(observer.next(Duration::ZERO)?, Observed::Vacant);
+/// assert_eq!(observer.next(Duration::ZERO)?, Observed::Unchanged);
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observed {
+    /// This one leads, or has proclaimed this.
+    Leads(LeaderInfo),
+    /// Nobody leads.
+    Vacant,
+    /// Nothing has changed in that time.
+    Unchanged,
+}
+
+/// Follows an election. Made by [`Election::observe`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Election, HoldOptions, Litelease, Observed};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// let election = Election::new(&db, "leader")?;
+/// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+/// let mut observer = election.observe()?;
+/// for value in ["b", "c"] {
+///     leader.proclaim(value)?;
+/// }
+/// match observer.next(Duration::from_secs(1))? {
+///     Observed::Leads(leader) => assert_eq!(leader.value, Some("c".to_owned().into())),
+///     other => panic!("{other:?}"),
+/// }
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Debug)]
+pub struct Observer {
+    election: Election,
+    watch: Watch,
+    /// What was told last.
+    last: Option<Option<LeaderInfo>>,
+}
+
+/// The leader of an election, until this is dropped or it is lost. Made by [`Election::campaign`].
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::{Election, HoldOptions, Leader, Litelease};
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+/// let election = Election::new(&db, "leader")?;
+/// let leader: Leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+/// leader.check()?;
+/// # Ok::<(), litelease::HoldError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "a leader that is dropped resigns"]
+pub struct Leader {
+    held: Held,
+    db: Litelease,
+}
+
+impl Election {
+    /// Returns the election under `name`, on a connection of its own. Fails for a database in memory.
+    ///
+    /// ```
+    /// # use litelease::{Election, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(Election::new(&db, "leader")?.leader()?, None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn new(db: &Litelease, name: &str) -> Result<Self> {
+        let file = db.store().file().ok_or(HoldError::InMemory)?;
+        Ok(Election { name: name.into(), db: open(&file)?, file })
+    }
+
+    /// Runs for leader: waits as long as `options` say, and leads under a new term. The value is there in the commit
+    /// that makes the leader. Fails with [`HoldError::Busy`] if somebody else leads until then.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldError, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let patience = HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_millis(10));
+    /// let leader = election.campaign("a", patience.clone())?;
+    /// assert!(matches!(election.campaign("b", patience), Err(HoldError::Busy(_))));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn campaign(&self, value: impl ToSql, options: HoldOptions) -> Result<Leader> {
+        let output = value.to_sql()?;
+        let value = owned(as_value(&output, "a value")?);
+        let db = open(&self.file)?;
+        Ok(Leader { held: self.db.hold(&self.name, options.value(value))?, db })
+    }
+
+    /// Returns the present leader, if there is one: its term and its value in one snapshot.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+    /// assert_eq!(election.leader()?.map(|known| known.term), Some(leader.term()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn leader(&self) -> Result<Option<LeaderInfo>> {
+        if self.db.has_moved() {
+            return Err(HoldError::FileMoved(self.file.clone()));
+        }
+        // The name itself comes before all others that begin with it.
+        let Some(first) = self.db.leases_under(&self.name).next().transpose()? else {
+            return Ok(None);
+        };
+        let (lease, now_ms) = (first.lease, now_ms());
+        let live = lease.tenure.filter(|(_, expiry)| lease.name == self.name && *expiry > now_ms);
+        Ok(live.map(|(owner, expires_at_ms)| LeaderInfo {
+            term: lease.token,
+            owner,
+            value: first.value,
+            expires_at_ms,
+        }))
+    }
+
+    /// Follows the election: the present state first, and then its changes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease, Observed};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+    /// let mut observer = election.observe()?;
+    /// assert!(matches!(observer.next(Duration::ZERO)?, Observed::Leads(known) if known.term == 1));
+    /// leader.resign()?;
+    /// assert_eq!(observer.next(Duration::from_secs(5))?, Observed::Vacant);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn observe(&self) -> Result<Observer> {
+        let election = Election::new(&self.db, &self.name)?;
+        Ok(Observer { watch: election.db.watch(), election, last: None })
+    }
+}
+
+impl Observer {
+    /// Returns the present state at the first call, and then waits for a change, for at most `timeout`.
+    ///
+    /// Changes come in order, and what is returned is always the newest: it may skip what was true only between two
+    /// calls. Renewals are no change.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, Litelease, Observed};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let mut observer = Election::new(&db, "leader")?.observe()?;
+    /// assert_eq!(observer.next(Duration::from_secs(60))?, Observed::Vacant);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn next(&mut self, timeout: Duration) -> Result<Observed> {
+        let begin = std::time::Instant::now();
+        loop {
+            let seen = self.watch.changes();
+            let found = self.election.leader()?;
+            if self.last.as_ref().is_none_or(|last| is_change(last.as_ref(), found.as_ref())) {
+                self.last = Some(found.clone());
+                return Ok(found.map_or(Observed::Vacant, Observed::Leads));
+            }
+            let left = timeout.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(Observed::Unchanged);
+            }
+            // At its expiry the leader is none any more, though nothing is written.
+            let until_ms = found.map_or(i64::MAX, |leader| leader.expires_at_ms);
+            self.watch.wait(seen, until_ms, left);
+        }
+    }
+}
+
+/// Checks whether observers are told of it. The expiry of a leader that goes on is no news.
+fn is_change(last: Option<&LeaderInfo>, found: Option<&LeaderInfo>) -> bool {
+    match (last, found) {
+        (Some(last), Some(found)) => (last.term, &last.value) != (found.term, &found.value),
+        (last, found) => last.is_some() != found.is_some(),
+    }
+}
+
+impl Leader {
+    /// Returns the term: the fencing token of the lease.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// assert_eq!(election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.term(), 1);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn term(&self) -> i64 {
+        self.held.token()
+    }
+
+    /// Returns the hold on the lease, to present its token, or to be told when it is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+    /// leader.held().on_lost(|lost| eprintln!("stop: {lost}"));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn held(&self) -> &Held {
+        &self.held
+    }
+
+    /// Checks whether the lease can still be trusted. Call it before you serve what was computed from memory.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.check()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Lost> {
+        self.held.check()
+    }
+
+    /// Proclaims another value in the place of the one before. Fails with [`HoldError::Lost`] if this is no longer
+    /// the leader.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+    /// leader.proclaim("b")?;
+    /// assert_eq!(election.leader()?.unwrap().value, Some("b".to_owned().into()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn proclaim(&self, value: impl ToSql) -> Result<()> {
+        self.check()?;
+        match self.db.attach(self.held.name(), self.term(), value)? {
+            GrantResult::Done => Ok(()),
+            GrantResult::Stale { reason } => {
+                let current = self.db.inspect(self.held.name())?;
+                Err(self.as_lost(loss(self.term(), reason, current)).into())
+            }
+        }
+    }
+
+    /// Reads in one snapshot that shows that this term is the newest one. Fails with [`HoldError::Lost`] if it is
+    /// not. So what `work` reads was not overwritten by a later leader at the time of the snapshot.
+    ///
+    /// What `work` writes is rolled back: write with the token presented, to tables that the name guards.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// # db.conn().execute_batch("CREATE TABLE config (rate INTEGER); INSERT INTO config VALUES (5)")?;
+    /// let election = Election::new(&db, "leader")?;
+    /// let leader = election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?;
+    /// let rate: i64 = leader.read(|tx| tx.query_row("SELECT rate FROM config", [], |row| row.get(0)))?;
+    /// assert_eq!(rate, 5);
+    /// db.break_lease("leader")?;
+    /// assert!(leader.read(|_| Ok(())).is_err());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn read<T>(
+        &self,
+        work: impl FnOnce(&Connection) -> std::result::Result<T, rusqlite::Error>,
+    ) -> Result<T> {
+        if self.db.has_moved() {
+            return Err(self.as_lost(Loss::FileReplaced).into());
+        }
+        let snapshot = self.db.conn().unchecked_transaction()?;
+        // The first statement takes the snapshot.
+        match self.db.token(self.held.name())? {
+            Some(newest) if newest == self.term() => Ok(work(&snapshot)?),
+            Some(by) if by > self.term() => {
+                let current = self.db.inspect(self.held.name())?;
+                Err(self.as_lost(loss(self.term(), Reason::Superseded { by }, current)).into())
+            }
+            _ => Err(self.as_lost(Loss::FileReplaced).into()),
+        }
+    }
+
+    /// Resigns: releases the lease, so that another candidate leads at once. Dropping the leader does it, too, and
+    /// ignores errors.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Election, HoldOptions, Litelease};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let election = Election::new(&db, "leader")?;
+    /// election.campaign("a", HoldOptions::new(Duration::from_secs(30)))?.resign()?;
+    /// assert_eq!(election.leader()?, None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn resign(self) -> Result<(), Lost> {
+        self.held.release()
+    }
+
+    fn as_lost(&self, reason: Loss) -> Lost {
+        Lost { name: self.held.name().into(), reason }
+    }
+}
+
+fn open(file: &str) -> Result<Litelease> {
+    let db = KeptRows::open(file)?.db;
+    db.conn().busy_timeout(BUSY_TIMEOUT)?;
+    Ok(db)
+}

@@ -1,0 +1,811 @@
+//! Sessions: one heartbeat for an identity and all the names that were claimed in it.
+//!
+//! A session's names carry its owner text, which nobody else uses. Every transaction of a session renews the
+//! identity first, exactly; if that is refused, nothing is written.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use litelease_keeper::{
+    Clock, Due, Grant, Handed, Hold, HolderKind, Identity, Kept, Renewal, Rows, Seen, SystemClock,
+    Window,
+};
+
+use crate::error::lift;
+use crate::hold::{PendingRenewal, ProcessKeeper, keep};
+use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
+use crate::{
+    ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss, LossSignal, Lost,
+    ReleaseResult, RenewResult, Transaction, now_ms,
+};
+
+type Result<T, E = HoldError> = std::result::Result<T, E>;
+
+/// How long a session waits for a lock on the file, in short steps: its heartbeat comes between them.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(50);
+
+/// An identity that one process has at a time, and the names that are claimed in it: one heartbeat renews all, in
+/// one commit, to the same instant. So everything ends together.
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{HoldError, Litelease, Session};
+///
+/// # fn main() -> Result<(), HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+/// let (fiction, poetry) = (session.claim("fiction")?, session.claim("poetry")?);
+///
+/// // The same identity is taken; a newer process may replace it.
+/// assert!(matches!(Session::open(&db, "worker-7", Duration::from_secs(30)), Err(HoldError::Busy(_))));
+/// let newer = Session::replace(&db, "worker-7", Duration::from_secs(30))?;
+/// assert_eq!([db.owner("fiction")?, db.owner("poetry")?], [None, None]);
+/// assert!(session.claim("essays").is_err(), "nothing is written any more");
+/// assert!(fiction.check().is_err() && poetry.check().is_err());
+/// # drop(newer);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a session that is dropped is closed"]
+pub struct Session {
+    members: Arc<Members>,
+    kept: Kept,
+    closed: bool,
+}
+
+impl Session {
+    /// Opens the session of an identity, which is a name like others. Fails with [`HoldError::Busy`] if another
+    /// session has it.
+    ///
+    /// If the process of that session has ended, for which there is proof on Linux on the same host, its session is
+    /// replaced. `ttl` is at least 101 ms. Fails inside a transaction and for a database in memory.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// assert_eq!(db.owner("worker-7")?.as_deref(), Some(session.owner()));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn open(db: &Litelease, identity: &str, ttl: Duration) -> Result<Self> {
+        Session::begin(db, identity, ttl, false)
+    }
+
+    /// Opens the session of an identity in the place of the one before: breaks that and all its names in the same
+    /// commit. From then on its guarded writes are refused.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let old = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// let new = Session::replace(&db, "worker-7", Duration::from_secs(30))?;
+    /// assert!(new.token() > old.token());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn replace(db: &Litelease, identity: &str, ttl: Duration) -> Result<Self> {
+        Session::begin(db, identity, ttl, true)
+    }
+
+    fn begin(db: &Litelease, identity: &str, ttl: Duration, replaces: bool) -> Result<Self> {
+        let window = Window::new(ttl).ok_or(HoldError::TtlTooShort(ttl))?;
+        if db.store().is_in_transaction() {
+            return Err(HoldError::InTransaction);
+        }
+        let file = db.store().file().ok_or(HoldError::InMemory)?;
+        let keeper = SESSIONS.get()?;
+        let own = KeptRows::open(&file)?.db;
+        own.conn().busy_timeout(STEP)?;
+        let owner = Identity::new(HolderKind::Hold).to_string();
+        let opened = patiently(|| {
+            if own.has_moved() {
+                return Err(HoldError::FileMoved(file.clone()));
+            }
+            open_in(&own, identity, &owner, ttl, replaces)
+        });
+        let (start, granted) = opened.inspect_err(|_| release_if_stored(&own, identity, &owner))?;
+        let grant = Grant { name: identity.into(), owner, token: granted.token, ttl };
+        let members = Arc::new(Members {
+            identity: grant.clone(),
+            window,
+            file: file.clone(),
+            db: Mutex::new(own),
+            names: Mutex::default(),
+            hold: OnceLock::new(),
+        });
+        enlist(&members);
+        let whole = Renewal::whole(granted.lease_expires_at_ms);
+        let hold = || Hold::new(grant.clone(), window, start, whole);
+        match keep(&keeper, &file, hold, || SessionRows::open(&file), PATIENCE) {
+            Ok(kept) => {
+                let _ = members.hold.set(kept.hold.clone());
+                Ok(Session { members, kept, closed: false })
+            }
+            Err(error) => {
+                // Nobody would keep it alive.
+                dismiss(&grant.owner);
+                let _ = lock(&members.db).release(&granted);
+                Err(error)
+            }
+        }
+    }
+
+    /// Claims a name in the session, without waiting for it. In the same commit the session and all its names are
+    /// renewed to the same instant.
+    ///
+    /// If the session can no longer be renewed, nothing is written, and everything is lost. Dropping the result
+    /// releases the name.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// let books = session.claim("books")?;
+    /// let expiry = |name| db.inspect(name).map(|lease| lease.unwrap().lease_expires_at_ms);
+    /// assert_eq!(expiry("books")?, expiry("worker-7")?);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn claim(&self, name: &str) -> Result<Held> {
+        let owner = self.owner();
+        let (held, ()) = self.members.change(|leases, ttl, is_known| {
+            let current = match leases.claim(name, owner, ttl)? {
+                ClaimResult::Acquired(lease) => return Ok((vec![lease], ())),
+                ClaimResult::Busy(current) => current,
+            };
+            let answer = match &current.owner {
+                // It was granted to a claim that failed after its commit.
+                own if own == owner && !is_known(name) => leases.renew(&current, ttl)?.renewed(),
+                other if is_dead(other) => {
+                    leases.claim_from_dead(name, owner, ttl, &current)?.acquired()
+                }
+                _ => None,
+            };
+            answer.map(|lease| (vec![lease], ())).ok_or(HoldError::Busy(current))
+        })?;
+        let held = held.into_iter().next().ok_or(HoldError::InTransaction)?;
+        held.check()?;
+        Ok(held)
+    }
+
+    /// Returns the identity.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(Session::open(&db, "worker-7", Duration::from_secs(30))?.identity(), "worker-7");
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn identity(&self) -> &str {
+        &self.members.identity.name
+    }
+
+    /// Returns the owner text of the identity and of every name, which is unique to this session.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// assert_eq!(session.claim("books")?.owner(), session.owner());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn owner(&self) -> &str {
+        &self.members.identity.owner
+    }
+
+    /// Returns the fencing token of the identity.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// assert_eq!(Session::open(&db, "worker-7", Duration::from_secs(30))?.token(), 1);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn token(&self) -> i64 {
+        self.members.identity.token
+    }
+
+    /// Checks whether the session can still be trusted. Once this has failed it always fails, and so does
+    /// [`check`](Held::check) of every name.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// Session::open(&db, "worker-7", Duration::from_secs(30))?.check()?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Lost> {
+        self.members.check()
+    }
+
+    /// Returns a signal on which another thread can wait until the session is lost.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// assert_eq!(session.lost().wait_timeout(Duration::from_millis(1)), None);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::new(self.kept.hold.clone())
+    }
+
+    /// Closes the session: releases its identity and all its names in one commit. Dropping it closes it, too, and
+    /// ignores errors.
+    ///
+    /// If the file is locked, it waits for a few seconds; after that the keeper keeps trying.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Session};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let session = Session::open(&db, "worker-7", Duration::from_secs(30))?;
+    /// let books = session.claim("books")?;
+    /// session.close()?;
+    /// assert_eq!([db.owner("worker-7")?, db.owner("books")?], [None, None]);
+    /// assert!(books.check().is_err());
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn close(mut self) -> Result<(), Lost> {
+        self.end(PATIENCE)
+    }
+
+    fn end(&mut self, patience: Duration) -> Result<(), Lost> {
+        self.closed = true;
+        if self.kept.hold.is_forked() {
+            return Err(self.members.as_lost(Loss::Forked));
+        }
+        {
+            let mut names = lock(&self.members.names);
+            names.is_closed = true;
+            // Before anybody else can be granted them.
+            names.fail(|_| Loss::SessionOver { reason: "it was closed".into() });
+        }
+        let released = self.kept.release(patience);
+        if !released.as_ref().is_err_and(Loss::may_pass) {
+            dismiss(self.owner());
+        }
+        released.map_err(|reason| self.members.as_lost(reason))
+    }
+
+    pub(crate) fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.closed {
+            // A drop cannot tell, and must not take long; the keeper goes on trying.
+            let _ = self.end(Duration::from_millis(100));
+        }
+    }
+}
+
+/// Claims the identity, and breaks the names of the session that it replaces.
+fn open_in(
+    db: &Litelease,
+    identity: &str,
+    owner: &str,
+    ttl: Duration,
+    replaces: bool,
+) -> Result<(Duration, LeaseInfo)> {
+    let tx = Transaction::begin(db, db.conn())?;
+    // The clock is read once, and after the wait for the write lock.
+    let (start, now_ms) = (SystemClock.now(), now_ms());
+    let at = tx.at(now_ms);
+    let before = at.token(identity)?;
+    let current = at.inspect(identity)?;
+    let is_over = current.as_ref().is_some_and(|current| is_dead(&current.owner));
+    let granted = match current {
+        Some(current) if !replaces && !is_over => return Err(HoldError::Busy(current)),
+        _ => at.take_over(identity, owner, ttl)?.lease,
+    };
+    if let Some(before) = before.filter(|_| replaces || is_over) {
+        for name in lift(tx.store().names_of_session(identity, before))? {
+            // Not a mere break, which leaves the token of an expired lease the newest.
+            let broken = at.take_over(&name, owner, ttl)?.lease;
+            let _ = at.release(&broken)?;
+        }
+    }
+    tx.commit()?;
+    if db.has_moved() {
+        return Err(HoldError::FileMoved(db.store().file().unwrap_or_default()));
+    }
+    Ok((start, granted))
+}
+
+/// Releases what an attempt that failed may have stored all the same. Nobody else uses its owner text.
+fn release_if_stored(db: &Litelease, identity: &str, owner: &str) {
+    let stored = db.inspect(identity).ok().flatten().filter(|lease| lease.owner == owner);
+    if let Some(lease) = stored {
+        let _ = db.release(&lease);
+    }
+}
+
+/// A session as its handle, its names and the keeper share it.
+pub(crate) struct Members {
+    identity: Grant,
+    window: Window,
+    file: String,
+    /// Where names are claimed. Locked before `names`.
+    db: Mutex<Litelease>,
+    /// Locked as long as a transaction of the session is open. The keeper's rows are locked before it, so nobody
+    /// calls the keeper with this lock.
+    names: Mutex<Names>,
+    /// The hold of the identity.
+    hold: OnceLock<Arc<Hold>>,
+}
+
+#[derive(Default)]
+struct Names {
+    list: Vec<Name>,
+    is_closed: bool,
+}
+
+struct Name {
+    grant: Grant,
+    /// None until the keeper has it.
+    hold: Option<Arc<Hold>>,
+}
+
+impl Names {
+    /// Forgets what is over.
+    fn tidy(&mut self) {
+        let is_over = |hold: &Arc<Hold>| hold.is_ended() || hold.loss().is_some();
+        self.list.retain(|name| !name.hold.as_ref().is_some_and(is_over));
+    }
+
+    fn fail(&self, mut why: impl FnMut(&Grant) -> Loss) {
+        for Name { grant, hold } in &self.list {
+            if let Some(hold) = hold {
+                hold.fail(why(grant));
+            }
+        }
+    }
+
+    fn forget(&mut self, grant: &Grant) {
+        self.list.retain(|name| name.grant != *grant);
+    }
+}
+
+/// The answer to the renewal of a whole session.
+struct Beat<T> {
+    start: Duration,
+    identity: (LeaseInfo, Renewal),
+    /// For each name in the list.
+    names: Vec<Result<(LeaseInfo, Renewal), Loss>>,
+    done: T,
+}
+
+/// Why nothing of a session is renewed.
+struct Over {
+    reason: Loss,
+    /// For each name in the list.
+    names: Vec<Loss>,
+}
+
+impl Members {
+    pub(crate) fn check(&self) -> Result<(), Lost> {
+        let hold = self.hold.get().ok_or_else(|| self.as_lost(Loss::Expired))?;
+        hold.check(SystemClock.now()).map_err(|reason| self.as_lost(reason))
+    }
+
+    fn as_lost(&self, reason: Loss) -> Lost {
+        Lost { name: self.identity.name.clone(), reason }
+    }
+
+    /// Renews the identity and then, after `work`, all names, to the same instant. The caller commits it, or rolls it
+    /// back if the identity is refused.
+    fn beat<T>(
+        &self,
+        tx: &Leases,
+        names: &Names,
+        work: impl FnOnce(&Leases, Duration) -> Result<T>,
+    ) -> Result<Result<Beat<T>, Over>> {
+        // The clock is read once, and after the wait for the write lock.
+        let (start, now_ms) = (SystemClock.now(), now_ms());
+        let at = tx.at(now_ms);
+        let identity = match at.renew(&lease(&self.identity), self.identity.ttl)? {
+            RenewResult::Renewed(lease) => lease,
+            RenewResult::Rejected { reason, current } => {
+                let reason = loss(self.identity.token, reason, current);
+                return Ok(Err(self.over(&at, names, reason)?));
+            }
+        };
+        // A renewal never shortens, so the session may last longer than its ttl after the clock went back.
+        let left_ms = identity.lease_expires_at_ms.saturating_sub(now_ms);
+        let ttl = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
+        let done = work(&at, ttl)?;
+        let mut renewed = Vec::with_capacity(names.list.len());
+        for Name { grant, .. } in &names.list {
+            renewed.push(match at.renew(&lease(grant), ttl)? {
+                RenewResult::Renewed(lease) => Ok((lease.clone(), self.granted(now_ms, &lease))),
+                RenewResult::Rejected { reason, current } => {
+                    Err(loss(grant.token, reason, current))
+                }
+            });
+        }
+        let granted = self.granted(now_ms, &identity);
+        Ok(Ok(Beat { start, identity: (identity, granted), names: renewed, done }))
+    }
+
+    fn granted(&self, now_ms: i64, lease: &LeaseInfo) -> Renewal {
+        renewal(now_ms, self.identity.ttl, lease)
+    }
+
+    /// Finds out why each name is lost with its session. What this writes is rolled back.
+    fn over(&self, at: &Leases, names: &Names, reason: Loss) -> Result<Over> {
+        let mut losses = Vec::new();
+        for Name { grant, .. } in &names.list {
+            losses.push(match at.renew(&lease(grant), grant.ttl)? {
+                _ if reason.may_pass() => reason.clone(),
+                RenewResult::Rejected { reason, current } if !is_passing(&reason) => {
+                    loss(grant.token, reason, current)
+                }
+                _ => Loss::SessionOver { reason: reason.to_string() },
+            });
+        }
+        Ok(Over { reason, names: losses })
+    }
+
+    /// Records the answer, for every hold.
+    fn settle<T>(&self, names: &Names, beat: &Beat<T>) {
+        let now = SystemClock.now();
+        if let Some(hold) = self.hold.get() {
+            hold.committed(beat.start, now, beat.identity.1);
+        }
+        for (Name { hold, .. }, answer) in names.list.iter().zip(&beat.names) {
+            match (hold, answer) {
+                (Some(hold), Ok((_, renewal))) => hold.committed(beat.start, now, *renewal),
+                (Some(hold), Err(loss)) if !loss.may_pass() => hold.fail(loss.clone()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends trust in everything.
+    fn fail(&self, names: &Names, over: &Over) {
+        if over.reason.may_pass() {
+            return;
+        }
+        for (Name { hold, .. }, loss) in names.list.iter().zip(&over.names) {
+            if let Some(hold) = hold {
+                hold.fail(loss.clone());
+            }
+        }
+        if let Some(hold) = self.hold.get() {
+            hold.fail(over.reason.clone());
+        }
+    }
+
+    /// Changes what the session has, in one transaction that first renews the identity. `work` gets the leases at one
+    /// instant, the ttl to claim with, and a way to ask whether a name is the session's already; it returns what it
+    /// was granted. Then all other names are renewed.
+    pub(crate) fn change<T>(
+        self: &Arc<Self>,
+        work: impl Fn(&Leases, Duration, &dyn Fn(&str) -> bool) -> Result<(Vec<LeaseInfo>, T)>,
+    ) -> Result<(Vec<Held>, T)> {
+        self.check()?;
+        let keeper = SESSIONS.get()?;
+        let (granted, start, done) = patiently(|| self.try_to_change(&work))?;
+        let mut held = Vec::with_capacity(granted.len());
+        for (grant, renewal) in granted {
+            let hold = || Hold::new(grant.clone(), self.window, start, renewal);
+            let open = || SessionRows::open(&self.file);
+            let kept = keep(&keeper, &self.file, hold, open, PATIENCE).inspect_err(|_| {
+                // Nobody would tell that it is lost.
+                lock(&self.names).forget(&grant);
+                let _ = lock(&self.db).release(&lease(&grant));
+            })?;
+            let mut names = lock(&self.names);
+            if names.is_closed {
+                kept.hold.fail(Loss::SessionOver { reason: "it was closed".into() });
+            }
+            for name in names.list.iter_mut().filter(|name| name.grant == grant) {
+                name.hold = Some(kept.hold.clone());
+            }
+            drop(names);
+            held.push(Held::of_session(kept, self.file.clone(), self.clone()));
+        }
+        Ok((held, done))
+    }
+
+    #[allow(clippy::type_complexity)] // it is taken apart at once
+    fn try_to_change<T>(
+        &self,
+        work: &impl Fn(&Leases, Duration, &dyn Fn(&str) -> bool) -> Result<(Vec<LeaseInfo>, T)>,
+    ) -> Result<(Vec<(Grant, Renewal)>, Duration, T)> {
+        let db = lock(&self.db);
+        let mut names = lock(&self.names);
+        if names.is_closed {
+            let reason = "it was closed".into();
+            return Err(self.as_lost(Loss::SessionOver { reason }).into());
+        }
+        if db.has_moved() {
+            return Err(HoldError::FileMoved(self.file.clone()));
+        }
+        names.tidy();
+        let is_known = |name: &str| names.list.iter().any(|known| known.grant.name == name);
+        let tx = Transaction::begin(&db, db.conn())?;
+        let beat = match self.beat(&tx, &names, |leases, ttl| work(leases, ttl, &is_known))? {
+            Ok(beat) => beat,
+            Err(over) => {
+                drop(tx);
+                self.fail(&names, &over);
+                return Err(self.as_lost(over.reason).into());
+            }
+        };
+        for lease in &beat.done.0 {
+            let Grant { name, token, .. } = &self.identity;
+            lift(tx.store().enter_session(&lease.name, lease.token, name, *token))?;
+        }
+        tx.commit()?;
+        // Asked again: what was just stored may be in a file that nobody else opens any more.
+        if db.has_moved() {
+            return Err(HoldError::FileMoved(self.file.clone()));
+        }
+        self.settle(&names, &beat);
+        let (granted, done) = beat.done;
+        let new = granted.into_iter().map(|lease| {
+            let Grant { owner, ttl, .. } = self.identity.clone();
+            let expires_at_ms = lease.lease_expires_at_ms;
+            let grant = Grant { name: lease.name, owner, token: lease.token, ttl };
+            (grant, Renewal { expires_at_ms, ..beat.identity.1 })
+        });
+        let new: Vec<(Grant, Renewal)> = new.collect();
+        let as_names = new.iter().map(|(grant, _)| Name { grant: grant.clone(), hold: None });
+        names.list.extend(as_names);
+        Ok((new, beat.start, done))
+    }
+
+    /// Renews the whole session inside a transaction of the holder's own.
+    pub(crate) fn renew_in(&self, tx: &Transaction<'_>) -> Result<()> {
+        // Not checked for trust: an earlier renewal in this transaction may have to prolong it first.
+        if let Some(reason) = self.hold.get().and_then(|hold| hold.loss()) {
+            return Err(self.as_lost(reason).into());
+        }
+        let mut names = lock(&self.names);
+        names.tidy();
+        let beat = match self.beat(tx, &names, |_, _| Ok(()))? {
+            Ok(beat) => beat,
+            Err(over) => return Err(self.as_lost(over.reason).into()),
+        };
+        let holds = names.list.iter().map(|name| name.hold.clone());
+        let renewed = beat.names.into_iter().map(Result::ok);
+        let all = holds.zip(renewed).chain([(self.hold.get().cloned(), Some(beat.identity))]);
+        for (hold, renewed) in all {
+            if let (Some(hold), Some((lease, renewal))) = (hold, renewed) {
+                tx.with_renewal(PendingRenewal::new(hold, lease, renewal, beat.start));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Members {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Members").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
+
+/// The keeper of the sessions of this process.
+static SESSIONS: ProcessKeeper = ProcessKeeper::new();
+
+/// The sessions of this process, for the keeper, which knows grants only.
+static OPEN: Mutex<Vec<Arc<Members>>> = Mutex::new(Vec::new());
+
+fn enlist(members: &Arc<Members>) {
+    lock(&OPEN).push(members.clone());
+}
+
+fn dismiss(owner: &str) {
+    lock(&OPEN).retain(|members| members.identity.owner != owner);
+}
+
+fn session_of(grant: &Grant) -> Option<Arc<Members>> {
+    lock(&OPEN).iter().find(|members| members.identity.owner == grant.owner).cloned()
+}
+
+/// The rows of sessions in one file, as the keeper renews them: a session as a whole, whichever of its names is due.
+struct SessionRows {
+    rows: KeptRows,
+}
+
+impl SessionRows {
+    fn open(file: &str) -> Result<Box<dyn Rows>> {
+        Ok(Box::new(SessionRows { rows: KeptRows::open(file)? }))
+    }
+
+    /// Renews a session. Returns the answer for each of the grants that are due.
+    fn renew_session(
+        &mut self,
+        members: &Members,
+        due: &[&Due<'_>],
+    ) -> Result<Vec<Result<Renewal, Loss>>> {
+        let mut names = lock(&members.names);
+        if names.is_closed {
+            let over = || Err(Loss::SessionOver { reason: "it was closed".into() });
+            return Ok(due.iter().map(|_| over()).collect());
+        }
+        names.tidy();
+        let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        for Due { grant, progress } in due {
+            if let Some(ago) = progress {
+                let at_ms = now_ms() - crate::leases::in_ms(*ago);
+                let _ = tx.at(at_ms).progress(&grant.name, grant.token)?;
+            }
+        }
+        let position = |grant: &Grant| names.list.iter().position(|name| name.grant == *grant);
+        match members.beat(&tx, &names, |_, _| Ok(()))? {
+            Ok(beat) => {
+                tx.commit()?;
+                if self.rows.is_moved() {
+                    return Ok(due.iter().map(|_| Err(Loss::FileReplaced)).collect());
+                }
+                members.settle(&names, &beat);
+                let answer = |due: &&Due<'_>| match position(due.grant) {
+                    _ if *due.grant == members.identity => Ok(beat.identity.1),
+                    Some(position) => beat.names[position].clone().map(|(_, renewal)| renewal),
+                    None => Err(Loss::ReleasedElsewhere),
+                };
+                Ok(due.iter().map(answer).collect())
+            }
+            Err(over) => {
+                drop(tx);
+                let answer = |due: &&Due<'_>| match position(due.grant) {
+                    Some(position) => Err(over.names[position].clone()),
+                    None => Err(over.reason.clone()),
+                };
+                let answers = due.iter().map(answer).collect();
+                members.fail(&names, &over);
+                Ok(answers)
+            }
+        }
+    }
+
+    /// Releases a whole session.
+    fn release_session(&mut self, members: &Members) -> Result<Result<(), Loss>> {
+        let mut names = lock(&members.names);
+        let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        let at = tx.at(now_ms());
+        if let ReleaseResult::Rejected { reason, current } =
+            at.release(&lease(&members.identity))?
+        {
+            return Ok(Err(loss(members.identity.token, reason, current)));
+        }
+        for Name { grant, .. } in &names.list {
+            // What was lost or released before is left alone.
+            let _ = at.release(&lease(grant))?;
+        }
+        tx.commit()?;
+        names.list.clear();
+        Ok(Ok(()))
+    }
+
+    fn trouble(&self, error: HoldError) -> Loss {
+        match error {
+            HoldError::Lease(error) => self.rows.trouble(&error),
+            error => Loss::CannotRenew { error: error.to_string() },
+        }
+    }
+}
+
+impl Rows for SessionRows {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
+        let mut answers: Vec<Result<Renewal, Loss>> =
+            due.iter().map(|_| Err(Loss::FileReplaced)).collect();
+        if self.is_moved() {
+            return answers;
+        }
+        let mut owners: Vec<&str> = due.iter().map(|due| due.grant.owner.as_str()).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        for owner in owners {
+            let is_its = |index: &usize| due[*index].grant.owner == owner;
+            let places: Vec<usize> = (0..due.len()).filter(is_its).collect();
+            let its: Vec<&Due<'_>> = places.iter().map(|place| &due[*place]).collect();
+            let renewed = match session_of(its[0].grant) {
+                Some(members) => self.renew_session(&members, &its),
+                None => Ok(its.iter().map(|_| Err(Loss::ReleasedElsewhere)).collect()),
+            };
+            let renewed = renewed.unwrap_or_else(|error| {
+                let trouble = self.trouble(error);
+                its.iter().map(|_| Err(trouble.clone())).collect()
+            });
+            for (place, answer) in places.into_iter().zip(renewed) {
+                answers[place] = answer;
+            }
+        }
+        answers
+    }
+
+    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+        match session_of(grant) {
+            Some(members) if members.identity == *grant => {
+                if self.is_moved() {
+                    return Err(Loss::FileReplaced);
+                }
+                let released = self.release_session(&members);
+                released.unwrap_or_else(|error| Err(self.trouble(error)))
+            }
+            Some(members) => {
+                // The row is released while no transaction of the session is open.
+                let mut names = lock(&members.names);
+                let released = self.rows.release(grant);
+                if !released.as_ref().is_err_and(Loss::may_pass) {
+                    names.forget(grant);
+                }
+                released
+            }
+            None => self.rows.release(grant),
+        }
+    }
+
+    fn look(&mut self, grant: &Grant) -> Seen {
+        self.rows.look(grant)
+    }
+
+    fn hand_over(&mut self, grant: &Grant, ttl: Duration) -> Result<Option<Handed>, Loss> {
+        let members = session_of(grant);
+        let mut names = members.as_ref().map(|members| lock(&members.names));
+        let handed = self.rows.hand_over(grant, ttl);
+        if let (Some(names), Ok(Some(_))) = (&mut names, &handed) {
+            names.forget(grant);
+        }
+        handed
+    }
+
+    fn is_moved(&self) -> bool {
+        self.rows.is_moved()
+    }
+}
+
+/// Checks whether a rejection leaves the grant as it is.
+fn is_passing(reason: &crate::Reason) -> bool {
+    use crate::Reason::{NoProgress, Requested, TimeIsUp};
+    matches!(reason, NoProgress | Requested | TimeIsUp)
+}
+
+fn is_dead(owner: &str) -> bool {
+    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
+}
+
+/// Tries again while the file is locked, for a while.
+fn patiently<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let begin = SystemClock.now();
+    loop {
+        match attempt() {
+            Err(HoldError::Lease(error))
+                if is_busy(&error) && SystemClock.now() < begin + PATIENCE =>
+            {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            answer => return answer,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,595 @@
+//! Shards: the members of a group share a number of leases evenly, and move them when members come and go.
+//!
+//! A member is a session, so its shards end together. What it claims, requests and gives up is decided by
+//! [`litelease_core::plan`], in the transaction that does it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use litelease_core::{ShardPlan, ShardState, plan};
+use litelease_keeper::Waiter;
+use rusqlite::ToSql;
+use rusqlite::types::Value;
+
+use crate::error::lift;
+use crate::kept_rows::KeptRows;
+use crate::{
+    Checkpoint, CheckpointResult, ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss,
+    Lost, Session,
+};
+
+type Result<T, E = HoldError> = std::result::Result<T, E>;
+
+/// How long reading and checkpoints wait for a lock on the file.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often open requests are repeated: several times before they would lapse.
+const REPEAT_EVERY: Duration = Duration::from_secs(3);
+
+/// The shortest time between two looks, however often the file is written.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest sleep between two looks, since a wake-up is only a hint.
+const SLOW_POLL: Duration = Duration::from_millis(250);
+
+/// Options of a member.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease::ShardsOptions;
+/// let options = ShardsOptions::new("worker-7", Duration::from_secs(10)).drain(Duration::from_secs(60));
+/// # let _ = options;
+/// ```
+#[derive(Clone, Debug)]
+pub struct ShardsOptions {
+    id: String,
+    ttl: Duration,
+    drain: Duration,
+}
+
+impl ShardsOptions {
+    /// Returns options of the member `id`, which is renewed by `ttl`. Others have 30 s to give a shard up.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::ShardsOptions;
+    /// let options = ShardsOptions::new("worker-7", Duration::from_secs(10));
+    /// # let _ = options;
+    /// ```
+    pub fn new(id: &str, ttl: Duration) -> Self {
+        ShardsOptions { id: id.into(), ttl, drain: Duration::from_secs(30) }
+    }
+
+    /// Gives other members this long to finish their work on a shard that this one requests.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::ShardsOptions;
+    /// let options = ShardsOptions::new("a", Duration::from_secs(10)).drain(Duration::from_secs(60));
+    /// # let _ = options;
+    /// ```
+    pub fn drain(self, drain: Duration) -> Self {
+        ShardsOptions { drain, ..self }
+    }
+}
+
+/// What happens to the shards of a member.
+///
+/// ```
+/// # use litelease::{Loss, ShardEvent};
+/// let lost = ShardEvent::Lost { shard: 3, reason: Loss::Expired };
+/// assert_ne!(lost, ShardEvent::Requested { shard: 3, until_ms: 1_000 });
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ShardEvent {
+    /// The shard is this member's, under this token. Go on from the checkpoint.
+    Assigned {
+        /// The number of the shard.
+        shard: usize,
+        /// The fencing token.
+        token: i64,
+        /// The last checkpoint of the shard, whoever stored it.
+        checkpoint: Option<Checkpoint>,
+    },
+    /// Another member needs the shard: finish, store a checkpoint, and [hand it over](Shards::hand_over).
+    Requested {
+        /// The number of the shard.
+        shard: usize,
+        /// From when on it is not renewed any more, in Unix milliseconds.
+        until_ms: i64,
+    },
+    /// The shard is no longer this member's: stop.
+    Lost {
+        /// The number of the shard.
+        shard: usize,
+        /// Why.
+        reason: Loss,
+    },
+}
+
+/// A member of a group that shares shards. Made by [`Shards::join`].
+///
+/// ```
+/// use std::time::Duration;
+/// use litelease::{Litelease, ShardEvent, Shards, ShardsOptions};
+///
+/// # fn main() -> Result<(), litelease::HoldError> {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("app.sqlite3");
+/// let db = Litelease::open_own(&path)?;
+/// let shards = Shards::join(&db, "orders", 2, ShardsOptions::new("a", Duration::from_secs(10)))?;
+/// for _ in 0..2 {
+///     match shards.next(Duration::from_secs(60))? {
+///         Some(ShardEvent::Assigned { shard, .. }) => shards.checkpoint(shard, 17)?,
+///         other => panic!("{other:?}"),
+///     }
+/// }
+/// shards.leave()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a member that is dropped leaves"]
+pub struct Shards {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    group: String,
+    count: usize,
+    ttl: Duration,
+    drain: Duration,
+    owner: String,
+    file: String,
+    session: Mutex<Option<Session>>,
+    /// Where checkpoints are stored and read.
+    db: Mutex<Litelease>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    held: BTreeMap<usize, Held>,
+    /// The requests that were passed on, by shard.
+    told: BTreeMap<usize, i64>,
+    events: VecDeque<ShardEvent>,
+    /// Why the member is over.
+    over: Option<Lost>,
+    stopped: bool,
+}
+
+/// The group as one transaction or one look shows it.
+struct Snapshot {
+    members: Vec<String>,
+    shards: Vec<SeenShard>,
+}
+
+#[derive(Default)]
+struct SeenShard {
+    lease: Option<LeaseInfo>,
+    /// The requester, and until when the holder may drain.
+    request: Option<(String, i64)>,
+}
+
+impl Snapshot {
+    fn plan(&self, me: &str) -> ShardPlan {
+        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
+        let as_state = |shard: &SeenShard| -> (Option<String>, Option<String>) {
+            let holder = shard.lease.as_ref().map(|lease| lease.owner.clone());
+            (holder, shard.request.as_ref().map(|(requester, _)| requester.clone()))
+        };
+        let texts: Vec<_> = self.shards.iter().map(as_state).collect();
+        let states = texts.iter().map(|(holder, requester)| ShardState {
+            holder: holder.as_deref(),
+            requester: requester.as_deref(),
+        });
+        plan(&members, &states.collect::<Vec<_>>(), me)
+    }
+}
+
+impl Shards {
+    /// Joins a group of members that share `count` shards. The member is a [`Session`] under `GROUP/member/ID`, and
+    /// shard number k is the lease `GROUP/shard/k`.
+    ///
+    /// Fails with [`HoldError::Busy`] if another process is this member, and with [`HoldError::ShardCount`] if a live
+    /// member has joined with another count. Neither group nor id may contain a slash or be empty.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{HoldError, Litelease, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let options = |id| ShardsOptions::new(id, Duration::from_secs(10));
+    /// let a = Shards::join(&db, "orders", 8, options("a"))?;
+    /// let b = Shards::join(&db, "orders", 9, options("b"));
+    /// assert!(matches!(b, Err(HoldError::ShardCount { count: 8, .. })));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn join(db: &Litelease, group: &str, count: usize, options: ShardsOptions) -> Result<Self> {
+        let ShardsOptions { id, ttl, drain } = options;
+        let is_bad = |text: &str| text.is_empty() || text.contains('/');
+        if is_bad(group) || is_bad(&id) || count == 0 {
+            return Err(HoldError::InvalidShards(
+                "a group and the id of a member must not be empty or contain a slash, and there must be a shard",
+            ));
+        }
+        let session = Session::open(db, &format!("{group}/member/{id}"), ttl)?;
+        let file = db.store().file().ok_or(HoldError::InMemory)?;
+        let own = KeptRows::open(&file)?.db;
+        own.conn().busy_timeout(BUSY_TIMEOUT)?;
+        let shared = Arc::new(Shared {
+            group: group.into(),
+            count,
+            ttl,
+            drain,
+            owner: session.owner().into(),
+            file,
+            db: Mutex::new(own),
+            session: Mutex::default(),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        // The count is the value of each member's grant, so it ends with the last of them.
+        let (_, ()) = session.members().change(|leases, _, _| {
+            if let Some(other) = shared.other_count(leases)? {
+                let group = shared.group.clone();
+                return Err(HoldError::ShardCount { group, count: other });
+            }
+            let _ = leases.attach(session.identity(), session.token(), count as i64)?;
+            Ok((Vec::new(), ()))
+        })?;
+        *lock(&shared.session) = Some(session);
+        let working = shared.clone();
+        let thread = std::thread::Builder::new().name("litelease shards".into());
+        let thread = thread.spawn(move || working.work()).map_err(HoldError::NoThread)?;
+        Ok(Shards { shared, thread: Some(thread) })
+    }
+
+    /// Waits for the next event, for at most `timeout`. Once the member is lost, and all events were returned, it
+    /// fails with [`HoldError::Lost`].
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, ShardEvent, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
+    /// let event = shards.next(Duration::from_secs(60))?;
+    /// assert_eq!(event, Some(ShardEvent::Assigned { shard: 0, token: 1, checkpoint: None }));
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn next(&self, timeout: Duration) -> Result<Option<ShardEvent>> {
+        let deadline = Instant::now() + timeout;
+        let mut state = lock(&self.shared.state);
+        loop {
+            if let Some(event) = state.events.pop_front() {
+                return Ok(Some(event));
+            }
+            if let Some(lost) = &state.over {
+                return Err(lost.clone().into());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let waited = self.shared.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Checks whether a shard is this member's and can still be trusted.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
+    /// shards.next(Duration::from_secs(60))?;
+    /// shards.check(0)?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn check(&self, shard: usize) -> Result<(), Lost> {
+        self.shared.token(shard).map(drop)
+    }
+
+    /// Stores a checkpoint of a shard under its token: where the next member goes on. Fails with [`HoldError::Lost`]
+    /// if the shard is no longer this member's.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
+    /// shards.next(Duration::from_secs(60))?;
+    /// shards.checkpoint(0, "page 17")?;
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn checkpoint(&self, shard: usize, value: impl ToSql) -> Result<()> {
+        let token = self.shared.token(shard)?;
+        let name = self.shared.name(shard);
+        match lock(&self.shared.db).checkpoint(&name, token, value)? {
+            CheckpointResult::Stored => Ok(()),
+            CheckpointResult::Stale { newest } => {
+                let by = newest.unwrap_or(0);
+                Err(Lost { name, reason: Loss::Superseded { by, owner: None } }.into())
+            }
+        }
+    }
+
+    /// Hands a shard over to the member that has requested it, in one commit. Returns whether one had. Store the last
+    /// checkpoint before.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
+    /// shards.next(Duration::from_secs(60))?;
+    /// assert!(!shards.hand_over(0)?, "nobody asks");
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn hand_over(&self, shard: usize) -> Result<bool> {
+        let mut state = lock(&self.shared.state);
+        let Some(held) = state.held.remove(&shard) else {
+            let name = self.shared.name(shard);
+            return Err(Lost { name, reason: Loss::ReleasedElsewhere }.into());
+        };
+        match held.hand_over(self.shared.ttl) {
+            Ok(_) => {
+                state.told.remove(&shard);
+                Ok(true)
+            }
+            Err((held, error)) => {
+                state.held.insert(shard, held);
+                match error {
+                    HoldError::NotRequested => Ok(false),
+                    error => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so, too, and ignores
+    /// errors.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::{Litelease, Shards, ShardsOptions};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
+    /// let shards = Shards::join(&db, "orders", 1, ShardsOptions::new("a", Duration::from_secs(10)))?;
+    /// shards.next(Duration::from_secs(60))?;
+    /// shards.leave()?;
+    /// assert_eq!([db.owner("orders/member/a")?, db.owner("orders/shard/0")?], [None, None]);
+    /// # Ok::<(), litelease::HoldError>(())
+    /// ```
+    pub fn leave(mut self) -> Result<(), Lost> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), Lost> {
+        lock(&self.shared.state).stopped = true;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let session = lock(&self.shared.session).take();
+        let closed = session.map_or(Ok(()), Session::close);
+        lock(&self.shared.state).held.clear();
+        closed
+    }
+}
+
+impl Drop for Shards {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+impl std::fmt::Debug for Shards {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shards").field("group", &self.shared.group).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn name(&self, shard: usize) -> String {
+        format!("{}/shard/{shard}", self.group)
+    }
+
+    fn token(&self, shard: usize) -> Result<i64, Lost> {
+        match lock(&self.state).held.get(&shard) {
+            Some(held) => held.check().map(|()| held.token()),
+            None => Err(Lost { name: self.name(shard), reason: Loss::ReleasedElsewhere }),
+        }
+    }
+
+    /// Returns the live members, by owner text, each with its count.
+    fn members(&self, leases: &Leases) -> Result<Vec<(String, i64)>> {
+        let now_ms = leases.when().now_ms();
+        let mut members = Vec::new();
+        for listed in leases.leases_under(&format!("{}/member/", self.group)) {
+            let listed = listed?;
+            let live = listed.lease.tenure.filter(|(_, expiry)| *expiry > now_ms);
+            // One without a count is about to join.
+            if let (Some((owner, _)), Some(Value::Integer(count))) = (live, listed.value) {
+                members.push((owner, count));
+            }
+        }
+        Ok(members)
+    }
+
+    fn other_count(&self, leases: &Leases) -> Result<Option<i64>> {
+        let members = self.members(leases)?;
+        let counts = members.into_iter().map(|(_, count)| count);
+        Ok(counts.into_iter().find(|count| *count != self.count as i64))
+    }
+
+    fn snapshot(&self, leases: &Leases) -> Result<Snapshot> {
+        let members = self.members(leases)?.into_iter().map(|(owner, _)| owner).collect();
+        let mut shards = Vec::with_capacity(self.count);
+        for shard in 0..self.count {
+            let name = self.name(shard);
+            let seen = leases.store().inspect_with_request(&name, leases.when(), |lease, asked| {
+                SeenShard {
+                    lease: Some(lease.into_owned()),
+                    request: asked.map(|(who, request)| (who.to_owned(), request.until_ms)),
+                }
+            });
+            shards.push(lift(seen)?.unwrap_or_default());
+        }
+        Ok(Snapshot { members, shards })
+    }
+
+    /// Keeps the member's share, until it leaves or is lost.
+    fn work(&self) {
+        let waiter = Waiter::at(Path::new(&self.file));
+        let mut last_change = None;
+        while !lock(&self.state).stopped {
+            let heard = waiter.heard();
+            // If the file is locked or fails, the keeper goes on, and the trust window decides.
+            if let Err(HoldError::Lost(lost)) = self.step(&mut last_change) {
+                self.end_all(lost);
+                return;
+            }
+            waiter.nap(heard, SLOW_POLL.min(self.ttl / 4));
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn step(&self, last_change: &mut Option<Instant>) -> Result<()> {
+        let session = lock(&self.session);
+        let Some(session) = &*session else { return Ok(()) };
+        session.check()?;
+        self.notice_losses();
+        // A look that takes no write lock: members must not wake one another for ever.
+        let seen = self.snapshot(&lock(&self.db))?;
+        let plan = seen.plan(&self.owner);
+        self.pass_on_requests(&seen, &plan);
+        let is_due = |every: Duration| last_change.is_none_or(|last| last.elapsed() >= every);
+        let is_mine = |lease: &LeaseInfo| lease.owner == self.owner;
+        let asks = |shard: &usize| {
+            let request = seen.shards[*shard].request.as_ref();
+            request.is_some_and(|(requester, _)| *requester == self.owner)
+        };
+        let is_new = |shard: usize| !lock(&self.state).held.contains_key(&shard);
+        let was_handed = |shard: usize| seen.shards[shard].lease.as_ref().is_some_and(is_mine);
+        let has_work = !plan.withdraw.is_empty()
+            || !plan.claim.is_empty()
+            || plan.request.iter().any(|shard| !asks(shard))
+            || (!plan.request.is_empty() && is_due(REPEAT_EVERY))
+            || (0..self.count).any(|shard| was_handed(shard) && is_new(shard));
+        if has_work || is_due(self.ttl / 4) {
+            *last_change = Some(Instant::now());
+            let (held, shards) = session.members().change(|leases, ttl, is_known| {
+                let seen = self.snapshot(leases)?;
+                self.carry_out(leases, ttl, &seen, is_known)
+            })?;
+            self.assign(held, &shards)?;
+        }
+        Ok(())
+    }
+
+    /// Does what the plan says, in the transaction that it was made in.
+    fn carry_out(
+        &self,
+        leases: &Leases,
+        ttl: Duration,
+        seen: &Snapshot,
+        is_known: &dyn Fn(&str) -> bool,
+    ) -> Result<(Vec<LeaseInfo>, Vec<usize>)> {
+        let plan = seen.plan(&self.owner);
+        let (mut granted, mut shards) = (Vec::new(), Vec::new());
+        for shard in plan.withdraw {
+            if let Some((requester, _)) = &seen.shards[shard].request {
+                leases.withdraw_request(&self.name(shard), requester)?;
+            }
+        }
+        // What was handed over carries our owner text, which nobody else uses.
+        for (shard, state) in seen.shards.iter().enumerate() {
+            let handed = state.lease.as_ref().filter(|lease| lease.owner == self.owner);
+            if let Some(lease) = handed.filter(|lease| !is_known(&lease.name))
+                && let Some(lease) = leases.renew(lease, ttl)?.renewed()
+            {
+                granted.push(lease);
+                shards.push(shard);
+            }
+        }
+        for shard in plan.claim {
+            if let ClaimResult::Acquired(lease) =
+                leases.claim(&self.name(shard), &self.owner, ttl)?
+            {
+                granted.push(lease);
+                shards.push(shard);
+            }
+        }
+        for shard in plan.request {
+            let _ = leases.request(&self.name(shard), &self.owner, self.drain)?;
+        }
+        Ok((granted, shards))
+    }
+
+    fn assign(&self, held: Vec<Held>, shards: &[usize]) -> Result<()> {
+        for (held, shard) in held.into_iter().zip(shards) {
+            // Read after the grant: whoever had it before can store nothing any more.
+            let checkpoint = lock(&self.db).last_checkpoint(held.name())?;
+            let (shard, token) = (*shard, held.token());
+            let mut state = lock(&self.state);
+            state.held.insert(shard, held);
+            state.told.remove(&shard);
+            state.events.push_back(ShardEvent::Assigned { shard, token, checkpoint });
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn pass_on_requests(&self, seen: &Snapshot, plan: &ShardPlan) {
+        let mut state = lock(&self.state);
+        for shard in &plan.give_up {
+            let request = seen.shards[*shard].request.as_ref();
+            let Some((_, until_ms)) = request.filter(|_| state.held.contains_key(shard)) else {
+                continue;
+            };
+            if state.told.insert(*shard, *until_ms) != Some(*until_ms) {
+                let event = ShardEvent::Requested { shard: *shard, until_ms: *until_ms };
+                state.events.push_back(event);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    fn notice_losses(&self) {
+        let mut state = lock(&self.state);
+        let lost =
+            |(shard, held): (&usize, &Held)| held.check().err().map(|lost| (*shard, lost.reason));
+        let losses: Vec<(usize, Loss)> = state.held.iter().filter_map(lost).collect();
+        for (shard, reason) in losses {
+            state.held.remove(&shard);
+            state.told.remove(&shard);
+            state.events.push_back(ShardEvent::Lost { shard, reason });
+            self.changed.notify_all();
+        }
+    }
+
+    fn end_all(&self, lost: Lost) {
+        let mut state = lock(&self.state);
+        let held = std::mem::take(&mut state.held);
+        for (shard, held) in held {
+            let reason = held.check().err().map_or_else(|| lost.reason.clone(), |lost| lost.reason);
+            state.events.push_back(ShardEvent::Lost { shard, reason });
+        }
+        state.over = Some(lost);
+        self.changed.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
