@@ -53,6 +53,9 @@ mod documents {
     #[doc = include_str!("../../../docs/durability.md")]
     struct Durability;
 
+    #[doc = include_str!("../../../docs/client.md")]
+    struct Client;
+
     #[doc = include_str!("../../../docs/holding.md")]
     struct Holding;
 

@@ -234,7 +234,12 @@ impl App {
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
             Action::Named { call, caller, key, fields } => {
-                self.call_on_names(call, caller, key, fields, timer).await
+                let done = self.call_on_names(call, caller, key.clone(), fields, timer).await;
+                // The client can tell an answer to this request from one to another.
+                let response = done.unwrap_or_else(Response::from);
+                Ok(key
+                    .into_iter()
+                    .fold(response, |response, key| response.with("idempotency-key", key)))
             }
         }
     }
@@ -498,25 +503,27 @@ fn beside_pools(head: &Head<'_>, method: &str) -> Found {
 
 fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, HttpError> {
     let id = pool_id(id)?;
-    let key = key_of_json(call, head)?;
+    check_json(call, head)?;
+    let key = if call.has_key() { key(head)? } else { None };
     Ok(Action::Call { call, id, key, fields: Fields::default() })
 }
 
 fn called_on_names(call: &'static Call, head: &Head<'_>) -> Result<Action, HttpError> {
-    let key = key_of_json(call, head)?;
+    check_json(call, head)?;
+    let key = key(head)?;
     let fields = body::check_query(head.query, call.query)?;
     Ok(Action::Named { call, caller: Caller::of(head), key, fields })
 }
 
-/// Checks the type of the body, if the call has one, and returns the idempotency key.
-fn key_of_json(call: &Call, head: &Head<'_>) -> Result<Option<String>, HttpError> {
+/// Checks the type of the body, if the call has one.
+fn check_json(call: &Call, head: &Head<'_>) -> Result<(), HttpError> {
     if !call.fields.is_empty() && !is_json(head) {
         return Err(HttpError::new(
             415,
             "the body must be JSON: send Content-Type: application/json",
         ));
     }
-    if call.has_key() { key(head) } else { Ok(None) }
+    Ok(())
 }
 
 /// Returns the names that a request asks for.

@@ -357,6 +357,7 @@ fn dependencies_point_inward() {
                 "rusqlite",
             ],
         ),
+        ("litelease-client", &["litelease-keeper", "serde_json", "ureq"]),
         (
             "litelease-serve",
             &[

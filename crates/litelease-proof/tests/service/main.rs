@@ -1,6 +1,7 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
 mod access;
+mod client;
 mod http;
 mod keep;
 mod names;

@@ -1,0 +1,89 @@
+//! What can go wrong.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use litelease_keeper::Loss;
+
+use crate::Lease;
+
+/// Why a client has no answer, or not the one it wants.
+///
+/// ```
+/// # use litelease_client::{Client, Error};
+/// assert!(matches!(Client::open("ftp://localhost"), Err(Error::InvalidUrl(_))));
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name has a live owner, and the time to wait is over.
+    Busy(Box<Lease>),
+    /// The grant is no longer current.
+    Rejected {
+        /// The server's word for why: `superseded`, `released`, `expired`.
+        reason: String,
+        /// Who has the name now, if anybody does.
+        current: Option<Box<Lease>>,
+    },
+    /// The held lease can no longer be trusted.
+    Lost(Loss),
+    /// The server refuses the request: 401 and 403 are about the access key.
+    Refused {
+        /// The status.
+        status: u16,
+        /// What the server says.
+        text: String,
+    },
+    /// The server cannot be reached or has failed, and trying again did not help in time. Whether
+    /// the request was done is not known.
+    Unreachable(String),
+    /// The URL is not one of a server.
+    InvalidUrl(String),
+    /// An access key would be sent over the network in the clear: use https.
+    Insecure,
+    /// The file with the access key cannot be read.
+    Access(io::Error),
+    /// The ttl is too short to be kept alive: at least 101 ms.
+    TtlTooShort(Duration),
+    /// The system gives no thread.
+    NoThread(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Busy(lease) => {
+                write!(f, "{:?} is held by {:?} (token {})", lease.name, lease.owner, lease.token)
+            }
+            Error::Rejected { reason, .. } => write!(f, "the grant is no longer current: {reason}"),
+            Error::Lost(loss) => write!(f, "the lease is lost: {loss}"),
+            Error::Refused { status, text } => {
+                write!(f, "the server refuses it ({status}): {text}")
+            }
+            Error::Unreachable(why) => write!(f, "the server cannot be reached: {why}"),
+            Error::InvalidUrl(url) => {
+                write!(
+                    f,
+                    "{url:?} is no URL of a server: say http://127.0.0.1:7070 or https://HOST"
+                )
+            }
+            Error::Insecure => {
+                f.write_str("the access key would go over the network in the clear: use https")
+            }
+            Error::Access(error) => write!(f, "the file with the access key: {error}"),
+            Error::TtlTooShort(ttl) => {
+                write!(f, "a ttl of {ttl:?} is too short to be kept alive: at least 101 ms")
+            }
+            Error::NoThread(error) => write!(f, "the system gives no thread: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Loss> for Error {
+    fn from(loss: Loss) -> Self {
+        Error::Lost(loss)
+    }
+}

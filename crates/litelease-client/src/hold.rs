@@ -1,0 +1,219 @@
+//! Holding a name: claimed, renewed in the background, and given back.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use litelease_keeper::{
+    Clock, Hold, HolderKind, Identity, Keeper, Kept, Loss, Renewal, SystemClock, Window, unique,
+};
+
+use crate::client::{Client, Grant};
+use crate::error::Error;
+use crate::rows::{Secrets, ServerRows};
+
+/// How to hold a name.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_client::HoldOptions;
+/// let options = HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(300)).owner("ci");
+/// ```
+#[derive(Clone, Debug)]
+pub struct HoldOptions {
+    ttl: Duration,
+    wait: Duration,
+    owner: Option<String>,
+}
+
+impl HoldOptions {
+    /// Returns options that do not wait, with an owner text that names this process.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_client::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(30));
+    /// ```
+    pub fn new(ttl: Duration) -> Self {
+        HoldOptions { ttl, wait: Duration::ZERO, owner: None }
+    }
+
+    /// Waits for the name, first come, first served.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_client::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(30)).wait(Duration::from_secs(300));
+    /// ```
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Sets the owner text, which everybody may see.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_client::HoldOptions;
+    /// let options = HoldOptions::new(Duration::from_secs(30)).owner("ci job 17");
+    /// ```
+    pub fn owner(mut self, owner: &str) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+}
+
+/// A name that this process holds. Dropping it releases the name.
+#[derive(Debug)]
+pub struct Held {
+    kept: Kept,
+    is_released: bool,
+}
+
+impl Client {
+    /// Claims a name and renews it in the background until it is released or lost.
+    ///
+    /// A grant that was waited for is renewed before this returns, and trusted from the start of
+    /// that renewal on.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// held.check()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
+        let HoldOptions { ttl, wait, owner } = options;
+        let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+        let owner = owner.unwrap_or_else(|| {
+            let who = Identity::new(HolderKind::Hold);
+            format!("{}:{}:{}", who.host, who.pid, unique())
+        });
+        let mut grant = self.claim(name, &owner, ttl, wait)?;
+        if grant.trusted_until.is_none() {
+            grant = match self.renew(&grant, ttl) {
+                // It was over before it could be trusted.
+                Err(Error::Rejected { .. }) => return Err(Error::Lost(Loss::Expired)),
+                renewed => renewed?,
+            };
+        }
+        self.keep(grant, ttl, window)
+    }
+
+    fn keep(&self, grant: Grant, ttl: Duration, window: Window) -> Result<Held, Error> {
+        let until = grant.trusted_until.unwrap_or_default();
+        if SystemClock.now() >= until {
+            let _ = self.release(&grant);
+            return Err(Error::Lost(Loss::Expired));
+        }
+        let (name, token) = (grant.lease.name, grant.lease.token);
+        let owner = grant.lease.owner;
+        let kept = litelease_keeper::Grant { name: name.clone(), owner, token, ttl };
+        // The window of a hold that began at `start` ends at `until`.
+        let start = until.saturating_sub(window.end(Duration::ZERO));
+        let hold = Hold::new(kept, window, start, Renewal::whole(0));
+        let secrets = self.secrets();
+        secrets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert((name, token), (grant.secret, until));
+        let transport = Arc::clone(&self.transport);
+        let open = || Ok::<_, Infallible>(Box::new(ServerRows { transport, secrets }) as _);
+        let kept = match self.keeper()?.keep(&self.base, hold, open) {
+            Ok(kept) => kept,
+            Err(never) => match never {},
+        };
+        Ok(Held { kept, is_released: false })
+    }
+
+    /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no
+    /// other holds of the process from being renewed.
+    fn keeper(&self) -> Result<Arc<Keeper>, Error> {
+        if let Some(keeper) = self.keeper.get() {
+            return Ok(keeper.clone());
+        }
+        let keeper = Arc::new(Keeper::new(Arc::new(SystemClock)));
+        keeper.clone().start().map_err(Error::NoThread)?;
+        Ok(self.keeper.get_or_init(|| keeper).clone())
+    }
+}
+
+impl Held {
+    /// Checks whether the name can be trusted to be this process's. Fails in time: before another
+    /// client can be granted it.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// held.check()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Error> {
+        Ok(self.kept.hold.check(SystemClock.now())?)
+    }
+
+    /// Returns the fencing token.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// println!("token {}", held.token());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn token(&self) -> i64 {
+        self.kept.hold.grant().token
+    }
+
+    /// Calls `callback` on a thread of its own when the name is lost; at once if it already is.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// held.on_lost(|loss| eprintln!("{loss}"));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn on_lost(&self, callback: impl FnOnce(&Loss) + Send + 'static) {
+        self.kept.hold.on_lost(callback);
+    }
+
+    /// Releases the name. If the server cannot be reached, it is tried again in the background until
+    /// the lease is over.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// held.release()?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn release(mut self) -> Result<(), Error> {
+        self.is_released = true;
+        Ok(self.kept.release(Duration::ZERO)?)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if !self.is_released {
+            // If this fails, the keeper tries again until the lease is over.
+            let _ = self.kept.release(Duration::ZERO);
+        }
+    }
+}
+
+impl Client {
+    /// Returns the secrets that the keeper uses.
+    fn secrets(&self) -> Secrets {
+        self.secrets.get_or_init(|| Arc::new(Mutex::new(HashMap::new()))).clone()
+    }
+}

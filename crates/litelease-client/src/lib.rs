@@ -1,0 +1,32 @@
+//! A blocking client of `litelease serve`: claims names over HTTP, and holds them.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use litelease_client::{Client, HoldOptions};
+//!
+//! # fn main() -> Result<(), litelease_client::Error> {
+//! let client = Client::open("http://127.0.0.1:7070")?;
+//! let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+//! for part in 0..100 {
+//!     held.check()?; // fails if another client may have been granted the name
+//!     println!("part {part}, under token {}", held.token());
+//! }
+//! held.release()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A grant is trusted by the client's own clock, which counts suspend: from the start of the request
+//! that it goes back to, for the ttl less a margin. Clocks of client and server are never compared.
+
+mod access;
+mod client;
+mod error;
+mod hold;
+mod rows;
+mod transport;
+
+pub use client::{Client, Grant, Lease};
+pub use error::Error;
+pub use hold::{Held, HoldOptions};
+pub use litelease_keeper::Loss;

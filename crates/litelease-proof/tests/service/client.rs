@@ -1,0 +1,372 @@
+//! The Rust client behind a network that loses, cuts, delays and replays answers, and a server that restarts or stands
+//! still: no client ever trusts a lease while another one has been granted its name.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use litelease::Litelease;
+use litelease_client::{Client, Error, Held, HoldOptions, Loss};
+use litelease_proof::command::kill;
+use litelease_proof::rig::{TestFolder, eventually};
+use litelease_proof::server::Server;
+
+/// What a proxy does with the next answer.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// It is passed on.
+    None,
+    /// The request is done, and the connection closed without an answer.
+    Lose,
+    /// Half of the answer is passed on.
+    Cut,
+    /// It is passed on that much later.
+    Delay(Duration),
+    /// The request is not passed on, and answered with the last answer to a request of the same path.
+    Replay,
+}
+
+/// The answers that came before, each with the path of its request.
+type Answers = Vec<(String, String)>;
+
+/// A proxy that passes requests on, and does to each answer what it is told.
+struct Proxy {
+    address: SocketAddr,
+    faults: Arc<Mutex<VecDeque<Fault>>>,
+    /// What to do when no more faults are planned.
+    usual: Arc<Mutex<Fault>>,
+    requests: Arc<AtomicU64>,
+}
+
+impl Proxy {
+    fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (faults, usual) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
+        let (requests, kept) = (Arc::default(), Arc::default());
+        let proxy = Proxy { address, faults, usual, requests };
+        let (faults, usual) = (proxy.faults.clone(), proxy.usual.clone());
+        let requests = proxy.requests.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let (faults, usual) = (faults.clone(), usual.clone());
+                let (requests, kept): (_, Arc<Mutex<Answers>>) =
+                    (requests.clone(), Arc::clone(&kept));
+                // Either end may hang up at any time.
+                thread::spawn(move || _ = serve(client, server, &faults, &usual, &requests, &kept));
+            }
+        });
+        proxy
+    }
+
+    fn plan(&self, faults: &[Fault]) {
+        self.faults.lock().unwrap().extend(faults);
+    }
+
+    fn usually(&self, fault: Fault) {
+        *self.usual.lock().unwrap() = fault;
+    }
+}
+
+fn serve(
+    mut client: TcpStream,
+    server: SocketAddr,
+    faults: &Mutex<VecDeque<Fault>>,
+    usual: &Mutex<Fault>,
+    requests: &AtomicU64,
+    kept: &Mutex<Answers>,
+) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    loop {
+        let request = message(&mut client)?;
+        requests.fetch_add(1, SeqCst);
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        let planned = faults.lock().unwrap().pop_front();
+        let fault = planned.unwrap_or(*usual.lock().unwrap());
+        if let Fault::Replay = fault {
+            let old = kept.lock().unwrap().iter().find(|(of, _)| *of == path).cloned();
+            let Some((_, answer)) = old else { return Ok(()) };
+            client.write_all(answer.as_bytes())?;
+            continue;
+        }
+        let mut upstream = TcpStream::connect(server)?;
+        upstream.write_all(request.as_bytes())?;
+        let answer = message(&mut upstream)?;
+        kept.lock().unwrap().push((path, answer.clone()));
+        match fault {
+            Fault::None => client.write_all(answer.as_bytes())?,
+            Fault::Lose | Fault::Replay => return Ok(()),
+            Fault::Cut => return client.write_all(&answer.as_bytes()[..answer.len() / 2]),
+            Fault::Delay(time) => {
+                thread::sleep(time);
+                client.write_all(answer.as_bytes())?;
+            }
+        }
+    }
+}
+
+/// Reads a request or an answer with its body.
+fn message(stream: &mut TcpStream) -> io::Result<String> {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| {
+                let (name, value) = line.split_once(':')?;
+                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
+            });
+            if body.len() >= length.unwrap_or(0) {
+                return Ok(text);
+            }
+        }
+        match stream.read(&mut chunk)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => bytes.extend(&chunk[..read]),
+        }
+    }
+}
+
+/// A server, and its file as it is seen beside it.
+struct Scene {
+    place: TestFolder,
+    server: Server,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let place = TestFolder::new("WAL");
+        let server = Server::start(&place.file, &[]);
+        Scene { place, server }
+    }
+
+    /// A client behind a proxy of its own.
+    fn client(&self) -> (Client, Proxy) {
+        let proxy = Proxy::to(self.server.address);
+        let key = self.server.access.trim().rsplit(' ').next().unwrap().to_owned();
+        (Client::with_key(&format!("http://{}", proxy.address), &key).unwrap(), proxy)
+    }
+
+    fn db(&self) -> Litelease {
+        self.place.open(Duration::from_secs(5))
+    }
+}
+
+const TTL: Duration = Duration::from_millis(1500);
+
+fn options() -> HoldOptions {
+    HoldOptions::new(TTL)
+}
+
+/// Watches a hold until it is lost, and checks that no larger token was granted while it was still trusted.
+#[track_caller]
+fn lost_in_time(held: &Held, db: &Litelease, name: &str) -> Loss {
+    let begin = Instant::now();
+    loop {
+        // Read first: what was granted before the check must make the check fail.
+        let newest = db.token(name).unwrap().unwrap();
+        match held.check() {
+            Ok(()) => assert!(newest <= held.token(), "it is trusted while {newest} was granted"),
+            Err(Error::Lost(loss)) => return loss,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "it is never lost");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_lost_or_cut_answer_is_asked_for_again_and_nothing_is_granted_twice() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    proxy.plan(&[Fault::Lose, Fault::Cut, Fault::Lose]);
+    let held = client.hold("x", HoldOptions::new(Duration::from_secs(30)).owner("a")).unwrap();
+    assert_eq!((held.token(), proxy.requests.load(SeqCst)), (1, 4), "one grant, asked for 4 times");
+    held.check().unwrap();
+    let (other, _proxy) = scene.client();
+    match other.hold("x", options()) {
+        Err(Error::Busy(current)) => assert_eq!(current.owner, "a"),
+        other => panic!("{other:?}"),
+    }
+    proxy.plan(&[Fault::Lose]);
+    // The release was done, and only its answer is lost: the keeper asks again.
+    let _ = held.release();
+    let next = other.hold("x", options().wait(Duration::from_secs(30))).unwrap();
+    assert_eq!(next.token(), 2);
+}
+
+#[test]
+fn renewals_survive_faults_that_are_shorter_than_the_trust_window() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let held = client.hold("x", HoldOptions::new(Duration::from_secs(4))).unwrap();
+    let late = Fault::Delay(Duration::from_millis(100));
+    for _ in 0..3 {
+        proxy.plan(&[Fault::Lose, Fault::Cut, Fault::Replay, late, Fault::None]);
+    }
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(9) {
+        held.check().unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(scene.db().inspect("x").unwrap().unwrap().token, held.token());
+}
+
+#[test]
+fn an_answer_that_comes_after_the_ttl_is_not_trusted() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    proxy.plan(&[Fault::Delay(TTL + Duration::from_millis(300))]);
+    let db = scene.db();
+    let claimed = thread::spawn(move || client.hold("x", options()).map(|held| held.token()));
+    eventually("the server has granted it", || db.owner("x").unwrap());
+    eventually("it is over", || db.owner("x").unwrap().is_none().then_some(()));
+    let (other, _proxy) = scene.client();
+    let second = other.hold("x", options()).unwrap();
+    assert_eq!(second.token(), 2);
+    match claimed.join().unwrap() {
+        Err(Error::Lost(Loss::Expired)) => {}
+        other => panic!("{other:?}"),
+    }
+    second.check().unwrap();
+}
+
+#[test]
+fn a_replayed_answer_prolongs_nothing() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let held = client.hold("x", options()).unwrap();
+    eventually("it was renewed", || (proxy.requests.load(SeqCst) > 1).then_some(()));
+    // From now on each renewal is answered with what an earlier one was answered.
+    proxy.usually(Fault::Replay);
+    let (other, _proxy) = scene.client();
+    let waits = thread::spawn(move || other.hold("x", options().wait(Duration::from_secs(60))));
+    assert!(matches!(lost_in_time(&held, &scene.db(), "x"), Loss::CannotRenew { .. }));
+    assert_eq!(waits.join().unwrap().unwrap().token(), 2);
+}
+
+#[test]
+fn an_outage_longer_than_the_trust_window_is_a_loss_that_is_told_in_time() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let held = client.hold("x", options()).unwrap();
+    let told = Arc::new(AtomicBool::new(false));
+    let tells = told.clone();
+    held.on_lost(move |_| tells.store(true, SeqCst));
+    let (other, _proxy) = scene.client();
+    proxy.usually(Fault::Delay(Duration::from_secs(120)));
+    let waits = thread::spawn(move || other.hold("x", options().wait(Duration::from_secs(60))));
+    let db = scene.db();
+    while db.token("x").unwrap() == Some(1) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(held.check().is_err(), "another one was granted it");
+    eventually("the callback is called", || told.load(SeqCst).then_some(()));
+    drop(waits.join().unwrap().unwrap());
+}
+
+#[test]
+fn a_server_that_restarts_takes_no_lease_away() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let held = client.hold("x", HoldOptions::new(Duration::from_secs(6))).unwrap();
+    let (waiting, _proxy) = scene.client();
+    let waits = thread::spawn(move || waiting.hold("x", options().wait(Duration::from_secs(60))));
+    let Scene { place, mut server } = scene;
+    let address = server.address.to_string();
+    for is_killed in [true, false] {
+        match is_killed {
+            true => server.kill(),
+            false => assert!(server.stop()),
+        }
+        thread::sleep(Duration::from_millis(500));
+        server = Server::at(&address, &place.file, &[]);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(4) {
+            held.check().unwrap();
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert!(proxy.requests.load(SeqCst) > 2, "it was renewed in between");
+    held.release().unwrap();
+    assert_eq!(waits.join().unwrap().unwrap().token(), 2, "the waiter has asked again");
+    assert!(server.stop());
+}
+
+#[test]
+fn a_server_that_stands_still_for_longer_than_the_ttl_loses_the_lease_in_time() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let held = client.hold("x", options()).unwrap();
+    let (other, _other) = scene.client();
+    let waits = thread::spawn(move || other.hold("x", options().wait(Duration::from_secs(60))));
+    thread::sleep(Duration::from_millis(200));
+    let pid = scene.server.pid() as i32;
+    kill(pid, libc::SIGSTOP);
+    let lost = lost_in_time(&held, &scene.db(), "x");
+    assert!(matches!(lost, Loss::CannotRenew { .. } | Loss::Expired), "{lost:?}");
+    thread::sleep(TTL);
+    kill(pid, libc::SIGCONT);
+    let next = waits.join().unwrap().unwrap();
+    assert_eq!(next.token(), 2);
+    next.check().unwrap();
+    assert!(held.check().is_err());
+}
+
+#[test]
+fn under_random_faults_no_client_trusts_what_another_one_was_granted() {
+    let scene = Scene::new();
+    let (ends, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let clients: Vec<_> = (0..3_u64)
+        .map(|number| {
+            let ((client, proxy), db) = (scene.client(), scene.db());
+            let (ends, rounds) = (ends.clone(), rounds.clone());
+            thread::spawn(move || {
+                let mut dice = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+                let mut throw = |sides: u64| {
+                    dice ^= dice << 13;
+                    dice ^= dice >> 7;
+                    dice ^= dice << 17;
+                    dice % sides
+                };
+                while !ends.load(SeqCst) {
+                    let faults: Vec<Fault> = (0..throw(4))
+                        .map(|_| match throw(6) {
+                            0 => Fault::Lose,
+                            1 => Fault::Cut,
+                            2 => Fault::Replay,
+                            3 => Fault::Delay(Duration::from_millis(throw(900))),
+                            _ => Fault::None,
+                        })
+                        .collect();
+                    proxy.plan(&faults);
+                    let ttl = Duration::from_millis(300 + throw(400));
+                    let wait = Duration::from_millis(throw(500));
+                    let Ok(held) = client.hold("x", HoldOptions::new(ttl).wait(wait)) else {
+                        continue;
+                    };
+                    let until = Instant::now() + Duration::from_millis(throw(900));
+                    while Instant::now() < until {
+                        let newest = db.token("x").unwrap().unwrap();
+                        match held.check() {
+                            Ok(()) => assert!(newest <= held.token(), "trusted under {newest}"),
+                            Err(_) => break,
+                        }
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                    rounds.fetch_add(1, SeqCst);
+                }
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(6));
+    ends.store(true, SeqCst);
+    for client in clients {
+        client.join().unwrap();
+    }
+    let rounds = rounds.load(SeqCst);
+    assert!(rounds >= 5, "only {rounds} holds");
+}
