@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use litelease::{LeaseInfo, Scope};
 use serde_json::{Value, json};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -252,8 +252,12 @@ impl Reporter {
                     Next::Never => return,
                 },
             };
-            // The next read includes all changes up to now.
-            changes = changes.resubscribe();
+            // The next read includes all changes up to now. Only that access keys may have changed
+            // must not be forgotten.
+            if take_all(&mut changes) {
+                access += 1;
+                is_asked = true;
+            }
         }
     }
 
@@ -360,6 +364,18 @@ enum Next {
     Never,
 }
 
+/// Takes out all changes that have come. Returns whether one of them may be about access keys.
+fn take_all(changes: &mut broadcast::Receiver<Changed>) -> bool {
+    let mut is_anything = false;
+    loop {
+        match changes.try_recv() {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(TryRecvError::Lagged(_)) => is_anything = true,
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return is_anything,
+        }
+    }
+}
+
 /// Waits for a change of this subject.
 async fn next(changes: &mut broadcast::Receiver<Changed>, subject: &Subject) -> Next {
     loop {
@@ -368,6 +384,32 @@ async fn next(changes: &mut broadcast::Receiver<Changed>, subject: &Subject) -> 
             Ok(Some(_)) => {}
             Ok(None) | Err(RecvError::Lagged(_)) => return Next::Anything,
             Err(RecvError::Closed) => return Next::Never,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn that_access_keys_may_have_changed_is_never_forgotten() {
+        let (sender, mut changes) = broadcast::channel(4);
+        let name = || Some(Id::Name("n".into()));
+        for (sent, is_anything) in [
+            (vec![], false),
+            (vec![name(), name()], false),
+            (vec![name(), None, name()], true),
+            // More than the channel keeps: what was lost may have been about anything.
+            (vec![name(); 9], true),
+        ] {
+            for change in sent {
+                sender.send(change).unwrap();
+            }
+            assert_eq!(take_all(&mut changes), is_anything);
+            assert!(!take_all(&mut changes), "all are taken");
         }
     }
 }
