@@ -50,8 +50,8 @@ fn a_value_is_answered_from_memory_without_touching_the_file() {
         let (place, db) = place(journal);
         let (value, loads) = cached(&db, TTL);
         assert_eq!(*value.get().unwrap(), 0);
-        // Nobody can read the file now.
-        let locked = place.connect(Duration::ZERO);
+        // Nobody can read the file now. (The watching thread may be reading it at this moment.)
+        let locked = place.connect(LONG);
         if journal == "DELETE" {
             locked.execute_batch("BEGIN EXCLUSIVE").unwrap();
         }
