@@ -779,7 +779,7 @@ impl Store {
         self.within(boundary, || match boundary {
             // What fails is rolled back as a whole.
             Boundary::Own => work(),
-            Boundary::Joined(_) => self.all_or_nothing_in_queues(work),
+            Boundary::Joined(_) => self.all_or_nothing(work),
         })
     }
 }

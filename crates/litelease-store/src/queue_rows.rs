@@ -11,7 +11,6 @@ use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::{Run, Statement, Value, code};
 use crate::statements::{CachedStatement, execute_once};
-use crate::transaction::is_inside_statement;
 use crate::{Error, Store};
 
 /// The newest id or token of all queues, in one row.
@@ -200,9 +199,6 @@ pub(crate) struct QueueStatements {
     delete_body: CachedStatement,
     take_key: CachedStatement,
     free_key: CachedStatement,
-    savepoint: CachedStatement,
-    release: CachedStatement,
-    roll_back: CachedStatement,
     /// Whether the last receive found an item. Then the next one asks for the write lock at once.
     pub(crate) is_busy: Cell<bool>,
 }
@@ -232,9 +228,6 @@ impl QueueStatements {
             delete_body: CachedStatement::new(DELETE_BODY),
             take_key: CachedStatement::new(TAKE_KEY),
             free_key: CachedStatement::new(FREE_KEY),
-            savepoint: CachedStatement::new("SAVEPOINT litelease_queue"),
-            release: CachedStatement::new("RELEASE litelease_queue"),
-            roll_back: CachedStatement::new("ROLLBACK TO litelease_queue"),
             is_busy: Cell::new(false),
         }
     }
@@ -562,31 +555,6 @@ impl Store {
             after = row.id;
         }
         Ok(())
-    }
-
-    /// Does all of `work` or nothing, inside a transaction that is open.
-    pub(crate) fn all_or_nothing_in_queues<T>(
-        &self,
-        work: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<T, Error> {
-        if self.connection.is_autocommit() {
-            // A statement of the caller's is writing, and SQLite opens no savepoint meanwhile.
-            return work();
-        }
-        let QueueStatements { savepoint, release, roll_back, .. } = &self.statements.queues;
-        match savepoint.execute(self.connection) {
-            Err(error) if is_inside_statement(&error) => return self.all_or_rollback(work),
-            opened => opened?,
-        }
-        let done = work();
-        if done.is_err() && !self.connection.is_autocommit() {
-            let _ = roll_back.execute(self.connection);
-        }
-        if done.is_ok() || !self.connection.is_autocommit() {
-            let released = release.execute(self.connection);
-            return done.and_then(|done| released.map(|()| done));
-        }
-        done
     }
 
     /// Runs the first query of a verb: one row at most. SQLite compiles a statement anew when the schema has changed; then

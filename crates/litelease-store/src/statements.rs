@@ -118,6 +118,8 @@ pub(crate) struct Statements {
     pub(crate) begin: CachedStatement,
     /// What a transaction of ours is known by.
     pub(crate) savepoint: CachedStatement,
+    /// The savepoint of a verb in the caller's transaction: opened, released and undone.
+    pub(crate) outermost: [CachedStatement; 3],
     pub(crate) commit: CachedStatement,
     pub(crate) rollback: CachedStatement,
     pub(crate) limits: CachedStatement,
@@ -170,6 +172,11 @@ impl Statements {
             lock: CachedStatement::new(LOCK),
             begin: CachedStatement::new("BEGIN IMMEDIATE"),
             savepoint: CachedStatement::new("SAVEPOINT litelease_savepoint_0"),
+            outermost: [
+                CachedStatement::new("SAVEPOINT litelease_savepoint_1"),
+                CachedStatement::new("RELEASE litelease_savepoint_1"),
+                CachedStatement::new("ROLLBACK TO litelease_savepoint_1"),
+            ],
             commit: CachedStatement::new("COMMIT"),
             rollback: CachedStatement::new("ROLLBACK;"),
             limits: CachedStatement::new(LIMITS_OF),
@@ -212,6 +219,11 @@ impl CachedStatement {
 
     const fn calling(calls: Calls, sql: &'static str) -> Self {
         CachedStatement { sql, calls, kept: RefCell::new(None) }
+    }
+
+    /// Checks whether this is the statement of that text.
+    pub(crate) fn is(&self, sql: &str) -> bool {
+        self.sql == sql
     }
 
     pub(crate) fn is_compiled(&self) -> bool {

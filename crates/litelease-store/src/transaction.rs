@@ -186,7 +186,12 @@ impl Store {
     /// The number is part of the name: one that was forgotten must not be taken for the one that encloses it.
     fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
         let sql = format!("{verb} litelease_savepoint_{number}");
-        self.with_context(&sql, None, || execute_once(self.connection, &sql, &[]))
+        self.with_context(&sql, None, || {
+            match self.statements.outermost.iter().find(|kept| kept.is(&sql)) {
+                Some(kept) => kept.execute(self.connection),
+                None => execute_once(self.connection, &sql, &[]),
+            }
+        })
     }
 
     fn open(&self) -> Result<(), Error> {
@@ -430,7 +435,7 @@ impl Store {
 
 /// Checks whether SQLite has opened no savepoint because a statement of the caller's is writing. Inside a transaction it has
 /// no other reason to be busy.
-pub(crate) fn is_inside_statement(refused: &Error) -> bool {
+fn is_inside_statement(refused: &Error) -> bool {
     matches!(refused, Error::Sqlite(failure) if failure.code & 0xff == code::BUSY)
 }
 

@@ -114,6 +114,8 @@ impl Bench {
             rows("SELECT concat(id, count, used) FROM litelease_pools"),
             rows("SELECT concat(slot, token, lease IS NULL) FROM litelease_pool_slots"),
             rows("SELECT concat(table_name, name) FROM litelease_guarded"),
+            rows("SELECT concat(id) FROM litelease_queue_items"),
+            rows("SELECT concat(body) FROM litelease_queue_bodies"),
         ]
         .concat()
     }
@@ -141,6 +143,7 @@ fn cases() -> Vec<(&'static str, Vec<OwnedValue>)> {
         ("admit", values!["x", 7i64].to_vec()),
         ("borrow", values!["p", 3_600_000i64].to_vec()),
         ("guard", values!["results", "x", "token"].to_vec()),
+        ("send", values!["mail", "body"].to_vec()),
         ("renew_all", values!["x", "a", 7_200_000i64, 1i64, "y", "a", 1i64, 1i64].to_vec()),
     ]
 }
