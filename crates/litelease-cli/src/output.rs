@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::Common;
 use crate::duration::shown;
-use crate::exit::{Failure, Result};
+use crate::exit::{Failure, Result, code};
 use crate::holder::Holder;
 use crate::stream::{write_error, write_out};
 
@@ -47,6 +47,16 @@ pub(crate) fn held_by(current: &LeaseInfo) -> String {
     let (name, who) = (printable(&current.name), owner(&current.owner));
     let left = time_left(current.lease_expires_at_ms);
     format!("{name} is held by {who} (token {}), for {left} more", current.token)
+}
+
+/// Says that another owner has the name, and returns the exit code for that.
+pub(crate) fn busy(common: &Common, current: &LeaseInfo) -> Result<u8> {
+    if common.json {
+        say(&json!({ "busy": lease(current) }).to_string())?;
+    } else if !common.quiet {
+        complain(&format!("litelease: {}", held_by(current)));
+    }
+    Ok(code::NO)
 }
 
 /// Returns a lease as JSON.

@@ -444,7 +444,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::UnexpectedChange { what, expected, changed } => write!(
                 f,
                 "writing {what} changed {changed} rows instead of {expected}: something interferes with \
-                 litelease_resources"
+                 Litelease's tables"
             ),
             Error::Sqlite(failure) => failure.fmt(f),
         }

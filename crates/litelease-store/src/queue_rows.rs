@@ -328,7 +328,7 @@ impl Store {
         }
         TABLES.iter().try_for_each(|table| create(self.connection, table))?;
         self.inserting(|| execute_once(self.connection, START, &[]))?;
-        self.queue_changed("the counter of queues")
+        self.changed(1, "the counter of queues")
     }
 
     /// The queue called `name`, if there is one.
@@ -355,7 +355,7 @@ impl Store {
             (Some(row), Some(max_attempts)) if row.max_attempts != max_attempts => {
                 let values = [row.number, max_attempts].map(Value::Integer);
                 execute_once(self.connection, CONFIGURE, &values)?;
-                self.queue_changed("a queue")?;
+                self.changed(1, "a queue")?;
                 Ok(QueueRow { max_attempts, ..row })
             }
             (Some(row), _) => Ok(row),
@@ -364,7 +364,7 @@ impl Store {
                 let limit = Value::Integer(max_attempts.unwrap_or(DEFAULT_ATTEMPTS));
                 let values = [Value::Text(name), limit];
                 self.inserting(|| execute_once(self.connection, REGISTER, &values))?;
-                self.queue_changed("a queue")?;
+                self.changed(1, "a queue")?;
                 self.find_queue(name)?.ok_or_else(|| QUEUES.mismatch("a row is missing".into()))
             }
         }
@@ -403,7 +403,7 @@ impl Store {
     pub(crate) fn count_queues(&self, newest: i64) -> Result<(), Error> {
         let values = [Value::Integer(newest)];
         self.statements.queues.count.execute_with(self.connection, &values)?;
-        self.queue_changed("the counter of queues")
+        self.changed(1, "the counter of queues")
     }
 
     /// The item that is to be delivered next.
@@ -470,9 +470,9 @@ impl Store {
         let statements = &self.statements.queues;
         self.inserting(|| {
             statements.send.execute_with(self.connection, &values)?;
-            self.queue_changed("an item")?;
+            self.changed(1, "an item")?;
             statements.send_body.execute_with(self.connection, &[Value::Integer(id), body])?;
-            self.queue_changed("the body of an item")?;
+            self.changed(1, "the body of an item")?;
             key.map_or(Ok(()), |key| self.take_key(queue.number, key, id))
         })
     }
@@ -506,14 +506,14 @@ impl Store {
             ended.map_or(Value::Null, |ended| Value::Text(ended.reason().word())),
         ];
         self.statements.queues.save.execute_with(self.connection, &values)?;
-        self.queue_changed("an item")
+        self.changed(1, "an item")
     }
 
     pub(crate) fn note_on_item(&self, id: i64, note: Option<&str>) -> Result<(), Error> {
         let Some(note) = note else { return Ok(()) };
         let values = [Value::Integer(id), Value::Text(note)];
         self.statements.queues.note.execute_with(self.connection, &values)?;
-        self.queue_changed("the note of an item")
+        self.changed(1, "the note of an item")
     }
 
     /// Deletes an item with its body and its key.
@@ -521,9 +521,9 @@ impl Store {
         let statements = &self.statements.queues;
         let values = [Value::Integer(row.id)];
         statements.delete.execute_with(self.connection, &values)?;
-        self.queue_changed("an item")?;
+        self.changed(1, "an item")?;
         statements.delete_body.execute_with(self.connection, &values)?;
-        self.queue_changed("the body of an item")?;
+        self.changed(1, "the body of an item")?;
         let Some(key) = &row.key else { return Ok(()) };
         // Another item may use it by now.
         let values = [Value::Integer(row.queue), Value::Text(key), Value::Integer(row.id)];
@@ -534,14 +534,14 @@ impl Store {
     pub(crate) fn take_key(&self, queue: i64, key: &str, item: i64) -> Result<(), Error> {
         let values = [Value::Integer(queue), Value::Text(key), Value::Integer(item)];
         self.statements.queues.take_key.execute_with(self.connection, &values)?;
-        self.queue_changed("the key of an item")
+        self.changed(1, "the key of an item")
     }
 
     /// Deletes a queue with everything in it.
     pub(crate) fn delete_queue_rows(&self, queue: QueueRow) -> Result<(), Error> {
         let number = [Value::Integer(queue.number)];
         DELETE_QUEUE.iter().try_for_each(|sql| execute_once(self.connection, sql, &number))?;
-        self.queue_changed("a queue")
+        self.changed(1, "a queue")
     }
 
     /// Makes every receipt stale: whoever has one may have worked on after the backup was made.
@@ -611,13 +611,6 @@ impl Store {
     /// Inserts rows, and leaves the caller's `last_insert_rowid()` as it was.
     fn inserting(&self, insert: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         self.connection.keeping_last_insert_rowid(insert)
-    }
-
-    fn queue_changed(&self, what: &str) -> Result<(), Error> {
-        match self.connection.changes() {
-            1 => Ok(()),
-            changed => Err(Error::UnexpectedChange { what: what.into(), expected: 1, changed }),
-        }
     }
 }
 

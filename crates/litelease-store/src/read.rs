@@ -213,13 +213,7 @@ impl Store {
         let values = [Value::Text(name), Value::Text(reader), Value::Integer(expires_at_ms)];
         let save = || execute_once(self.connection, SAVE, &values);
         self.connection.keeping_last_insert_rowid(save)?;
-        match self.connection.changes() {
-            1 => Ok(()),
-            changed => {
-                let what = "a reader".into();
-                Err(Error::UnexpectedChange { what, expected: 1, changed })
-            }
-        }
+        self.changed(1, "a reader")
     }
 }
 

@@ -6,7 +6,7 @@ use litelease::ClaimResult;
 
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
-use crate::output::{answer, complain, held_by, lease, say};
+use crate::output::{answer, busy, lease};
 use crate::{Common, database};
 
 /// Claim a name, or renew the lease that the owner already has, and print its token
@@ -36,13 +36,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             answer(common, lease(&granted), &granted.token.to_string())?;
             Ok(code::OK)
         }
-        ClaimResult::Busy(current) => {
-            if common.json {
-                say(&serde_json::json!({ "busy": lease(&current) }).to_string())?;
-            } else if !common.quiet {
-                complain(&format!("litelease: {}", held_by(&current)));
-            }
-            Ok(code::NO)
-        }
+        ClaimResult::Busy(current) => busy(common, &current),
     }
 }

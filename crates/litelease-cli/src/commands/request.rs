@@ -7,8 +7,8 @@ use litelease::{ClaimResult, Identity};
 use super::grant::unless_told;
 use super::nesting;
 use crate::duration::{parse, parse_positive};
-use crate::exit::{Result, code};
-use crate::output::{answer, complain, held_by, lease, say};
+use crate::exit::Result;
+use crate::output::{answer, busy, lease};
 use crate::waiting::while_waiting;
 use crate::{Common, database};
 
@@ -49,13 +49,6 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             let told = answer(common, lease(&granted), &granted.token.to_string());
             unless_told(&db, &granted, told)
         }
-        ClaimResult::Busy(current) => {
-            if common.json {
-                say(&serde_json::json!({ "busy": lease(&current) }).to_string())?;
-            } else if !common.quiet {
-                complain(&format!("litelease: {}", held_by(&current)));
-            }
-            Ok(code::NO)
-        }
+        ClaimResult::Busy(current) => busy(common, &current),
     }
 }

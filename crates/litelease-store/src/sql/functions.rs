@@ -28,38 +28,7 @@ pub(crate) enum Writes {
 }
 
 /// The answer of a function.
-pub(crate) enum Answer {
-    Null,
-    Integer(i64),
-    Real(f64),
-    Text(String),
-    Blob(Vec<u8>),
-}
-
-impl Answer {
-    /// The answer as SQLite takes it.
-    pub(crate) fn value(&self) -> Value<'_> {
-        match self {
-            Answer::Null => Value::Null,
-            Answer::Integer(number) => Value::Integer(*number),
-            Answer::Real(number) => Value::Real(*number),
-            Answer::Text(text) => Value::Text(text),
-            Answer::Blob(bytes) => Value::Blob(bytes),
-        }
-    }
-}
-
-impl From<Value<'_>> for Answer {
-    fn from(value: Value<'_>) -> Self {
-        match value {
-            Value::Null => Answer::Null,
-            Value::Integer(number) => Answer::Integer(number),
-            Value::Real(number) => Answer::Real(number),
-            Value::Text(text) => Answer::Text(text.into()),
-            Value::Blob(bytes) => Answer::Blob(bytes.into()),
-        }
-    }
-}
+pub(crate) use crate::OwnedValue as Answer;
 
 pub(crate) const NAME: Argument = Argument { name: "name", kind: Kind::Text, null: None };
 pub(crate) const OWNER: Argument = Argument { name: "owner", kind: Kind::Text, null: None };
