@@ -7,6 +7,7 @@
 1
 """
 
+from ._cached import Cached, ReadersLeft
 from ._fences import Gate, is_stale
 from ._hold import Held, HeldSlot
 from ._leases import Litelease, open
@@ -14,6 +15,8 @@ from ._library import loadable_path, version
 from ._pools import Pools
 from ._queue import Item, ItemInfo, ItemState, Queue, QueueInfo
 from ._session import load
+from ._sessions import Session, SessionName
+from ._shards import InvalidShards, ShardAssigned, ShardCount, ShardEvent, ShardLost, ShardRequested, Shards
 from ._tracker import Tracker
 from ._types import (
     Acknowledged,
@@ -82,6 +85,7 @@ __all__ = [
     "Borrowed",
     "Broken",
     "Busy",
+    "Cached",
     "Cancelled",
     "CannotGuard",
     "Checkpoint",
@@ -98,6 +102,7 @@ __all__ = [
     "InvalidCount",
     "InvalidDelay",
     "InvalidLeaseRow",
+    "InvalidShards",
     "InvalidText",
     "InvalidTtl",
     "Item",
@@ -119,11 +124,20 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "Reader",
+    "ReadersLeft",
     "Reason",
     "Rejected",
     "Released",
     "Renewed",
     "SchemaMismatch",
+    "Session",
+    "SessionName",
+    "ShardAssigned",
+    "ShardCount",
+    "ShardEvent",
+    "ShardLost",
+    "ShardRequested",
+    "Shards",
     "SingleWriter",
     "Slot",
     "Stale",

@@ -57,7 +57,7 @@ class Hold:
         try:
             start = self._acquire(wait, stop)
             self._trusted_until, self._due = start + self._trusted_for, start + self._interval
-            self._kept = _keeper.Kept(path, self)
+            self._kept = _keeper.Kept(path, self, self._kept_by())
             self._kept.keep()
         except CommitUnknown:
             # It may be granted all the same, and nobody would renew or release it.
@@ -134,7 +134,15 @@ class Hold:
     def _refused(self, reason: str) -> None:
         """Notes that the row says that the lease is over."""
         self._reasons.append(reason)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells that it is lost. Only the keeper's thread calls it."""
         self.lost.set()
+
+    def _kept_by(self) -> _keeper.Keeper | None:
+        """Returns who keeps it alive, if not the keeper of all holds."""
+        return None
 
     def _failed(self, trouble: str) -> None:
         """Notes that a renewal failed. It is tried again as long as there is trust."""

@@ -120,7 +120,7 @@ class Keeper:
                     holds.setdefault(kept.path, []).append(held)
                 else:
                     self._kept.pop(kept, None)
-                    held.lost.set()
+                    held._tell()
                 del held
             with _fork.held_off(self):
                 self._close_idle(holds)

@@ -322,7 +322,7 @@ impl Session {
 /// Checks whether an answer says that nothing was done.
 fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
     match rows.first().and_then(|row| row.first()) {
-        Some(OwnedValue::Text(case)) => case == "Rejected",
+        Some(OwnedValue::Text(case)) => ["Rejected", "Busy"].contains(&case.as_str()),
         Some(value) => *value == OwnedValue::Integer(0),
         None => false,
     }
