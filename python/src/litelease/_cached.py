@@ -321,7 +321,8 @@ class _Drain:
 
     def readers_left(self, db: Litelease) -> list[Reader]:
         """Returns the readers that may still answer from memory. Gives up for those whose process has ended."""
-        now, wall_ms, left = clock(), _now_ms(), []
+        left: list[Reader] = []
+        now, wall_ms = clock(), _now_ms()
         # Those that have expired by the row, too.
         for reader in db.readers(self._name, now_ms=-(2**63)):
             if now >= self._until.get(reader.reader, now) and reader.expires_at_ms <= wall_ms:
