@@ -166,6 +166,7 @@ impl Store {
     }
 
     /// Renews a member and does what the plan says, in the transaction that it is made in. Answers what was granted.
+    #[allow(clippy::type_complexity)] // it is taken apart at once
     pub fn share_shards<C>(
         &self,
         session: SessionGrants<'_>,
