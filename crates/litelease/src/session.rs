@@ -13,7 +13,7 @@ use litelease_keeper::{
 
 use crate::error::lift;
 use crate::hold::{PendingRenewal, ProcessKeeper, keep};
-use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
+use crate::kept_rows::{KeptRows, is_busy, is_of_one_name, lease, loss, renewal};
 use crate::{
     ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss, LossSignal, Lost,
     ReleaseResult, RenewResult, Transaction, now_ms,
@@ -162,8 +162,14 @@ impl Session {
                 ClaimResult::Busy(current) => current,
             };
             let answer = match &current.owner {
-                // It was granted to a claim that failed after its commit.
-                own if own == owner && !is_known(name) => leases.renew(&current, ttl)?.renewed(),
+                // A handle on the identity that is dropped would close the session.
+                _ if name == self.identity() => None,
+                // It was granted to a claim that failed after its commit, or is lost and not yet over. In the second
+                // case there may be a handle on it: under another token, dropping that releases nothing.
+                own if own == owner && !is_known(name) => match leases.renew(&current, ttl)? {
+                    RenewResult::Renewed(own) => leases.transfer(&own, owner, ttl)?.transferred(),
+                    RenewResult::Rejected { .. } => None,
+                },
                 other if is_dead(other) => {
                     leases.claim_from_dead(name, owner, ttl, &current)?.acquired()
                 }
@@ -439,11 +445,17 @@ impl Members {
         let done = work(&at, ttl)?;
         let mut renewed = Vec::with_capacity(names.list.len());
         for Name { grant, .. } in &names.list {
-            renewed.push(match at.renew(&lease(grant), ttl)? {
-                RenewResult::Renewed(lease) => Ok((lease.clone(), self.granted(now_ms, &lease))),
-                RenewResult::Rejected { reason, current } => {
+            renewed.push(match at.renew(&lease(grant), ttl) {
+                Ok(RenewResult::Renewed(lease)) => {
+                    Ok((lease.clone(), self.granted(now_ms, &lease)))
+                }
+                Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
                 }
+                Err(error) if is_of_one_name(&error) => {
+                    Err(Loss::CannotRenew { error: error.to_string() })
+                }
+                Err(error) => return Err(error.into()),
             });
         }
         let granted = self.granted(now_ms, &identity);
@@ -454,8 +466,16 @@ impl Members {
         renewal(now_ms, self.identity.ttl, lease)
     }
 
-    /// Finds out why each name is lost with its session. What this writes is rolled back.
+    /// Finds out why each name is lost with its session. What this writes is undone: the transaction may be the
+    /// holder's own, and may be committed.
     fn over(&self, at: &Leases, names: &Names, reason: Loss) -> Result<Over> {
+        let savepoint = lift(at.store().savepoint())?;
+        let over = self.losses(at, names, reason);
+        lift(at.store().rollback_savepoint(savepoint))?;
+        over
+    }
+
+    fn losses(&self, at: &Leases, names: &Names, reason: Loss) -> Result<Over> {
         let mut losses = Vec::new();
         for Name { grant, .. } in &names.list {
             losses.push(match at.renew(&lease(grant), grant.ttl)? {

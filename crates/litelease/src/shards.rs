@@ -3,13 +3,13 @@
 //! A member is a session, so its shards end together. What it claims, requests and gives up is decided by
 //! [`litelease_core::plan`], in the transaction that does it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use litelease_core::{ShardPlan, ShardState, plan};
+use litelease_core::{MAX_SHARDS, ShardPlan, ShardState, plan};
 use litelease_keeper::Waiter;
 use rusqlite::ToSql;
 use rusqlite::types::Value;
@@ -197,7 +197,8 @@ impl Shards {
     /// shard number k is the lease `GROUP/shard/k`.
     ///
     /// Fails with [`HoldError::Busy`] if another process is this member, and with [`HoldError::ShardCount`] if a live
-    /// member has joined with another count. Neither group nor id may contain a slash or be empty.
+    /// member has joined with another count. Neither group nor id may contain a slash or be empty, and `count` is at
+    /// most 10,000.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -213,9 +214,9 @@ impl Shards {
     pub fn join(db: &Litelease, group: &str, count: usize, options: ShardsOptions) -> Result<Self> {
         let ShardsOptions { id, ttl, drain } = options;
         let is_bad = |text: &str| text.is_empty() || text.contains('/');
-        if is_bad(group) || is_bad(&id) || count == 0 {
+        if is_bad(group) || is_bad(&id) || !(1..=MAX_SHARDS).contains(&count) {
             return Err(HoldError::InvalidShards(
-                "a group and the id of a member must not be empty or contain a slash, and there must be a shard",
+                "a group and the id of a member must not be empty or contain a slash, and a group has 1 to 10000 shards",
             ));
         }
         let session = Session::open(db, &format!("{group}/member/{id}"), ttl)?;
@@ -264,7 +265,7 @@ impl Shards {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn next(&self, timeout: Duration) -> Result<Option<ShardEvent>> {
-        let deadline = Instant::now() + timeout;
+        let begin = Instant::now();
         let mut state = lock(&self.shared.state);
         loop {
             if let Some(event) = state.events.pop_front() {
@@ -273,7 +274,7 @@ impl Shards {
             if let Some(lost) = &state.over {
                 return Err(lost.clone().into());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -488,9 +489,12 @@ impl Shared {
             || (0..self.count).any(|shard| was_handed(shard) && is_new(shard));
         if has_work || is_due(self.ttl / 4) {
             *last_change = Some(Instant::now());
+            // Not asked inside the change: whoever hands over waits for the session with the state locked.
+            let own: BTreeSet<usize> = lock(&self.state).held.keys().copied().collect();
             let (held, shards) = session.members().change(|leases, ttl, is_known| {
                 let seen = self.snapshot(leases)?;
-                self.carry_out(leases, ttl, &seen, is_known)
+                let is_own = |shard: &usize| is_known(&self.name(*shard)) || own.contains(shard);
+                self.carry_out(leases, ttl, &seen, &is_own)
             })?;
             self.assign(held, &shards)?;
         }
@@ -503,7 +507,7 @@ impl Shared {
         leases: &Leases,
         ttl: Duration,
         seen: &Snapshot,
-        is_known: &dyn Fn(&str) -> bool,
+        is_own: &dyn Fn(&usize) -> bool,
     ) -> Result<(Vec<LeaseInfo>, Vec<usize>)> {
         let plan = seen.plan(&self.owner);
         let (mut granted, mut shards) = (Vec::new(), Vec::new());
@@ -512,10 +516,11 @@ impl Shared {
                 leases.withdraw_request(&self.name(shard), requester)?;
             }
         }
-        // What was handed over carries our owner text, which nobody else uses.
+        // What was handed over carries our owner text, which nobody else uses. What was lost and not yet noticed does,
+        // too; its handle releases it soon.
         for (shard, state) in seen.shards.iter().enumerate() {
             let handed = state.lease.as_ref().filter(|lease| lease.owner == self.owner);
-            if let Some(lease) = handed.filter(|lease| !is_known(&lease.name))
+            if let Some(lease) = handed.filter(|_| !is_own(&shard))
                 && let Some(lease) = leases.renew(lease, ttl)?.renewed()
             {
                 granted.push(lease);

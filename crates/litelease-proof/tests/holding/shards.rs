@@ -120,8 +120,19 @@ fn another_count_is_refused_while_a_member_lives_and_odd_names_always() {
         let odd = Shards::join(&db, group, count, ShardsOptions::new(id, TTL));
         assert!(matches!(odd, Err(HoldError::InvalidShards(_))));
     }
+    for count in [10_001, usize::MAX] {
+        assert!(matches!(join(&db, count, "b"), Err(HoldError::InvalidShards(_))));
+    }
     a.leave().unwrap();
     join(&db, 3, "b").unwrap().leave().unwrap();
+}
+
+#[test]
+fn a_member_may_wait_for_ever() {
+    let place = TestFolder::new("WAL");
+    let shards = join(&place.open(LONG), 1, "a").unwrap();
+    let event = shards.next(Duration::MAX).unwrap();
+    assert!(matches!(event, Some(ShardEvent::Assigned { shard: 0, .. })));
 }
 
 struct Member {
