@@ -38,6 +38,7 @@ mod rule_fn;
 mod schema;
 mod served;
 mod session;
+mod shard;
 mod side_tables;
 pub mod sql;
 mod sqlite;
@@ -67,6 +68,8 @@ pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use read::Reader;
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
+pub use session::{Beat, SessionGrants, SessionOver, is_passing};
+pub use shard::{AssignedShard, ShardGroup, ShardSnapshot};
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,
