@@ -39,7 +39,6 @@ from ._wait import More, claiming, clock, never, until
 
 Me = TypeVar("Me", bound="Hold")
 
-_FOREVER_MS = 2**63 - 1
 _NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
 _LATE = Loss("Expired", "it could not be renewed in time")
 _CLOSED = Loss("Closed", "its connection was closed")
@@ -109,9 +108,7 @@ class Hold:
         self._may_be_granted = self._is_released = self._ended = False
         try:
             start = self._acquire(wait, stop)
-            granted = self._granted()
-            self._trusted_until, self._due = self._end(start, granted), start + self._interval
-            self._is_cut = granted is not None
+            self._trusted_until, self._due = start + self._trusted_for, start + self._interval
             self._kept = _keeper.Kept(path, self)
             self._kept.keep()
             self._listen()
@@ -252,10 +249,6 @@ class Hold:
         """Returns an attempt that answers the error of a timeout."""
         raise NotImplementedError
 
-    def _granted(self) -> float | None:
-        """Returns for how many seconds it was granted at first, if that is less than the ttl."""
-        return None
-
     def _listen(self) -> None:
         """Begins to listen for requests."""
 
@@ -324,10 +317,8 @@ class Held(Hold):
         on_requested: Callable[[RequestInfo], object] | None = None,
     ) -> None:
         self._is_unique, self.owner, self._more = not owner, owner or identity(), more
-        # What is granted ends with the limit, too.
-        self._first_ms = min(in_ms(name, ttl, None), _FOREVER_MS if more.max_time_ms is None else more.max_time_ms)
-        if _library.window(self._first_ms / 1000) is None and self._first_ms == more.max_time_ms:
-            raise InvalidTtl(f"{name!r}: a max_time of {self._first_ms} ms could never be trusted: give more than 100 ms")
+        if more.max_time_ms is not None:
+            ttl = min(ttl, more.max_time_ms / 1000)  # what is granted ends with the limit, too
         self._reader: Litelease | None = None
         self._on_requested = on_requested
         super().__init__(path, name, ttl, wait, conn, stop)
@@ -381,10 +372,6 @@ class Held(Hold):
             self._kept.leave()
         return answer.lease
 
-    def _granted(self) -> float | None:
-        first = self._first_ms / 1000
-        return first if first < self._ttl else None
-
     def _listen(self) -> None:
         if self._on_requested is not None:
             start_thread(Ear(self._path, self, self._on_requested).listen, [])
@@ -403,7 +390,7 @@ class Held(Hold):
         return lambda db: db.release(lease)
 
     def _attempt(self, db: Litelease) -> Callable[[], tuple[LiteleaseError | None, int | None]]:
-        claim = claiming(db, self.name, self.owner, self._first_ms, self._more)
+        claim = claiming(db, self.name, self.owner, in_ms(self.name, self._ttl, None), self._more)
 
         def attempt() -> tuple[LiteleaseError | None, int | None]:
             answer, taken_until_ms = claim()
