@@ -101,6 +101,11 @@ def at_the_end(db: Litelease) -> None:
     db.raise_name("x", 2**63 - 2)
 
 
+def requested(db: Litelease) -> None:
+    claimed(db)
+    db.request("x", "b", 60)
+
+
 def with_pool(db: Litelease) -> None:
     Pools(db.conn).register("p", 2)
 
@@ -194,6 +199,15 @@ CASES = {
     "Queue.info": Case(lambda db: db.queue("q").info(), sent),
     "Queue.delete": Case(lambda db: db.queue("q").delete(), sent),
     "leases": Case(lambda db: db.leases(), claimed),
+    "limit": Case(lambda db: db.limit("x", 1, progress_within=60), claimed),
+    "progress": Case(lambda db: db.progress("x", 1), claimed),
+    "request": Case(lambda db: db.request("x", "b", 60), claimed),
+    "withdraw_request": Case(lambda db: db.withdraw_request("x", "b"), requested),
+    "requested": Case(lambda db: db.requested("x"), requested),
+    "hand_over": Case(lambda db: db.hand_over(dead(), 3600), requested),
+    "take_over": Case(lambda db: db.take_over("x", "b", 3600), claimed),
+    "claim_with": Case(lambda db: db._row("claim_with", "y", "b", 3600_000, None, None, "v", 60_000, 60_000), claimed),
+    "leader": Case(lambda db: db._row("leader", "x"), claimed),
     "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
 NEEDS_LOADING = {
@@ -220,6 +234,8 @@ TABLES = {
     "litelease_kept_slots": "count(*)",
     "litelease_reads": "name, reader",
     "litelease_values": "*",
+    "litelease_limits": "name, token, progress_within_ms",
+    "litelease_requests": "name, token, requester",
 }
 
 
