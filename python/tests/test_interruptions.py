@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, Queue, SingleWriter, Tracker
+from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Lost, Pools, Queue, SingleWriter, Tracker
 from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
@@ -656,6 +656,31 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
             if tracer.seen < number:
                 break
         assert number > 100
+
+
+def test_nobody_trusts_what_was_handed_over_after_an_exception_at_any_moment() -> None:
+    with quick_folder() as folder:
+        db = Litelease(sqlite3.connect(folder / "db", isolation_level=None))
+        db.conn.execute("PRAGMA journal_mode = WAL")
+        db.bootstrap()
+        outcomes = set()
+        for number in range(1, 100_000):
+            held = db.hold("books", ttl=3600, value="v", request=60)
+            assert db.request("books", "b", 60)
+            tracer = Tracer(number)
+            was_interrupted, told = attempt(lambda: held.hand_over(3600), tracer)
+            del told
+            is_handed = db.owner("books") == "b"
+            outcomes.add((was_interrupted, is_handed))
+            if is_handed:
+                with pytest.raises(Lost):
+                    held.check()
+            held.release()
+            assert can_write_soon(folder / "db"), number
+            db.break_lease("books")
+            if tracer.seen < number:
+                break
+        assert outcomes == {(True, False), (True, True), (False, True)}
 
 
 def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:
