@@ -321,7 +321,7 @@ fn only_a_live_grant_gets_a_credential_and_never_inside_a_transaction() {
     let unknown = LeaseInfo { name: "y".into(), ..next.clone() };
     assert_eq!(at(&rig, 20_400, &unknown), rejected(Reason::NeverClaimed));
 
-    let short = rig.issuer.issue(&rig.db.at(20_400), &next, "storage", Duration::from_millis(900));
+    let short = rig.issuer.issue(&rig.db.at(20_400), &next, "storage", Duration::from_millis(500));
     assert!(matches!(short, Ok(IssueResult::TooShort(_))));
     let nobody = rig.issuer.issue(&rig.db.at(20_400), &next, "", MINUTE);
     assert!(matches!(nobody, Err(Error::Keys(KeyError::NoAudience))));
