@@ -25,6 +25,7 @@ extern crate alloc;
 mod access;
 mod answer;
 mod backoff;
+mod credential;
 mod epoch;
 mod limit;
 mod pool;
@@ -42,6 +43,7 @@ pub use answer::{
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use backoff::backoff;
+pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, credential};
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{

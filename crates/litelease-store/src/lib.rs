@@ -13,6 +13,7 @@ mod change;
 mod checkpoint;
 mod clock;
 mod closing;
+mod credential;
 mod debts;
 mod definition;
 mod epoch;

@@ -2,6 +2,7 @@
 
 mod access;
 mod client;
+mod credentials;
 mod http;
 mod keep;
 mod names;
