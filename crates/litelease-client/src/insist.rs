@@ -101,7 +101,7 @@ fn told(call: &str, outcome: Outcome, is_repeated: bool) -> Result<Told, Error> 
 
 fn refusal(no: &Value, is_of_queue: bool) -> Error {
     let text = |field: &str| no[field].as_str();
-    match (text("reason"), text("requester")) {
+    match (text("reason"), no["requested"]["requester"].as_str()) {
         (Some(reason), _) if is_of_queue => Error::Stale { reason: reason.into() },
         (_, Some(requester)) => Error::RequestedBy { requester: requester.into() },
         _ => rejected(no),
