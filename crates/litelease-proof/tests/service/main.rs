@@ -3,9 +3,11 @@
 mod access;
 mod client;
 mod http;
+mod items;
 mod keep;
 mod names;
 mod page;
+mod payloads;
 mod queueing;
 mod serve;
 mod server_faults;
