@@ -53,7 +53,7 @@ pub use pool::{
 pub use queue::{
     AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
-    give_back, next_number, redrive,
+    give_back, next_number, redrive, undeliver,
 };
 pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
 pub use request::{

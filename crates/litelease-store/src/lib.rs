@@ -5,6 +5,7 @@
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod access;
+mod answered;
 mod batch;
 #[doc(hidden)]
 pub mod boot;

@@ -102,6 +102,8 @@ pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use request::RequestInfo;
 pub use rusqlite;
+#[doc(hidden)]
+pub use served::PageRow;
 pub use session::Session;
 pub use shards::{ShardEvent, Shards, ShardsOptions};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
