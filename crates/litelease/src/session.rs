@@ -482,6 +482,17 @@ impl Members {
                 _ => {}
             }
         }
+        // The holder may have been told during the commit.
+        if let Some(over) = self.session_over() {
+            names.fail(|_| over.clone());
+        }
+    }
+
+    /// Returns why every name is lost, once the session is. That is final: its row may be live for a margin longer,
+    /// and renewing it would keep the names of a session that its holder has given up.
+    fn session_over(&self) -> Option<Loss> {
+        let reason = self.hold.get()?.loss()?.to_string();
+        Some(Loss::SessionOver { reason })
     }
 
     /// Ends trust in everything.
@@ -522,6 +533,9 @@ impl Members {
             if names.is_closed {
                 kept.hold.fail(Loss::SessionOver { reason: "it was closed".into() });
             }
+            if let Some(over) = self.session_over() {
+                kept.hold.fail(over);
+            }
             for name in names.list.iter_mut().filter(|name| name.grant == grant) {
                 name.hold = Some(kept.hold.clone());
             }
@@ -548,6 +562,8 @@ impl Members {
         names.tidy();
         let is_known = |name: &str| names.list.iter().any(|known| known.grant.name == name);
         let tx = Transaction::begin(&db, db.conn())?;
+        // Asked again: the wait for the write lock takes time.
+        self.check()?;
         let beat = match self.beat(&tx, &names, |leases, ttl| work(leases, ttl, &is_known))? {
             Ok(beat) => beat,
             Err(over) => {
@@ -650,6 +666,10 @@ impl SessionRows {
         }
         names.tidy();
         let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        if let Some(over) = members.session_over() {
+            names.fail(|_| over.clone());
+            return Ok(due.iter().map(|_| Err(over.clone())).collect());
+        }
         for Due { grant, progress } in due {
             if let Some(ago) = progress {
                 let at_ms = now_ms() - crate::leases::in_ms(*ago);
