@@ -46,5 +46,5 @@ fn main() -> Result<(), HoldError> {
         thread::sleep(Duration::from_millis(1));
     }
     new_version()?;
-    old.join().expect("the old version ends")
+    old.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -16,8 +16,9 @@ fn main() -> Result<(), HoldError> {
     leader.held().on_lost(|lost| eprintln!("stop leading: {lost}"));
 
     // A client, in any process: where is the leader? `election.observe()` follows changes.
-    let known = election.leader()?.expect("somebody leads");
-    println!("term {} is at {:?}", known.term, known.value);
+    if let Some(known) = election.leader()? {
+        println!("term {} is at {:?}", known.term, known.value);
+    }
 
     // A decision in the file: refused once there is a later leader.
     leader.held().present_on(&db)?;
