@@ -11,7 +11,10 @@ fn main() -> Result<(), HoldError> {
 
     // One process per identity. A second one gets Busy, or replaces the first: `Session::replace`.
     let session = match Session::open(&db, "worker-7", Duration::from_secs(30)) {
-        Err(HoldError::Busy(current)) => return Ok(println!("{} is worker-7", current.owner)),
+        Err(HoldError::Busy(current)) => {
+            println!("{} is worker-7", current.owner);
+            return Ok(());
+        }
         opened => opened?,
     };
     let lost = session.lost();
