@@ -29,6 +29,9 @@ use crate::queues;
 use crate::request::{Head, text};
 use crate::timer::Timer;
 
+/// The media type of a JWK set.
+const JWK_SET: &str = "application/jwk-set+json";
+
 /// How many leases a page has if the client does not say.
 const USUAL_LEASES: usize = 100;
 
@@ -67,6 +70,7 @@ enum Route {
     Readyz,
     Metrics,
     OpenApi,
+    PublicKeys,
     /// No such path or method, or the request was refused before it was routed.
     Other,
 }
@@ -78,6 +82,7 @@ enum Action {
     Readyz,
     Metrics(Caller),
     OpenApi,
+    PublicKeys,
     Call {
         call: &'static Call,
         id: Id,
@@ -103,6 +108,7 @@ impl Route {
             Route::Readyz => "readyz",
             Route::Metrics => "metrics",
             Route::OpenApi => "openapi",
+            Route::PublicKeys => "public_keys",
             Route::Other => "other",
         }
     }
@@ -149,6 +155,7 @@ impl Route {
             | Route::Readyz
             | Route::Metrics
             | Route::OpenApi
+            | Route::PublicKeys
             | Route::Other => false,
         }
     }
@@ -273,6 +280,7 @@ impl App {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
+            Action::PublicKeys => self.public_keys().await,
             Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
             Action::Named { call, caller, key, fields } => {
                 let done = self.call_on_names(call, caller, key.clone(), fields, timer).await;
@@ -560,6 +568,24 @@ impl App {
         self.ask(|reply| Job::Admit { caller, scope, names, reply }).await.map(drop)
     }
 
+    /// Returns the public keys of credentials, as they are now.
+    async fn public_keys(&self) -> Result<Response, HttpError> {
+        let Some(issuer) = self.options.credentials.clone() else {
+            return Err(HttpError::nothing_there());
+        };
+        let read = tokio::task::spawn_blocking(move || issuer.keys()).await;
+        match read
+            .map_err(|error| error.to_string())
+            .and_then(|keys| keys.map_err(|e| e.to_string()))
+        {
+            Ok(keys) => Ok(Response::new(200, JWK_SET, keys.to_json())),
+            Err(error) => {
+                tracing::error!(error, "cannot read the keys of credentials");
+                Err(HttpError::new(503, "the keys of credentials cannot be read: the log says why"))
+            }
+        }
+    }
+
     async fn ready(&self) -> Result<Response, HttpError> {
         let asked = self.ask(|reply| Job::Ready { reply });
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
@@ -652,6 +678,7 @@ fn beside_pools(head: &Head<'_>, method: &str) -> Found {
         "/readyz" => (Route::Readyz, Action::Readyz),
         "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
+        "/.well-known/jwks.json" => (Route::PublicKeys, Action::PublicKeys),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {

@@ -2,6 +2,7 @@
 
 mod access;
 mod client;
+mod credentials;
 mod http;
 mod items;
 mod keep;
