@@ -5,6 +5,7 @@
 //! chosen. docs/recipes/README.md has the table from each failure to its test.
 
 mod cache;
+mod credential;
 mod delivery;
 mod fencing_token;
 mod handoff;
