@@ -63,5 +63,5 @@ pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
-pub use shard::{ShardPlan, ShardState, plan};
+pub use shard::{MAX_SHARDS, ShardPlan, ShardState, plan};
 pub use value::{attach, is_shown};

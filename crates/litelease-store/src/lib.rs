@@ -70,6 +70,7 @@ pub use read::Reader;
 pub use served::{Secret, ServedRow};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};
 pub use shard::{AssignedShard, ShardGroup, ShardSnapshot};
+pub use side_tables::SideTableInfo;
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

@@ -5,6 +5,7 @@
 
 use litelease_core::{
     self as rule, ClaimResult, Claimant, LeaseInfo, Reason, ReleaseResult, RenewResult, Term,
+    TransferResult,
 };
 
 use crate::schema::Table;
@@ -28,6 +29,10 @@ pub(crate) const ENTER: &str = "INSERT INTO main.litelease_sessions
 (name, token, identity, session_token) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (name) DO UPDATE SET token = excluded.token, identity = excluded.identity,
 session_token = excluded.session_token";
+
+/// Finds a grant of a session.
+pub(crate) const HAS_ENTERED: &str = "SELECT 1 FROM main.litelease_sessions
+WHERE name = ?1 AND token = ?2 AND identity = ?3 AND session_token = ?4";
 
 /// Reads the grants of a session that have neither been released nor succeeded.
 pub(crate) const NAMES_OF_SESSION: &str = "SELECT side.name FROM main.litelease_sessions AS side
@@ -168,11 +173,8 @@ impl Store {
             };
             let holder = Claimant { owner: &current.owner, token: Some(current.token) };
             let answer = if current.owner == owner && !session.has(name) {
-                // It was granted to a claim that failed after its commit.
-                match self.renew(name, holder, ttl_ms, when, |answer| answer.into_owned())? {
-                    RenewResult::Renewed(lease) => ClaimResult::Acquired(lease),
-                    RenewResult::Rejected { .. } => ClaimResult::Busy(current),
-                }
+                let adopted = self.adopt(session, name, current.token, ttl_ms, when)?;
+                adopted.map_or(ClaimResult::Busy(current), ClaimResult::Acquired)
             } else if is_dead(&current) {
                 self.claim_from_dead(name, owner, ttl_ms, when, holder, |it| it.into_owned())?
             } else {
@@ -180,6 +182,48 @@ impl Store {
             };
             self.entered(session, answer)
         })
+    }
+
+    /// Takes a live lease that carries the session's owner text and is none of its names: it was handed over to the
+    /// session, or granted to a claim that failed after its commit, or is lost and not yet over.
+    ///
+    /// In the last case there may be a handle on it, and dropping that would release what is granted here. So what
+    /// the session had before gets a new token.
+    pub(crate) fn adopt(
+        &self,
+        session: SessionGrants<'_>,
+        name: &str,
+        token: i64,
+        ttl_ms: i64,
+        when: When,
+    ) -> Result<Option<LeaseInfo>, Error> {
+        let who = session.who(token);
+        // Not a mere transfer: limits and requests are for it, too.
+        let renewed = match self.renew(name, who, ttl_ms, when, |answer| answer.into_owned())? {
+            RenewResult::Renewed(lease) => lease,
+            RenewResult::Rejected { .. } => return Ok(None),
+        };
+        if !self.has_entered(session, name, token)? {
+            return Ok(Some(renewed));
+        }
+        let again = |answer: TransferResult<&str>| answer.into_owned().transferred();
+        self.transfer(name, who, session.owner, ttl_ms, when, again)
+    }
+
+    /// Checks whether the grant of `name` under `token` was noted as one of this session.
+    fn has_entered(
+        &self,
+        session: SessionGrants<'_>,
+        name: &str,
+        token: i64,
+    ) -> Result<bool, Error> {
+        if !self.has(Side::Sessions)? {
+            return Ok(false);
+        }
+        let mut statement = self.connection.prepare(HAS_ENTERED)?;
+        let numbers = [token, session.token].map(Value::Integer);
+        let values = [Value::Text(name), numbers[0], Value::Text(session.identity), numbers[1]];
+        Ok(statement.run(&values)?.step()?)
     }
 
     /// Releases the identity and, if it was still the session's, all names.

@@ -3,7 +3,7 @@
 //! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with the number of shards as
 //! its value; shard number k is the lease `GROUP/shard/k`.
 
-use litelease_core::{ClaimResult, Claimant, LeaseInfo, RenewResult, ShardPlan, ShardState, plan};
+use litelease_core::{ClaimResult, LeaseInfo, MAX_SHARDS, ShardPlan, ShardState, plan};
 
 use crate::session::{Beat, SessionGrants, SessionOver};
 use crate::sqlite::Value;
@@ -24,13 +24,13 @@ pub struct ShardGroup {
     count: usize,
 }
 
-const REFUSED: &str = "a group and the id of a member must not be empty or contain a slash, and there must be a shard";
+const REFUSED: &str = "a group and the id of a member must not be empty or contain a slash, and a group has 1 to 10000 shards";
 
 impl ShardGroup {
-    /// Returns a group. Its name must not be empty or contain a slash, and it must have a shard; otherwise returns what to
-    /// do instead.
+    /// Returns a group. Its name must not be empty or contain a slash, and it has at least one shard and at most
+    /// [`MAX_SHARDS`]; otherwise returns what to do instead.
     pub fn new(name: &str, count: usize) -> Result<Self, &'static str> {
-        match is_part(name) && count > 0 {
+        match is_part(name) && (1..=MAX_SHARDS).contains(&count) {
             true => Ok(ShardGroup { name: name.into(), count }),
             false => Err(REFUSED),
         }
@@ -203,11 +203,8 @@ impl Store {
             }
         }
         for (shard, lease) in seen.handed_to(me).filter(|(_, lease)| !session.has(&lease.name)) {
-            let who = Claimant { owner: me, token: Some(lease.token) };
-            let renewed = self.renew(&lease.name, who, ttl_ms, when, |it| it.into_owned())?;
-            if let RenewResult::Renewed(lease) = renewed {
-                granted.push((shard, lease));
-            }
+            let adopted = self.adopt(session, &lease.name, lease.token, ttl_ms, when)?;
+            granted.extend(adopted.map(|lease| (shard, lease)));
         }
         for shard in plan.claim {
             let claimed =

@@ -81,13 +81,13 @@ pub use litelease_core::{
     SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
-pub use litelease_core::{InvalidPermission, Permission, Scope};
+pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::{AccessRow, Secret, ServedRow};
+pub use litelease_store::{AccessRow, Secret, ServedRow, SideTableInfo};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, Reader, SlotRow,

@@ -165,7 +165,8 @@ impl Shards {
     /// shard number k is the lease `GROUP/shard/k`.
     ///
     /// Fails with [`HoldError::Busy`] if another process is this member, and with [`HoldError::ShardCount`] if a live
-    /// member has joined with another count. Neither group nor id may contain a slash or be empty.
+    /// member has joined with another count. Neither group nor id may contain a slash or be empty, and `count` is at
+    /// most 10,000.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,7 +227,7 @@ impl Shards {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn next(&self, timeout: Duration) -> Result<Option<ShardEvent>> {
-        let deadline = Instant::now() + timeout;
+        let begin = Instant::now();
         let mut state = lock(&self.shared.state);
         loop {
             if let Some(event) = state.events.pop_front() {
@@ -235,7 +236,7 @@ impl Shards {
             if let Some(lost) = &state.over {
                 return Err(lost.clone().into());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -419,7 +420,11 @@ impl Shared {
         let mut state = lock(&self.state);
         for (held, AssignedShard { shard, checkpoint, .. }) in held.into_iter().zip(shards) {
             let token = held.token();
-            state.held.insert(shard, held);
+            // It was lost a moment ago, and is granted anew under another token.
+            if let Some(old) = state.held.insert(shard, held) {
+                let reason = old.check().err().map_or(Loss::Expired, |lost| lost.reason);
+                state.events.push_back(ShardEvent::Lost { shard, reason });
+            }
             state.told.remove(&shard);
             state.events.push_back(ShardEvent::Assigned { shard, token, checkpoint });
             self.changed.notify_all();

@@ -22,6 +22,7 @@ mod request;
 mod restore_fence;
 mod run;
 mod serve;
+mod shards;
 mod status;
 mod take_over;
 mod transfer;
@@ -75,6 +76,7 @@ commands! {
     Release in release,
     Transfer in transfer,
     Progress in progress,
+    Shards in shards,
     Request in request,
     TakeOver in take_over,
     Break in break_lease,

@@ -123,6 +123,7 @@ const COMMANDS: &[(&str, End)] = &[
     ("work q --drain --json -- true", NotTold),
     ("guard orders held", NotTold),
     ("unguard orders", NotTold),
+    ("shards orders", Code(64)),
     ("guards", NotTold),
     ("guards --json", NotTold),
     ("restore-fence --yes", NotTold),
