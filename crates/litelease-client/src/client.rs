@@ -53,7 +53,7 @@ pub struct Grant {
 }
 
 /// How long one request may take besides the time that it waits for a name.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The pause after a first failure, and the longest one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -278,7 +278,7 @@ fn grant(
     Some(Grant { lease, secret, trusted_until })
 }
 
-fn lease(value: &Value) -> Option<Lease> {
+pub(crate) fn lease(value: &Value) -> Option<Lease> {
     Some(Lease {
         name: value["name"].as_str()?.into(),
         owner: value["owner"].as_str()?.into(),
@@ -287,17 +287,22 @@ fn lease(value: &Value) -> Option<Lease> {
     })
 }
 
-fn rejected(value: &Value) -> Error {
+pub(crate) fn rejected(value: &Value) -> Error {
     let reason = value["reason"].as_str().unwrap_or("rejected").into();
     Error::Rejected { reason, current: lease(&value["current"]).map(Box::new) }
 }
 
-fn nonsense() -> Error {
+pub(crate) fn nonsense() -> Error {
     Error::Unreachable("the answer makes no sense".into())
 }
 
+/// Writes a time as the service takes it.
+pub(crate) fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}
+
 /// Returns growing pauses between tries, each different in every process.
-fn pauses() -> impl FnMut() -> Duration {
+pub(crate) fn pauses() -> impl FnMut() -> Duration {
     let (mut pause, longest) = PAUSES;
     move || {
         let now = SystemClock.now().subsec_nanos() ^ std::process::id();

@@ -68,6 +68,7 @@ impl HoldOptions {
 #[derive(Debug)]
 pub struct Held {
     kept: Kept,
+    grant: Grant,
     is_released: bool,
 }
 
@@ -109,8 +110,8 @@ impl Client {
             let _ = self.release(&grant);
             return Err(Error::Lost(Loss::Expired));
         }
-        let (name, token) = (grant.lease.name, grant.lease.token);
-        let owner = grant.lease.owner;
+        let (name, token) = (grant.lease.name.clone(), grant.lease.token);
+        let owner = grant.lease.owner.clone();
         let kept = litelease_keeper::Grant { name: name.clone(), owner, token, ttl };
         // The window of a hold that began at `start` ends at `until`.
         let start = until.saturating_sub(window.end(Duration::ZERO));
@@ -119,14 +120,14 @@ impl Client {
         secrets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .insert((name, token), (grant.secret, until));
+            .insert((name, token), (grant.secret.clone(), until));
         let transport = Arc::clone(&self.transport);
         let open = || Ok::<_, Infallible>(Box::new(ServerRows { transport, secrets }) as _);
         let kept = match self.keeper()?.keep(&self.base, hold, open) {
             Ok(kept) => kept,
             Err(never) => match never {},
         };
-        Ok(Held { kept, is_released: false })
+        Ok(Held { kept, grant, is_released: false })
     }
 
     /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no
@@ -169,6 +170,22 @@ impl Held {
     /// ```
     pub fn token(&self) -> i64 {
         self.kept.hold.grant().token
+    }
+
+    /// Returns the grant, for the calls on it: [`Client::attach`], [`Client::progress`],
+    /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for
+    /// [`check`](Held::check) to say.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("leader", HoldOptions::new(Duration::from_secs(30)))?;
+    /// client.attach(held.grant(), "10.0.0.7:5000")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn grant(&self) -> &Grant {
+        &self.grant
     }
 
     /// Calls `callback` on a thread of its own when the name is lost; at once if it already is.

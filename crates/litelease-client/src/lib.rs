@@ -23,10 +23,17 @@ mod access;
 mod client;
 mod error;
 mod hold;
+mod insist;
+mod payload;
+mod queue;
 mod rows;
 mod transport;
+mod value;
 
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use hold::{Held, HoldOptions};
 pub use litelease_keeper::Loss;
+pub use payload::{Checkpoint, Request};
+pub use queue::{Item, Queue, QueueInfo, SendOptions};
+pub use value::Value;

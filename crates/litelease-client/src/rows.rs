@@ -99,6 +99,9 @@ fn loss(error: Error) -> Loss {
         Error::Rejected { reason, current } => match (reason.as_str(), current) {
             ("expired", _) => Loss::Expired,
             ("released", _) => Loss::ReleasedElsewhere,
+            ("no_progress", _) => Loss::NoProgress,
+            ("time_is_up", _) => Loss::TimeIsUp,
+            ("requested", _) => Loss::Requested,
             ("superseded", Some(current)) => {
                 Loss::Superseded { by: current.token, owner: Some(current.owner) }
             }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use ureq::Agent;
+use ureq::http::Response;
+use ureq::{Agent, Body, RequestBuilder};
 
 use crate::Error;
 use crate::access::Place;
@@ -15,8 +16,8 @@ pub(crate) struct Transport {
     key: Option<String>,
 }
 
-/// The largest answer that is read.
-const LONGEST_ANSWER: u64 = 1024 * 1024;
+/// The largest answer that is read: an item of 1 MiB whose every byte is escaped, and more.
+const LONGEST_ANSWER: u64 = 8 * 1024 * 1024;
 
 /// What became of a request.
 pub(crate) enum Outcome {
@@ -49,38 +50,58 @@ impl Transport {
     /// kept, is not taken for this one's.
     pub(crate) fn call(&self, call: &str, tag: &str, body: &Value, timeout: Duration) -> Outcome {
         let request = self.agent.post(format!("{}/v1/{call}", self.base));
-        let mut request = request
-            .config()
-            .timeout_global(Some(timeout))
-            .build()
-            .header("content-type", "application/json")
-            .header("idempotency-key", tag);
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {key}"));
+        let request = request.config().timeout_global(Some(timeout)).build();
+        let request = self.with_key(request, tag).header("content-type", "application/json");
+        outcome(request.send(body.to_string()), tag)
+    }
+
+    /// Sends a call that only reads.
+    pub(crate) fn look(
+        &self,
+        call: &str,
+        tag: &str,
+        query: &[(&str, &str)],
+        timeout: Duration,
+    ) -> Outcome {
+        let request = self.agent.get(format!("{}/v1/{call}", self.base));
+        let request = request.query_pairs(query.iter().copied());
+        let request = request.config().timeout_global(Some(timeout)).build();
+        outcome(self.with_key(request, tag).call(), tag)
+    }
+
+    fn with_key<B>(&self, request: RequestBuilder<B>, tag: &str) -> RequestBuilder<B> {
+        let request = request.header("idempotency-key", tag);
+        match &self.key {
+            Some(key) => request.header("authorization", format!("Bearer {key}")),
+            None => request,
         }
-        let mut response = match request.send(body.to_string()) {
-            Ok(response) => response,
-            Err(error) => return Outcome::Unknown(error.to_string()),
-        };
-        let status = response.status().as_u16();
-        let echoed = response.headers().get("idempotency-key").map(|tag| tag.as_bytes().to_vec());
-        let text = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string();
-        let value = match text.map(|text| serde_json::from_str::<Value>(&text)) {
-            Ok(Ok(value)) => value,
-            Ok(Err(_)) => Value::Null,
-            Err(error) => return Outcome::Unknown(error.to_string()),
-        };
-        let text = value["error"].as_str().unwrap_or("there is no server of leases there");
-        match status {
-            200 | 409 if echoed.as_deref() != Some(tag.as_bytes()) => {
-                Outcome::Unknown("the answer belongs to another request".into())
-            }
-            200 => Outcome::Done(value),
-            409 => Outcome::No(value),
-            // Too many wait, a proxy in between, the database, a shutdown.
-            408 | 429 | 500..=599 => Outcome::Unknown(format!("{status}: {text}")),
-            _ => Outcome::Refused { status, text: text.into() },
+    }
+}
+
+/// Reads an answer.
+fn outcome(answered: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
+    let mut response = match answered {
+        Ok(response) => response,
+        Err(error) => return Outcome::Unknown(error.to_string()),
+    };
+    let status = response.status().as_u16();
+    let echoed = response.headers().get("idempotency-key").map(|tag| tag.as_bytes().to_vec());
+    let text = response.body_mut().with_config().limit(LONGEST_ANSWER).read_to_string();
+    let value = match text.map(|text| serde_json::from_str::<Value>(&text)) {
+        Ok(Ok(value)) => value,
+        Ok(Err(_)) => Value::Null,
+        Err(error) => return Outcome::Unknown(error.to_string()),
+    };
+    let text = value["error"].as_str().unwrap_or("there is no server of leases there");
+    match status {
+        200 | 409 if echoed.as_deref() != Some(tag.as_bytes()) => {
+            Outcome::Unknown("the answer belongs to another request".into())
         }
+        200 => Outcome::Done(value),
+        409 => Outcome::No(value),
+        // Too many wait, a proxy in between, the database, a shutdown.
+        408 | 429 | 500..=599 => Outcome::Unknown(format!("{status}: {text}")),
+        _ => Outcome::Refused { status, text: text.into() },
     }
 }
 

@@ -5,6 +5,7 @@
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod access;
+mod answered;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -13,6 +14,7 @@ mod change;
 mod checkpoint;
 mod clock;
 mod closing;
+mod credential;
 mod debts;
 mod definition;
 mod epoch;

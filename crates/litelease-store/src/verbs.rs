@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, Claimant,
-    GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult, backoff,
+    GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Request, RequestResult, SlotInfo,
+    TransferResult, backoff,
 };
 
 use crate::schema::{RESOURCES, is_there};
@@ -93,7 +94,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("guards", "", guards),
     verb_of("present", "name token", present),
     verb_of("withdraw", "name", withdraw),
-    verb_of("checkpoint", "name token value", checkpoint),
+    verb_of("checkpoint", "name token value now_ms", checkpoint),
     verb_of("last_checkpoint", "name", last_checkpoint),
     verb_of("admit", "name token", admit),
     freeing("pool", "id count now_ms", pool),
@@ -146,6 +147,25 @@ pub static VERBS: &[Verb] = &[
     verb_of("drain", "name token", drain),
     freeing("ring", "", ring),
     verb_of("shard_step", "group count drain_ms name owner token ttl_ms", shard_step),
+    verb_of("limit", "name token progress_within_ms not_after_ms now_ms", limit),
+    verb_of("progress", "name token now_ms", progress),
+    verb_of("request", "name requester within_ms now_ms", request),
+    verb_of("repeat_request", "name requester", repeat_request),
+    verb_of("withdraw_request", "name requester", withdraw_request),
+    verb_of("requested", "name now_ms", requested),
+    freeing("hand_over", "name owner ttl_ms now_ms token", hand_over),
+    verb_of("take_over", "name owner ttl_ms now_ms", take_over),
+    verb_of(
+        "claim_with",
+        "name owner ttl_ms dead_owner dead_token value progress_within_ms max_time_ms",
+        claim_with,
+    ),
+    verb_of(
+        "accept_with",
+        "name owner ttl_ms token asked value progress_within_ms max_time_ms",
+        accept_with,
+    ),
+    verb_of("leader", "name now_ms", leader),
 ];
 
 /// Returns the verb of this name.
@@ -237,10 +257,8 @@ fn ensure(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 fn attach(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
-    Ok(vec![match store.attach(name, token, value, given.when(3)?)? {
-        GrantResult::Done => vec![text("Done")],
-        GrantResult::Stale { reason } => rejected(store, name, reason, None)?,
-    }])
+    let answer = store.attach(name, token, value, given.when(3)?)?;
+    Ok(vec![on_grant(store, name, answer)?])
 }
 
 /// No row where the live grant has none.
@@ -257,16 +275,28 @@ fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![renewed(store, name, answer)?])
 }
 
-/// name, owner, ttl and token of each grant, one after the other; of a slot its pool, its lease, the ttl and NULL. One row
-/// answers each: what is wrong with one lease is not the others' fault.
+/// name, owner, ttl, token and the time since its holder made progress, which may be NULL, of each grant, one after the
+/// other; of a slot its pool, its lease, the ttl, NULL and NULL. One row answers each: what is wrong with one lease is not
+/// the others' fault.
 fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let all = || {
-        given.0.chunks_exact(4).map(|grant| {
+        given.0.chunks_exact(5).map(|grant| {
             let grant = Arguments(grant);
             let (name, who, ttl_ms) = (grant.text(0)?, grant.who(1, 3)?, grant.integer(2)?);
+            let progress_ago_ms = grant.optional(4, Arguments::integer)?;
+            // A grant that is over by now is rejected below.
+            let progress = |token| match progress_ago_ms {
+                Some(ago_ms) => {
+                    let at_ms = When::Now.now_ms().saturating_sub(ago_ms);
+                    store.progress(name, token, When::At(at_ms)).map(drop)
+                }
+                None => Ok(()),
+            };
             let answer = match who.token {
-                Some(_) => store
-                    .renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+                Some(token) => progress(token)
+                    .and_then(|()| {
+                        store.renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+                    })
                     .and_then(|answer| renewed(store, name, answer)),
                 None => renewed_slot(store, name, who.owner, ttl_ms),
             };
@@ -304,10 +334,7 @@ fn transfer(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (ttl_ms, when) = (given.integer(3)?, given.when(4)?);
     let answer =
         store.transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned())?;
-    Ok(vec![match answer {
-        TransferResult::Transferred(lease) => case("Transferred", lease),
-        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current)?,
-    }])
+    Ok(vec![transferred(store, name, answer)?])
 }
 
 fn break_lease(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -429,7 +456,7 @@ fn withdraw(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 fn checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
-    Ok(vec![match store.checkpoint(name, token, value, When::Now)? {
+    Ok(vec![match store.checkpoint(name, token, value, given.when(3)?)? {
         CheckpointResult::Stored => vec![text("Stored")],
         CheckpointResult::Stale { newest } => stale(newest),
     }])
@@ -543,6 +570,173 @@ fn drain(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 /// Wakes those who wait at the file, without having freed anything: readers look whether a writer has come.
 fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
+}
+
+// Limits and handoff.
+
+fn limit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token, when) = (given.text(0)?, given.integer(1)?, given.when(4)?);
+    let number = |at| given.optional(at, Arguments::integer);
+    let answer = store.limit(name, token, number(2)?, number(3)?, when)?;
+    Ok(vec![on_grant(store, name, answer)?])
+}
+
+fn progress(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token) = (given.text(0)?, given.integer(1)?);
+    let answer = store.progress(name, token, given.when(2)?)?;
+    Ok(vec![on_grant(store, name, answer)?])
+}
+
+fn request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, requester, within_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let when = given.when(3)?;
+    let answer = store.request(name, requester, within_ms, when, |answer| answer.into_owned())?;
+    Ok(vec![match answer {
+        RequestResult::Requested { token, until_ms } => {
+            vec![text("Requested"), OwnedValue::Integer(token), OwnedValue::Integer(until_ms)]
+        }
+        RequestResult::RequestedBy { requester, until_ms } => {
+            vec![text("RequestedBy"), text(requester), OwnedValue::Integer(until_ms)]
+        }
+        RequestResult::Rejected { reason } => rejected(store, name, reason, None)?,
+    }])
+}
+
+/// The token of the grant that is asked for; no row where there is no such request.
+fn repeat_request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let token = store.repeat_request(given.text(0)?, given.text(1)?, When::Now)?;
+    Ok(token.map(number).unwrap_or_default())
+}
+
+fn withdraw_request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    Ok(vec![vec![truth(store.withdraw_request(given.text(0)?, given.text(1)?)?)]])
+}
+
+/// No row where nobody asks.
+fn requested(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, when) = (given.text(0)?, given.when(1)?);
+    let row = |requester: &str, request: Request| {
+        let numbers = [request.until_ms, request.token].map(OwnedValue::Integer);
+        [vec![text(requester)], numbers.to_vec()].concat()
+    };
+    Ok(store.in_snapshot(|| store.requested(name, when, row))?.into_iter().collect())
+}
+
+fn hand_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 4)?, given.integer(2)?);
+    let when = given.when(3)?;
+    let answer = store.hand_over(name, who, ttl_ms, when, |answer| answer.into_owned())?;
+    Ok(vec![transferred(store, name, answer)?])
+}
+
+/// The new grant, and the one that was ended, if there was one.
+fn take_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let taken = store.take_over(name, owner, ttl_ms, given.when(3)?, |taken| taken.into_owned())?;
+    Ok([Some(taken.lease), taken.from].into_iter().flatten().map(lease).collect())
+}
+
+/// A claim, or one from a dead holder, and what rides on the grant, in one commit.
+fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let dead = given.optional(3, |given, at| given.who(at, at + 1))?;
+    let riders = Riders::of(given)?;
+    // A busy name is answered without the write lock, as by a plain claim.
+    let busy = |current: LeaseInfo<&str>| case("Busy", current);
+    if dead.is_none()
+        && let Some(busy) = store.inspect(name, When::Now, busy)?
+    {
+        return Ok(vec![busy]);
+    }
+    let token = |answer: ClaimResult<&str>| {
+        let token = answer.acquired().map(|lease| lease.token);
+        (token, claimed(answer))
+    };
+    let claim = || match dead {
+        Some(dead) => store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, token),
+        None => store.claim(name, owner, ttl_ms, When::Now, 0, token),
+    };
+    Ok(vec![in_transaction(store, || {
+        let (token, row) = claim()?;
+        token.map_or(Ok(()), |token| riders.store(store, name, token)).map(|()| row)
+    })?])
+}
+
+/// Takes the grant under `token` that was handed to this requester since it asked for the one under `asked`, renews it, and
+/// stores what rides on it, in one commit. No row where it is not the requester's.
+fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 3)?, given.integer(2)?);
+    let (asked, riders) = (given.optional(4, Arguments::integer)?, Riders::of(given)?);
+    // Most owners who find their own lease busy have asked for nothing: they need no write lock.
+    if asked.is_none() {
+        let found = store.in_snapshot(|| store.request_of(name))?;
+        if found.is_none_or(|(requester, _)| requester != who.owner) {
+            return Ok(vec![]);
+        }
+    }
+    let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
+    let found = in_transaction(store, || {
+        let found = match asked {
+            Some(asked) if who.token > Some(asked) => {
+                store
+                    .renew(name, who, ttl_ms, When::Now, |answer| answer.renewed().map(accepted))?
+            }
+            _ => store.accept(name, who.owner, ttl_ms, When::Now, accepted)?,
+        };
+        let Some((token, row)) = found else { return Ok(None) };
+        riders.store(store, name, token).map(|()| Some(row))
+    })?;
+    Ok(found.into_iter().collect())
+}
+
+/// What is stored in the commit of a claim: its last three arguments.
+struct Riders<'a> {
+    value: Value<'a>,
+    progress_within_ms: Option<i64>,
+    max_time_ms: Option<i64>,
+}
+
+impl<'a> Riders<'a> {
+    fn of(given: Arguments<'a>) -> Result<Self, Misuse> {
+        let number = |at| given.optional(at, Arguments::integer);
+        let (progress_within_ms, max_time_ms) = (number(6)?, number(7)?);
+        Ok(Riders { value: given.value(5), progress_within_ms, max_time_ms })
+    }
+
+    fn store(&self, store: &Store, name: &str, token: i64) -> Result<(), Error> {
+        if self.value != Value::Null {
+            let _ = store.attach(name, token, self.value, When::Now)?;
+        }
+        if self.progress_within_ms.is_some() || self.max_time_ms.is_some() {
+            let end_ms = |time_ms| When::Now.now_ms().saturating_add(time_ms);
+            let not_after_ms = self.max_time_ms.map(end_ms);
+            let _ = store.limit(name, token, self.progress_within_ms, not_after_ms, When::Now)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does `work` in a transaction of its own, with the boot recorded.
+fn in_transaction<T>(store: &Store, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    store.begin()?;
+    match work() {
+        Ok(done) => store.commit().map(|()| done),
+        Err(error) => {
+            let _ = store.rollback();
+            Err(error)
+        }
+    }
+}
+
+/// The live lease with its value, in one snapshot and at one time; no row where nobody has it.
+fn leader(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, when) = (given.text(0)?, When::At(given.when(1)?.now_ms()));
+    let found = store.in_snapshot(|| {
+        let found = store.inspect(name, when, |found| lease(found.into_owned()))?;
+        let value = store.value(name, when, |value| value.into())?;
+        Ok(found.map(|row| [row, vec![value.unwrap_or(OwnedValue::Null)]].concat()))
+    })?;
+    Ok(found.into_iter().collect())
 }
 
 // Queues.
@@ -1009,6 +1203,24 @@ fn renewed(store: &Store, name: &str, answer: RenewResult) -> Result<Vec<OwnedVa
     match answer {
         RenewResult::Renewed(lease) => Ok(case("Renewed", lease)),
         RenewResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+fn transferred(
+    store: &Store,
+    name: &str,
+    answer: TransferResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        TransferResult::Transferred(lease) => Ok(case("Transferred", lease)),
+        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+fn on_grant(store: &Store, name: &str, answer: GrantResult) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        GrantResult::Done => Ok(vec![text("Done")]),
+        GrantResult::Stale { reason } => rejected(store, name, reason, None),
     }
 }
 

@@ -461,6 +461,17 @@ impl Members {
                 _ => {}
             }
         }
+        // The holder may have been told during the commit.
+        if let Some(over) = self.session_over() {
+            names.fail(|_| over.clone());
+        }
+    }
+
+    /// Returns why every name is lost, once the session is. That is final: its row may be live for a margin longer,
+    /// and renewing it would keep the names of a session that its holder has given up.
+    fn session_over(&self) -> Option<Loss> {
+        let reason = self.hold.get()?.loss()?.to_string();
+        Some(Loss::SessionOver { reason })
     }
 
     /// Ends trust in everything.
@@ -501,6 +512,9 @@ impl Members {
             if names.is_closed {
                 kept.hold.fail(Loss::SessionOver { reason: "it was closed".into() });
             }
+            if let Some(over) = self.session_over() {
+                kept.hold.fail(over);
+            }
             for name in names.list.iter_mut().filter(|name| name.grant == grant) {
                 name.hold = Some(kept.hold.clone());
             }
@@ -527,6 +541,8 @@ impl Members {
         }
         names.tidy();
         let tx = Transaction::begin(&db, db.conn())?;
+        // Asked again: the wait for the write lock takes time.
+        self.check()?;
         let (beat, done) = match self.beat(&tx, &names, work)? {
             Ok(beat) => beat,
             Err(over) => {
@@ -625,6 +641,10 @@ impl SessionRows {
         }
         names.tidy();
         let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        if let Some(over) = members.session_over() {
+            names.fail(|_| over.clone());
+            return Ok(due.iter().map(|_| Err(over.clone())).collect());
+        }
         for Due { grant, progress } in due {
             if let Some(ago) = progress {
                 let at_ms = now_ms() - crate::leases::in_ms(*ago);

@@ -5,6 +5,7 @@ mod break_lease;
 mod claim;
 mod command_line;
 mod completions;
+mod credential;
 mod demo;
 mod doctor;
 mod ensure;
@@ -79,6 +80,7 @@ commands! {
     Shards in shards,
     Request in request,
     TakeOver in take_over,
+    Credential in credential,
     Break in break_lease,
     Purge in purge,
     Queue in queue,

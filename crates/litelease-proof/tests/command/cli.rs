@@ -30,7 +30,7 @@ fn the_shell_worker_of_the_page_on_queues_does_what_it_says() {
 }
 
 /// Runs the examples of a document in their order, and returns how many there are.
-fn run_examples(document: &str) -> usize {
+pub(crate) fn run_examples(document: &str) -> usize {
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let manual = fs::read_to_string(manual).unwrap();
     let desk = Desk::new();

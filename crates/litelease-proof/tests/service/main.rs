@@ -2,10 +2,13 @@
 
 mod access;
 mod client;
+mod credentials;
 mod http;
+mod items;
 mod keep;
 mod names;
 mod page;
+mod payloads;
 mod queueing;
 mod serve;
 mod server_faults;
