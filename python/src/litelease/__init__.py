@@ -8,6 +8,9 @@
 """
 
 from ._cached import Cached, ReadersLeft
+from ._client import Client
+from ._client_hold import Grant, RemoteHeld, RemoteSlot
+from ._client_queue import RemoteItem, RemoteQueue
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
 from ._hold import Held, HeldSlot
@@ -43,6 +46,7 @@ from ._types import (
     InvalidText,
     InvalidTime,
     InvalidTtl,
+    InvalidUrl,
     LargestTokenNeeded,
     LeaderInfo,
     Leased,
@@ -66,6 +70,8 @@ from ._types import (
     RequestedBy,
     RequestInfo,
     SchemaMismatch,
+    ServerRefused,
+    ServerUnreachable,
     Slot,
     Stale,
     StaleReason,
@@ -100,11 +106,13 @@ __all__ = [
     "Cancelled",
     "CannotGuard",
     "Checkpoint",
+    "Client",
     "CommitUnknown",
     "Election",
     "ExpiredOnArrival",
     "FloorTooLow",
     "Gate",
+    "Grant",
     "GuardInfo",
     "GuardMissing",
     "Held",
@@ -118,6 +126,7 @@ __all__ = [
     "InvalidText",
     "InvalidTime",
     "InvalidTtl",
+    "InvalidUrl",
     "Item",
     "ItemInfo",
     "ItemState",
@@ -146,11 +155,17 @@ __all__ = [
     "Reason",
     "Rejected",
     "Released",
+    "RemoteHeld",
+    "RemoteItem",
+    "RemoteQueue",
+    "RemoteSlot",
     "Renewed",
     "RequestInfo",
     "Requested",
     "RequestedBy",
     "SchemaMismatch",
+    "ServerRefused",
+    "ServerUnreachable",
     "Session",
     "SessionName",
     "ShardAssigned",
