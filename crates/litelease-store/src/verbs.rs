@@ -571,6 +571,20 @@ fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }
 
+/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
+fn at_one_time(
+    store: &Store,
+    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
+) -> Result<Answer, Misuse> {
+    store.begin()?;
+    match work(When::Now.now_ms()) {
+        Ok((true, answer)) => store.commit().map(|()| answer),
+        Ok((false, answer)) => store.rollback().map(|()| answer),
+        Err(error) => store.rollback().and(Err(error)),
+    }
+    .map_err(Misuse::Error)
+}
+
 // Limits and handoff.
 
 fn limit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -655,10 +669,11 @@ fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         Some(dead) => store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, token),
         None => store.claim(name, owner, ttl_ms, When::Now, 0, token),
     };
-    Ok(vec![in_transaction(store, || {
+    at_one_time(store, |_| {
         let (token, row) = claim()?;
-        token.map_or(Ok(()), |token| riders.store(store, name, token)).map(|()| row)
-    })?])
+        token.map_or(Ok(()), |token| riders.store(store, name, token))?;
+        Ok((token.is_some(), vec![row]))
+    })
 }
 
 /// Takes the grant under `token` that was handed to this requester since it asked for the one under `asked`, renews it, and
@@ -674,7 +689,7 @@ fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         }
     }
     let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
-    let found = in_transaction(store, || {
+    at_one_time(store, |_| {
         let found = match asked {
             Some(asked) if who.token > Some(asked) => {
                 store
@@ -682,10 +697,10 @@ fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
             }
             _ => store.accept(name, who.owner, ttl_ms, When::Now, accepted)?,
         };
-        let Some((token, row)) = found else { return Ok(None) };
-        riders.store(store, name, token).map(|()| Some(row))
-    })?;
-    Ok(found.into_iter().collect())
+        let Some((token, row)) = found else { return Ok((false, vec![])) };
+        riders.store(store, name, token)?;
+        Ok((true, vec![row]))
+    })
 }
 
 /// What is stored in the commit of a claim: its last three arguments.
@@ -712,18 +727,6 @@ impl<'a> Riders<'a> {
             let _ = store.limit(name, token, self.progress_within_ms, not_after_ms, When::Now)?;
         }
         Ok(())
-    }
-}
-
-/// Does `work` in a transaction of its own, with the boot recorded.
-fn in_transaction<T>(store: &Store, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    store.begin()?;
-    match work() {
-        Ok(done) => store.commit().map(|()| done),
-        Err(error) => {
-            let _ = store.rollback();
-            Err(error)
-        }
     }
 }
 
@@ -925,20 +928,6 @@ fn or_roll_back(
 }
 
 // Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its answer is no.
-
-/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
-fn at_one_time(
-    store: &Store,
-    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
-) -> Result<Answer, Misuse> {
-    store.begin()?;
-    match work(When::Now.now_ms()) {
-        Ok((true, answer)) => store.commit().map(|()| answer),
-        Ok((false, answer)) => store.rollback().map(|()| answer),
-        Err(error) => store.rollback().and(Err(error)),
-    }
-    .map_err(Misuse::Error)
-}
 
 /// The arguments from `at` on: identity, owner, token, ttl, and then name and token of each of its names.
 struct SessionArguments<'a> {
