@@ -656,10 +656,11 @@ fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         Some(dead) => store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, token),
         None => store.claim(name, owner, ttl_ms, When::Now, 0, token),
     };
-    Ok(vec![in_transaction(store, || {
+    in_transaction(store, |_| {
         let (token, row) = claim()?;
-        token.map_or(Ok(()), |token| riders.store(store, name, token)).map(|()| row)
-    })?])
+        token.map_or(Ok(()), |token| riders.store(store, name, token))?;
+        Ok((token.is_some(), vec![row]))
+    })
 }
 
 /// Takes the grant under `token` that was handed to this requester since it asked for the one under `asked`, renews it, and
@@ -675,7 +676,7 @@ fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         }
     }
     let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
-    let found = in_transaction(store, || {
+    in_transaction(store, |_| {
         let found = match asked {
             Some(asked) if who.token > Some(asked) => {
                 store
@@ -683,10 +684,10 @@ fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
             }
             _ => store.accept(name, who.owner, ttl_ms, When::Now, accepted)?,
         };
-        let Some((token, row)) = found else { return Ok(None) };
-        riders.store(store, name, token).map(|()| Some(row))
-    })?;
-    Ok(found.into_iter().collect())
+        let Some((token, row)) = found else { return Ok((false, vec![])) };
+        riders.store(store, name, token)?;
+        Ok((true, vec![row]))
+    })
 }
 
 /// What is stored in the commit of a claim: its last three arguments.
@@ -713,18 +714,6 @@ impl<'a> Riders<'a> {
             let _ = store.limit(name, token, self.progress_within_ms, not_after_ms, When::Now)?;
         }
         Ok(())
-    }
-}
-
-/// Does `work` in a transaction of its own, with the boot recorded.
-fn in_transaction<T>(store: &Store, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    store.begin()?;
-    match work() {
-        Ok(done) => store.commit().map(|()| done),
-        Err(error) => {
-            let _ = store.rollback();
-            Err(error)
-        }
     }
 }
 

@@ -20,7 +20,7 @@ from ._identity import identity as new_owner
 from ._keeper import Keeper
 from ._leases import Litelease, open
 from ._time import Seconds, in_ms, in_seconds
-from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Lost, Reason, Rejected
+from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Loss, Lost, Reason, Rejected
 from ._wait import clock, file_of, never
 
 T = TypeVar("T")
@@ -30,7 +30,11 @@ PATIENCE = 5.0
 _STEP = 0.05
 # How long the keeper waits for a claim that is under way.
 _TURN = 1.0
-_MOVED = "the database file was moved, deleted or replaced"
+_MOVED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
+
+
+def _over(reason: str) -> Loss:
+    return Loss("SessionOver", f"its session is over: {reason}")
 
 
 class SessionName:
@@ -80,11 +84,11 @@ class SessionName:
         if self._reasons:
             return False
         if session is None:
-            self._reasons.append("its session is over: it was dropped")
+            self._reasons.append(_over("it was dropped"))
         elif session._is_released:
-            self._reasons.append("its session is over: it was closed")
+            self._reasons.append(_over("it was closed"))
         elif not session._look(now):
-            self._reasons.append(f"its session is over: {session._reasons[0]}")
+            self._reasons.append(_over(session._reasons[0]))
         elif now >= self._trusted_until:
             self._reasons.append(self._trouble or "it could not be renewed in time")
         return not self._reasons
@@ -320,7 +324,7 @@ class SessionHold(Hold):
     def _end(self, names: list[SessionName], answers: Rows, reason: str) -> None:
         """Ends trust in everything."""
         for name, row in zip(names, answers):
-            own = Reason[row[1]].value if row[0] == "Rejected" else f"its session is over: {reason}"
+            own = Reason[row[1]].value if row[0] == "Rejected" else _over(reason)
             name._reasons.append(own)
         self._reasons.append(reason)
         if self._kept is not None:
