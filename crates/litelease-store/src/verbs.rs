@@ -572,6 +572,20 @@ fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }
 
+/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
+fn at_one_time(
+    store: &Store,
+    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
+) -> Result<Answer, Misuse> {
+    store.begin()?;
+    match work(When::Now.now_ms()) {
+        Ok((true, answer)) => store.commit().map(|()| answer),
+        Ok((false, answer)) => store.rollback().map(|()| answer),
+        Err(error) => store.rollback().and(Err(error)),
+    }
+    .map_err(Misuse::Error)
+}
+
 // Limits and handoff.
 
 fn limit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -656,7 +670,7 @@ fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         Some(dead) => store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, token),
         None => store.claim(name, owner, ttl_ms, When::Now, 0, token),
     };
-    in_transaction(store, |_| {
+    at_one_time(store, |_| {
         let (token, row) = claim()?;
         token.map_or(Ok(()), |token| riders.store(store, name, token))?;
         Ok((token.is_some(), vec![row]))
@@ -676,7 +690,7 @@ fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
         }
     }
     let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
-    in_transaction(store, |_| {
+    at_one_time(store, |_| {
         let found = match asked {
             Some(asked) if who.token > Some(asked) => {
                 store
@@ -916,20 +930,6 @@ fn or_roll_back(
 
 // Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its answer is no.
 
-/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
-fn in_transaction(
-    store: &Store,
-    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
-) -> Result<Answer, Misuse> {
-    store.begin()?;
-    match work(When::Now.now_ms()) {
-        Ok((true, answer)) => store.commit().map(|()| answer),
-        Ok((false, answer)) => store.rollback().map(|()| answer),
-        Err(error) => store.rollback().and(Err(error)),
-    }
-    .map_err(Misuse::Error)
-}
-
 /// The arguments from `at` on: identity, owner, token, ttl, and then name and token of each of its names.
 struct SessionArguments<'a> {
     grants: SessionGrants<'a>,
@@ -964,7 +964,7 @@ fn is_grant(given: Arguments<'_>, owner: usize, token: usize, current: &LeaseInf
 fn session_open(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (identity, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
     let replaces = given.optional(3, Arguments::integer)? == Some(1);
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let is_dead = |current: &LeaseInfo| is_grant(given, 4, 5, current);
         let answer = store.open_session(identity, owner, ttl_ms, now_ms, replaces, is_dead)?;
         let is_granted = matches!(answer, ClaimResult::Acquired(_));
@@ -975,7 +975,7 @@ fn session_open(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 /// One row for the identity, and one for each name.
 fn session_beat(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let session = SessionArguments::new(given, 0)?;
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let beat = store.beat_session(session.grants(), now_ms, |_| Ok(()))?;
         beat_rows(store, session.grants(), now_ms, beat, |()| (true, vec![]))
     })
@@ -984,7 +984,7 @@ fn session_beat(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 /// The same, and at the end one row for the claim. Only that one if the name is busy.
 fn session_claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, session) = (given.text(0)?, SessionArguments::new(given, 3)?);
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let is_dead = |current: &LeaseInfo| is_grant(given, 1, 2, current);
         let beat = store.claim_in_session(session.grants(), name, now_ms, is_dead)?;
         beat_rows(store, session.grants(), now_ms, beat, |answer| {
@@ -995,7 +995,7 @@ fn session_claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> 
 
 fn session_close(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let session = SessionArguments::new(given, 0)?;
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let answer = store.close_session(session.grants(), now_ms)?;
         let is_released = matches!(answer, ReleaseResult::Released { .. });
         Ok((is_released, vec![released(store, session.grants.identity, answer)?]))
@@ -1024,7 +1024,7 @@ fn shard_member(_: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 /// As a heartbeat. Only the count of the live members if that is another one.
 fn shard_join(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (group, session) = (checked_group(given)?, SessionArguments::new(given, 2)?);
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let beat = store.join_shards(session.grants(), &group, now_ms)?;
         beat_rows(store, session.grants(), now_ms, beat, |other| match other {
             Some(count) => (false, vec![vec![text("Count"), OwnedValue::Integer(count)]]),
@@ -1053,7 +1053,7 @@ fn shard_look(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 fn shard_step(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (group, session) = (checked_group(given)?, SessionArguments::new(given, 3)?);
     let drain_ms = given.integer(2)?;
-    in_transaction(store, |now_ms| {
+    at_one_time(store, |now_ms| {
         let checkpoint = |token, value: Value<'_>, at_ms| {
             vec![OwnedValue::Integer(token), value.into(), OwnedValue::Integer(at_ms)]
         };

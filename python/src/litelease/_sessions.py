@@ -231,7 +231,7 @@ class SessionHold(Hold):
         except BaseException:
             # It may be granted, and nobody would renew or release it.
             if name not in self.names and name != self.name and os.getpid() == self._pid:
-                with contextlib.suppress(sqlite3.Error, LiteleaseError), self._opened() as db:
+                with contextlib.suppress(sqlite3.Error, LiteleaseError), self._briefly_opened() as db:
                     db.release_by_owner(name, self.owner)
             raise
         if no:
@@ -250,7 +250,7 @@ class SessionHold(Hold):
             return False
 
         def attempt() -> bool:
-            with self._lock, self._opened() as db:
+            with self._lock, self._briefly_opened() as db:
                 ended = how(db)
                 if ended:
                     name.was_given_up = True
@@ -270,7 +270,7 @@ class SessionHold(Hold):
                 self.check()
                 if self._was_replaced():
                     raise Lost(self.name, _MOVED)
-                with self._opened() as db:
+                with self._briefly_opened() as db:
                     return self._beat(db, keep, verb, *values)
 
         return patiently(attempt, patience)
@@ -300,12 +300,12 @@ class SessionHold(Hold):
             return rows
         if self._was_replaced():
             # It may be stored in a file that nobody else opens any more.
-            self._end(names, (), _MOVED)
+            self._lose_all(names, (), _MOVED)
         identity, answers = rows[0], rows[1 : 1 + len(names)]
         if identity[0] == "Refused":
             raise LiteleaseError(Reason[identity[1]].value)
         if identity[0] == "Rejected":
-            self._end(names, answers, Reason[identity[1]].value)
+            self._lose_all(names, answers, Reason[identity[1]].value)
         if self._look(clock()):
             self._trusted_until, self._trouble = self.end_of(start, identity[5]), None
             self._due = start + self._interval
@@ -321,7 +321,7 @@ class SessionHold(Hold):
             keep(rows[1 + len(names) :])
         return ()
 
-    def _end(self, names: list[SessionName], answers: Rows, reason: str) -> None:
+    def _lose_all(self, names: list[SessionName], answers: Rows, reason: str) -> None:
         """Ends trust in everything."""
         for name, row in zip(names, answers):
             own = Reason[row[1]].value if row[0] == "Rejected" else _over(reason)
@@ -338,7 +338,7 @@ class SessionHold(Hold):
             super().release()
 
     @contextlib.contextmanager
-    def _opened(self) -> Generator[Litelease, None, None]:
+    def _briefly_opened(self) -> Generator[Litelease, None, None]:
         conn = sqlite3.connect(self._path, timeout=_STEP, isolation_level=None, check_same_thread=False)
         try:
             yield Litelease(conn)
@@ -377,7 +377,7 @@ class SessionHold(Hold):
         ttl_ms = in_ms(self.name, self._ttl, None)
 
         def attempt(*dead: object) -> tuple[float, tuple[Any, ...]]:
-            with self._opened() as db:
+            with self._briefly_opened() as db:
                 self._may_be_granted, start = True, clock()
                 row = db._row("session_open", self.name, self.owner, ttl_ms, int(self._replaces), *dead)
                 self._may_be_granted = row[0] == "Acquired"

@@ -43,6 +43,8 @@ fn an_expired_hold_is_not_honoured() {
         let Two { a, b, .. } = &mut Two::new();
         one_seat(a);
         let late = a.pools().at(100).borrow("seats", ms(50)).unwrap().unwrap();
+        // Not even while nobody else has the seat: the hold was for so long and no longer.
+        assert!(!a.pools().at(150).keep("seats", &late.lease_id).unwrap());
         let next = b.pools().at(150).borrow("seats", ms(50)).unwrap().unwrap();
         assert_eq!(late.slot.position, next.slot.position);
 

@@ -153,11 +153,9 @@ fn cases_of_sessions() -> Vec<(&'static str, Vec<OwnedValue>)> {
     let ttl = 7_200_000i64;
     vec![
         ("session_open", values!["x", "b", ttl, 1i64].to_vec()),
-        ("session_beat", values!["x", "a", 1i64, ttl].to_vec()),
         ("session_claim", values!["y", "", 0i64, "x", "a", 1i64, ttl].to_vec()),
         ("session_close", values!["x", "a", 1i64, ttl].to_vec()),
         ("shard_join", values!["g", 2i64, "x", "a", 1i64, ttl].to_vec()),
-        ("shard_step", values!["g", 2i64, ttl, "x", "a", 1i64, ttl].to_vec()),
     ]
 }
 

@@ -442,6 +442,7 @@ fn an_item_that_its_client_does_not_hear_of_counts_no_attempt_and_keeps_its_plac
         desk.committer.file.db.queue("q").set_max_attempts(1).unwrap();
         let _sent = [desk.send("q", "first", 0), desk.send("q", "second", 0)];
         desk.turn();
+        NOW_MS.set(NOW_MS.get() + 10);
         let told = desk.receive("q", false, None);
         turn_while(&mut desk, || drop(told));
         // The last attempt that is allowed would have been used up.
