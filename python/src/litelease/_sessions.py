@@ -347,7 +347,7 @@ class SessionHold(Hold):
 
     # What the keeper calls.
 
-    def _renewed(self, start: float, *_: object) -> None:
+    def _renewed(self, start: float, granted: float | None = None) -> None:
         pass  # noted by the heartbeat, with what was granted
 
     def _tell(self) -> None:
