@@ -23,10 +23,14 @@ mod access;
 mod client;
 mod error;
 mod hold;
+mod look;
 mod rows;
+mod slot;
 mod transport;
 
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use hold::{Held, HoldOptions};
 pub use litelease_keeper::Loss;
+pub use look::{Name, News, Watch};
+pub use slot::{Pool, Slot};

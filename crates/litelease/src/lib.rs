@@ -59,6 +59,7 @@ mod served;
 mod session;
 mod shards;
 mod single_writer;
+mod slots;
 mod tracker;
 mod transaction;
 mod value;
@@ -102,6 +103,9 @@ pub use rusqlite;
 pub use session::Session;
 pub use shards::{ShardEvent, Shards, ShardsOptions};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
+pub use slots::HeldSlot;
+#[doc(hidden)]
+pub use slots::pool_of_name;
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};
