@@ -2,6 +2,8 @@
 
 SHELL := bash
 export RUSTDOCFLAGS := -D warnings
+# Most tests wait for processes and clocks: twice as many as processors.
+TEST_THREADS := $(shell echo $$(( 2 * $$(nproc) )))
 
 .DEFAULT_GOAL := help
 .PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
@@ -33,7 +35,7 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup-python
 	@scripts/build "building the Rust tests" test --no-run --workspace
 	@echo "==> running the Rust tests: several minutes, with a dot for each test that passes"
-	@cargo test --locked -q --workspace
+	@RUST_TEST_THREADS=$(TEST_THREADS) cargo test --locked -q --workspace
 
 test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: small projects, built and run
 	@scripts/setup cc sqlite3.h

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -107,8 +108,12 @@ fn a_holder_that_is_killed_frees_the_lock_at_once() {
     assert_eq!(count(&writer), 1);
 }
 
+/// Taken by the test with a thousand threads and by the one that counts threads.
+static MANY_THREADS: Mutex<()> = Mutex::new(());
+
 #[test]
 fn a_thousand_contenders_are_all_served() {
+    let _alone = MANY_THREADS.lock();
     let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
     let tx = writer.begin().unwrap();
@@ -205,6 +210,7 @@ fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
 /// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor stand in the way.
 #[test]
 fn a_wait_that_timed_out_leaves_no_ghost_behind() {
+    let _alone = MANY_THREADS.lock();
     let place = TestFolder::new("WAL");
     let holder = with_notes(&place);
     let options = WriterOptions { timeout: Duration::from_millis(1), ..WriterOptions::default() };
