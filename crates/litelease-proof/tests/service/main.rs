@@ -6,6 +6,7 @@ mod http;
 mod keep;
 mod names;
 mod page;
+mod place;
 mod queueing;
 mod serve;
 mod server_faults;
