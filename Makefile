@@ -32,6 +32,7 @@ test-rust: ## the Rust part of the tests
 	@scripts/setup-node
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
+	@scripts/setup-jwt
 	@scripts/setup-python
 	@scripts/build "building the Rust tests" test --no-run --workspace
 	@echo "==> running the Rust tests: several minutes, with a dot for each test that passes"

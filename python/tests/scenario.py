@@ -15,12 +15,6 @@ QUEUE_VERBS |= {"cancel", "items", "delete queue", "fence"}
 CONNECTION_VERBS = {"begin", "commit", "rollback", "savepoint", "rollback to", "release savepoint", "conn"}
 
 
-# Verbs that the package does not have: files with one of them are left out.
-NOT_HERE = re.compile(
-    r"^(at +\d+ +)?(limit|progress|checkpoint|request|withdraw|requested|hand|take) ", re.MULTILINE
-)
-
-
 @dataclass
 class Step:
     place: str
@@ -46,7 +40,6 @@ def files() -> list[Path]:
         more = sorted((ROOT / outside).glob("*.lease"))
         assert more, f"no *.lease file in {outside}"
         found += more
-    found = [path for path in found if not NOT_HERE.search(path.read_text())]
     assert len(found) >= 25
     return found
 
@@ -105,6 +98,8 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         verb = "give back"
     if verb == "delete" and takes("queue"):
         verb = "delete queue"
+    if verb in ("hand", "take") and takes("over"):
+        verb += " over"
     if verb == "begin":
         found["immediate"] = "1" if takes("immediate") else ""
     if verb == "purge":
@@ -112,10 +107,12 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
         found["before"] = asked.pop(0)
     elif verb not in ("begin", "commit", "rollback", "fence"):
         found["name"] = asked.pop(0)
-    if verb in ("claim", "ensure", "renew", "release", "transfer"):
+    if verb in ("claim", "ensure", "renew", "release", "transfer", "hand over", "take over"):
         found["owner"] = asked.pop(0)
     if verb in ("read", "unread"):
         found["reader"] = asked.pop(0)
+    if verb in ("request", "withdraw"):
+        found["requester"] = asked.pop(0)
     if verb in ("borrow", "return", "renew slot", "keep"):
         found["lease"] = asked.pop(0)
     if verb == "send":
@@ -125,7 +122,8 @@ def parse(words: list[Word], now_ms: int, place: str, text: str) -> Step:
     if verb == "transfer":
         takes("to")
         found["new_owner"] = asked.pop(0)
-    for label in ("count", "ttl", "from", "above", "token", "attempts", "visibility", "delay", "id", "key", "note", "value"):
+    labels = "count ttl from above token attempts visibility delay id key note value within progress until"
+    for label in labels.split():
         if takes(label):
             if label == "from":
                 verb = "claim from dead"

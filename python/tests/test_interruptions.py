@@ -26,7 +26,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 import litelease
-from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Pools, Queue, SingleWriter, Tracker
+from litelease import Acquired, Gate, LeaseInfo, Litelease, LiteleaseError, Lost, Pools, Queue, SingleWriter, Tracker
 from litelease._identity import identity
 
 IS_THOROUGH = bool(os.environ.get("LITELEASE_THOROUGH"))
@@ -99,6 +99,11 @@ def over(db: Litelease) -> None:
 
 def at_the_end(db: Litelease) -> None:
     db.raise_name("x", 2**63 - 2)
+
+
+def requested(db: Litelease) -> None:
+    claimed(db)
+    db.request("x", "b", 60)
 
 
 def with_pool(db: Litelease) -> None:
@@ -194,6 +199,15 @@ CASES = {
     "Queue.info": Case(lambda db: db.queue("q").info(), sent),
     "Queue.delete": Case(lambda db: db.queue("q").delete(), sent),
     "leases": Case(lambda db: db.leases(), claimed),
+    "limit": Case(lambda db: db.limit("x", 1, progress_within=60), claimed),
+    "progress": Case(lambda db: db.progress("x", 1), claimed),
+    "request": Case(lambda db: db.request("x", "b", 60), claimed),
+    "withdraw_request": Case(lambda db: db.withdraw_request("x", "b"), requested),
+    "requested": Case(lambda db: db.requested("x"), requested),
+    "hand_over": Case(lambda db: db.hand_over(dead(), 3600), requested),
+    "take_over": Case(lambda db: db.take_over("x", "b", 3600), claimed),
+    "claim_with": Case(lambda db: db._row("claim_with", "y", "b", 3600_000, None, None, "v", 60_000, 60_000), claimed),
+    "leader": Case(lambda db: db._row("leader", "x"), claimed),
     "_renew_all": Case(lambda db: db._renew_all([("x", "a", 7200.0, 1), ("y", "a", 1.0, 1)]), claimed),
 }
 NEEDS_LOADING = {
@@ -220,6 +234,8 @@ TABLES = {
     "litelease_kept_slots": "count(*)",
     "litelease_reads": "name, reader",
     "litelease_values": "*",
+    "litelease_limits": "name, token, progress_within_ms",
+    "litelease_requests": "name, token, requester",
 }
 
 
@@ -640,6 +656,31 @@ def test_a_hold_is_over_after_an_exception_at_any_moment(takes_over: bool) -> No
             if tracer.seen < number:
                 break
         assert number > 100
+
+
+def test_nobody_trusts_what_was_handed_over_after_an_exception_at_any_moment() -> None:
+    with quick_folder() as folder:
+        db = Litelease(sqlite3.connect(folder / "db", isolation_level=None))
+        db.conn.execute("PRAGMA journal_mode = WAL")
+        db.bootstrap()
+        outcomes = set()
+        for number in range(1, 100_000):
+            held = db.hold("books", ttl=3600, value="v", request=60)
+            assert db.request("books", "b", 60)
+            tracer = Tracer(number)
+            was_interrupted, told = attempt(lambda: held.hand_over(3600), tracer)
+            del told
+            is_handed = db.owner("books") == "b"
+            outcomes.add((was_interrupted, is_handed))
+            if is_handed:
+                with pytest.raises(Lost):
+                    held.check()
+            held.release()
+            assert can_write_soon(folder / "db"), number
+            db.break_lease("books")
+            if tracer.seen < number:
+                break
+        assert outcomes == {(True, False), (True, True), (False, True)}
 
 
 def test_a_held_slot_is_returned_after_an_exception_at_any_moment() -> None:

@@ -28,7 +28,10 @@ from litelease import (
     Rejected,
     Released,
     Renewed,
+    Requested,
+    RequestedBy,
     Slot,
+    Stale,
     Stored,
     Transferred,
 )
@@ -199,6 +202,31 @@ class Verbs(Player):
             return told(db.attach(LeaseInfo(name, "", token or 0, 0), words["value"], now_ms=now))
         if step.verb == "value":
             return valued(db.value(name, now_ms=now))
+        if step.verb == "limit":
+            until, within = step.number("until"), step.number("progress")
+            return told(db.limit(name, token or 0, progress_within_ms=within, not_after_ms=until, now_ms=now))
+        if step.verb == "progress":
+            return told(db.progress(name, token or 0, now_ms=now))
+        if step.verb == "checkpoint":
+            stored = db.checkpoint(name, token or 0, words["value"], now_ms=now)
+            return "stored" if stored else told(stored)
+        if step.verb == "request":
+            return told(db.request(name, words["requester"], within_ms=step.number("within"), now_ms=now))
+        if step.verb == "withdraw":
+            return "withdrawn" if db.withdraw_request(name, words["requester"]) else "none"
+        if step.verb == "requested":
+            open_request = db.requested(name, now_ms=now)
+            if open_request is None:
+                return "none"
+            return asked(open_request.requester, open_request.until_ms, open_request.token)
+        if step.verb == "hand over":
+            if token is None:
+                return told(db.hand_over_by_owner(name, owner, ttl_ms=ttl, now_ms=now))
+            return told(db.hand_over(LeaseInfo(name, owner, token, 0), ttl_ms=ttl, now_ms=now))
+        if step.verb == "take over":
+            before, taken = db.inspect(name, now_ms=now), db.take_over(name, owner, ttl_ms=ttl, now_ms=now)
+            assert taken.previous == before, step.place
+            return told(Acquired(taken.lease))
         if step.verb == "read":
             return versioned(db.read(name, words["reader"], ttl_ms=ttl, now_ms=now))
         if step.verb == "unread":
@@ -258,6 +286,28 @@ class Functions(Player):
             return "done" if self.call("attach", name, *options, words["value"], now) else "rejected"
         if step.verb == "value":
             return valued(self.call("value", name, now))
+        if step.verb == "limit":
+            limits = step.number("progress"), step.number("until")
+            return "done" if self.call("limit", name, *options, *limits, now) else "rejected"
+        if step.verb == "progress":
+            return "done" if self.call("progress", name, *options, now) else "rejected"
+        if step.verb == "checkpoint":
+            return "stored" if self.call("checkpoint", name, *options, words["value"], now) else "rejected"
+        if step.verb == "request":
+            until_ms = self.call("request", name, words["requester"], step.number("within"), now)
+            found = self.ask("SELECT requester, until_ms FROM litelease_requested(?, ?)", name, now)
+            if until_ms is not None:
+                return f"requested until {until_ms}"
+            return asked(*found) if found else "rejected"
+        if step.verb == "withdraw":
+            return "withdrawn" if self.call("withdraw_request", name, words["requester"]) else "none"
+        if step.verb == "requested":
+            found = self.ask("SELECT requester, until_ms, token FROM litelease_requested(?, ?)", name, now)
+            return asked(*found) if found else "none"
+        if step.verb in ("hand over", "take over"):
+            token = self.call(step.verb.replace(" ", "_"), name, owner, ttl, now, *options)
+            lease = self.lease(name, now) or ("nobody", 0, 0)
+            return "rejected" if token is None else f"{PAST[step.verb]} {token} until {lease[2]}"
         if step.verb == "read":
             return versioned(self.call("read", name, words["reader"], ttl, now))
         if step.verb == "unread":
@@ -270,7 +320,7 @@ class Functions(Player):
         return f"owner {shown(str(found))}" if step.verb == "owner" else str(found)
 
 
-PAST = {"renew": "renewed", "transfer": "transferred"}
+PAST = {"renew": "renewed", "transfer": "transferred", "hand over": "transferred", "take over": "acquired"}
 
 
 def slots(found: list[Slot]) -> str:
@@ -280,6 +330,11 @@ def slots(found: list[Slot]) -> str:
 
 def valued(value: object) -> str:
     return "none" if value is None else f"value {shown(str(value))}"
+
+
+def asked(requester: object, until_ms: object, token: object = None) -> str:
+    of_grant = "" if token is None else f" token {token}"
+    return f"requested by {shown(str(requester))} until {until_ms}{of_grant}"
 
 
 def versioned(version: object) -> str:
@@ -302,6 +357,12 @@ def listed(item: ItemInfo) -> str:
 def told(answer: object) -> str:
     if isinstance(answer, Stored):
         return "done"
+    if isinstance(answer, Stale):
+        return f"rejected superseded by {answer.newest}"
+    if isinstance(answer, Requested):
+        return f"requested until {answer.until_ms}"
+    if isinstance(answer, RequestedBy):
+        return asked(answer.requester, answer.until_ms)
     if isinstance(answer, Acquired):
         return f"acquired {grant(answer.lease)}"
     if isinstance(answer, Busy):
@@ -337,6 +398,7 @@ def by_function_words(answer: str, error: str) -> bool:
         "error InvalidTtl": "the ttl must be at least 1 ms",
         "error TimeOverflow": "ends after the last representable time",
         "error TokenExhausted": "no larger token exists",
+        "error InvalidTime": "must be at least 1 ms",
         "error TtlTooLong": "the ttl of a read is at most",
     }
     return answer in words and words[answer] in error

@@ -30,9 +30,6 @@ pub(crate) mod code {
     pub(crate) const SIGNAL: u8 = 128;
 }
 
-/// The one kind of failure that has nothing to do with the file.
-const LISTEN: &str = "Listen";
-
 /// The reader of standard output has gone away.
 const BROKEN_PIPE: &str = "BrokenPipe";
 
@@ -44,13 +41,15 @@ pub(crate) struct Failure {
     message: String,
     /// Who is in the way, for JSON.
     busy: Option<Value>,
+    /// Whether it has nothing to do with the file of the leases.
+    is_elsewhere: bool,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     pub(crate) fn new(code: u8, kind: &'static str, message: impl Display) -> Self {
-        Failure { code, kind, message: message.to_string(), busy: None }
+        Failure { code, kind, message: message.to_string(), busy: None, is_elsewhere: false }
     }
 
     /// The same, with who has what was wanted.
@@ -88,7 +87,12 @@ impl Failure {
 
     /// An address that cannot be had.
     pub(crate) fn listen(message: impl Display) -> Self {
-        Failure::failed(LISTEN, message)
+        Failure::elsewhere("Listen", message)
+    }
+
+    /// Something that has nothing to do with the file of the leases.
+    pub(crate) fn elsewhere(kind: &'static str, message: impl Display) -> Self {
+        Failure { is_elsewhere: true, ..Failure::failed(kind, message) }
     }
 
     /// The same, with the file in front if it is about the file and does not name it yet.
@@ -98,7 +102,7 @@ impl Failure {
             (_, Ok(path)) => path.display().to_string(),
             _ => return self,
         };
-        let is_about_it = self.code == code::FAILED && self.kind != LISTEN;
+        let is_about_it = self.code == code::FAILED && !self.is_elsewhere;
         if !is_about_it || self.message.contains(&file) {
             return self;
         }

@@ -505,13 +505,18 @@ pub(crate) fn lease(value: &Value) -> Option<Lease> {
     })
 }
 
-fn rejected(value: &Value) -> Error {
+pub(crate) fn rejected(value: &Value) -> Error {
     let reason = value["reason"].as_str().unwrap_or("rejected").into();
     Error::Rejected { reason, current: lease(&value["current"]).map(Box::new) }
 }
 
 pub(crate) fn nonsense() -> Error {
     Error::Unreachable("the answer makes no sense".into())
+}
+
+/// Writes a time as the service takes it.
+pub(crate) fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
 }
 
 /// Returns growing pauses between tries, each different in every process.

@@ -28,6 +28,16 @@ pub enum Error {
         /// Who has the name now, if anybody does.
         current: Option<Box<Lease>>,
     },
+    /// The receipt of a delivery no longer passes: the work belongs to another worker.
+    Stale {
+        /// The server's word for why: `delivered_again`, `given_back`, `gone`.
+        reason: String,
+    },
+    /// Another client has asked the holder for the lease before.
+    RequestedBy {
+        /// Who.
+        requester: String,
+    },
     /// The held lease can no longer be trusted.
     Lost(Loss),
     /// The server refuses the request: 401 and 403 are about the access key.
@@ -62,6 +72,10 @@ impl fmt::Display for Error {
             }
             Error::NoneFree => f.write_str("no slot is free"),
             Error::Rejected { reason, .. } => write!(f, "the grant is no longer current: {reason}"),
+            Error::Stale { reason } => write!(f, "the receipt is stale: {reason}"),
+            Error::RequestedBy { requester } => {
+                write!(f, "{requester:?} has asked for the lease before: wait, or try again later")
+            }
             Error::Lost(loss) => write!(f, "the lease is lost: {loss}"),
             Error::Refused { status, text } => {
                 write!(f, "the server refuses it ({status}): {text}")

@@ -68,7 +68,7 @@ impl HoldOptions {
 /// A name or a slot that this process holds. Dropping it releases it.
 pub struct Held {
     kept: Kept,
-    secret: Secret,
+    grant: Grant,
     is_released: bool,
 }
 
@@ -113,8 +113,8 @@ impl Client {
             let _ = self.release(&grant);
             return Err(Error::Lost(Loss::Expired));
         }
-        let (name, token) = (grant.lease.name, grant.lease.token);
-        let owner = grant.lease.owner;
+        let (name, token) = (grant.lease.name.clone(), grant.lease.token);
+        let owner = grant.lease.owner.clone();
         let kept = litelease_keeper::Grant { name: name.clone(), owner, token, ttl };
         // The window of a hold that began at `start` ends at `until`.
         let start = until.saturating_sub(window.end(Duration::ZERO));
@@ -135,7 +135,7 @@ impl Client {
             Ok(kept) => kept,
             Err(never) => match never {},
         };
-        Ok(Held { kept, secret: grant.secret, is_released: false })
+        Ok(Held { kept, grant, is_released: false })
     }
 
     /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no
@@ -219,7 +219,7 @@ impl Held {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn secret(&self) -> &str {
-        self.secret.text()
+        self.grant.secret.text()
     }
 
     /// Returns for how long it can be trusted from now on if no further renewal succeeds.
@@ -255,6 +255,22 @@ impl Held {
     pub fn trouble(&self) -> Option<Loss> {
         let hold = &self.kept.hold;
         hold.check(SystemClock.now()).err().or_else(|| hold.trouble())
+    }
+
+    /// Returns the grant, for the calls on it: [`Client::attach`], [`Client::progress`],
+    /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for
+    /// [`check`](Held::check) to say.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("leader", HoldOptions::new(Duration::from_secs(30)))?;
+    /// client.attach(held.grant(), "10.0.0.7:5000")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn grant(&self) -> &Grant {
+        &self.grant
     }
 
     /// Calls `callback` on a thread of its own when the name is lost; at once if it already is.

@@ -66,13 +66,13 @@ impl Client {
     /// ```no_run
     /// # use litelease_client::{Client, Error};
     /// # let client = Client::open("http://127.0.0.1:7070")?;
-    /// match client.look("backup")?.lease {
+    /// match client.inspect("backup")?.lease {
     ///     Some(lease) => println!("{} has it", lease.owner),
     ///     None => println!("nobody has it"),
     /// }
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn look(&self, name: &str) -> Result<Name, Error> {
+    pub fn inspect(&self, name: &str) -> Result<Name, Error> {
         let value = self.get(&format!("/v1/leases?name={}", encoded(name)))?;
         Ok(Name { token: value["token"].as_i64(), lease: lease(&value) })
     }

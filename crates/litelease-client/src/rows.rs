@@ -101,6 +101,9 @@ fn loss(error: Error) -> Loss {
             ("released", _) => Loss::ReleasedElsewhere,
             // The pool was deleted.
             ("deleted", _) => Loss::Broken,
+            ("no_progress", _) => Loss::NoProgress,
+            ("time_is_up", _) => Loss::TimeIsUp,
+            ("requested", _) => Loss::Requested,
             ("superseded", Some(current)) => {
                 Loss::Superseded { by: current.token, owner: Some(current.owner) }
             }

@@ -18,8 +18,8 @@ pub(crate) struct Transport {
     key: Option<String>,
 }
 
-/// The largest answer that is read.
-const LONGEST_ANSWER: u64 = 1024 * 1024;
+/// The largest answer that is read: an item of 1 MiB whose every byte is escaped, and more.
+const LONGEST_ANSWER: u64 = 8 * 1024 * 1024;
 
 /// What became of a request.
 pub(crate) enum Outcome {
@@ -91,6 +91,20 @@ impl Transport {
             }
             answer => Err(read(answer, "")),
         }
+    }
+
+    /// Sends a call that only reads.
+    pub(crate) fn look(
+        &self,
+        call: &str,
+        tag: &str,
+        query: &[(&str, &str)],
+        timeout: Duration,
+    ) -> Outcome {
+        let request = self.agent.get(format!("{}/v1/{call}", self.base));
+        let request = request.query_pairs(query.iter().copied());
+        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
+        read(request.header("idempotency-key", tag).call(), tag)
     }
 
     fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {

@@ -25,6 +25,7 @@ extern crate alloc;
 mod access;
 mod answer;
 mod backoff;
+mod credential;
 mod epoch;
 mod limit;
 mod pool;
@@ -42,6 +43,7 @@ pub use answer::{
     Reason, ReleaseResult, RenewResult, TransferResult,
 };
 pub use backoff::backoff;
+pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, credential};
 pub use epoch::{CommitContext, Epoch, epochs_left};
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
@@ -51,7 +53,7 @@ pub use pool::{
 pub use queue::{
     AckResult, CancelResult, DEFAULT_ATTEMPTS, Delay, Delivery, Ended, Item, ItemState,
     MAX_ATTEMPTS, MAX_NOTE, Receipt, StaleReason, ack, bury, cancel, deliver, extend, fence_item,
-    give_back, next_number, redrive,
+    give_back, next_number, redrive, undeliver,
 };
 pub use read::{MAX_READ_TTL_MS, Read, drained, read, read_term};
 pub use request::{
@@ -63,5 +65,5 @@ pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,
 };
-pub use shard::{ShardPlan, ShardState, plan};
+pub use shard::{MAX_SHARDS, ShardPlan, ShardState, plan};
 pub use value::{attach, is_shown};

@@ -468,6 +468,25 @@ pub fn give_back(item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
     Some(item.ended(Ended::GivenBack, visible_at_ms, delay.now_ms))
 }
 
+/// Undoes a delivery that no worker has heard of: the attempt does not count, and the item has its place in the order
+/// again. None if the receipt no longer passes.
+///
+/// ```
+/// # use litelease_core::{Item, ItemState, Receipt, Term, deliver, undeliver};
+/// let receipt = Receipt { id: 1, uuid: 1 };
+/// let item = deliver(Item::sent(100), 1, 2, Term::new(50, 120)?, 1).unwrap();
+/// let item = undeliver(item, receipt, 100, 130).unwrap();
+/// assert_eq!((item.state(130), item.attempts()), (ItemState::Visible, 0));
+/// assert_eq!(item.visible_at_ms(), Some(100));
+/// assert_eq!(undeliver(item, receipt, 100, 130), None, "once");
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn undeliver(item: Item, receipt: Receipt, visible_at_ms: i64, now_ms: i64) -> Option<Item> {
+    item.passing(receipt).ok()?;
+    let attempts = item.attempts.saturating_sub(1).max(0);
+    Some(Item { attempts, ..item.ended(Ended::GivenBack, Some(visible_at_ms), now_ms) })
+}
+
 /// Makes an item dead at once.
 ///
 /// ```

@@ -7,6 +7,9 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// The most shards of a group: every member reads them all at each heartbeat.
+pub const MAX_SHARDS: usize = 10_000;
+
 /// A shard as the snapshot shows it.
 ///
 /// ```
@@ -97,14 +100,14 @@ pub fn plan<M: Copy + Ord>(members: &[M], shards: &[ShardState<M>], me: M) -> Sh
     let withdraw = |shard: &usize| match group.shards[*shard].request {
         Request::None => false,
         Request::Dead => true,
-        Request::Of(who) => who == me && !request.contains(shard),
+        Request::Of(who) => who == me && request.binary_search(shard).is_err(),
     };
     // A request that its member no longer needs is about to be withdrawn: handing over would move a shard for
     // nothing.
     let needs: Vec<Option<Share>> = group.requesters_of(me);
     let give_up = |shard: &usize| match group.shards[*shard] {
         Shard { holder: Holder::Member(holder), request: Request::Of(who) } if holder == me => {
-            needs[who].as_ref().is_some_and(|share| share.request.contains(shard))
+            needs[who].as_ref().is_some_and(|share| share.request.binary_search(shard).is_ok())
         }
         _ => false,
     };
@@ -195,7 +198,7 @@ impl<M: Copy + Ord> Group<M> {
         let (claim, rest) = free.split_at(missing);
         counts[me] += missing;
 
-        let mut request = Vec::new();
+        let (mut request, mut asked) = (Vec::new(), self.askable(me));
         loop {
             // Those who have more than this may be asked for one.
             let enough = match counts[me] {
@@ -204,7 +207,7 @@ impl<M: Copy + Ord> Group<M> {
                 count if count == floor && others_have_floor && rest.is_empty() => ceil,
                 _ => break,
             };
-            let Some((shard, holder)) = self.surplus(me, enough, &counts, &request) else { break };
+            let Some((shard, holder)) = asked.next(enough, &counts) else { break };
             request.push(shard);
             counts[holder] -= 1;
             counts[me] += 1;
@@ -226,25 +229,23 @@ impl<M: Copy + Ord> Group<M> {
         counts
     }
 
-    /// The shard to request next, of a member that has more than `enough`: one that `me` has requested already, or
-    /// else one of whoever has most.
-    fn surplus(
-        &self,
-        me: usize,
-        enough: usize,
-        counts: &[usize],
-        taken: &[usize],
-    ) -> Option<(usize, usize)> {
-        let asked = (0..self.shards.len()).filter_map(|shard| {
-            let Shard { holder: Holder::Member(holder), request } = self.shards[shard] else {
-                return None;
-            };
-            let is_others = matches!(request, Request::Of(who) if who != me);
-            let may_be =
-                holder != me && !is_others && counts[holder] > enough && !taken.contains(&shard);
-            may_be.then_some((request == Request::Of(me), counts[holder], shard, holder))
-        });
-        asked.max().map(|(_, _, shard, holder)| (shard, holder))
+    /// The shards that `me` may request.
+    fn askable(&self, me: usize) -> Askable {
+        let none = || vec![Vec::new(); self.members.len()];
+        let mut askable = Askable { again: none(), new: none() };
+        for (number, shard) in self.shards.iter().enumerate() {
+            match (shard.holder, shard.request) {
+                (Holder::Member(holder), _) if holder == me => {}
+                (Holder::Member(holder), Request::Of(who)) if who == me => {
+                    askable.again[holder].push(number);
+                }
+                (Holder::Member(holder), Request::None | Request::Dead) => {
+                    askable.new[holder].push(number);
+                }
+                _ => {}
+            }
+        }
+        askable
     }
 
     /// What each member needs that requests a shard of `me`.
@@ -256,5 +257,29 @@ impl<M: Copy + Ord> Group<M> {
             })
         };
         (0..self.members.len()).map(|who| asks(who).then(|| self.share_of(who))).collect()
+    }
+}
+
+/// The shards that a member may request, by holder. The last one of a list is requested first.
+struct Askable {
+    /// Those that it has requested already.
+    again: Vec<Vec<usize>>,
+    new: Vec<Vec<usize>>,
+}
+
+impl Askable {
+    /// The shard to request next, of a member that has more than `enough`: one that was requested already, or else
+    /// one of whoever has most.
+    fn next(&mut self, enough: usize, counts: &[usize]) -> Option<(usize, usize)> {
+        let richest = |lists: &[Vec<usize>]| {
+            let last = |(holder, list): (usize, &Vec<usize>)| {
+                list.last().map(|shard| (counts[holder], *shard, holder))
+            };
+            lists.iter().enumerate().filter_map(last).filter(|(count, ..)| *count > enough).max()
+        };
+        let lists = if richest(&self.again).is_some() { &mut self.again } else { &mut self.new };
+        let (_, shard, holder) = richest(lists)?;
+        lists[holder].pop();
+        Some((shard, holder))
     }
 }

@@ -1,6 +1,8 @@
 //! Permissions of side files: a user that may write the database may use them.
 
 #[cfg(unix)]
+pub use unix::exposure;
+#[cfg(unix)]
 pub(crate) use unix::{Access, may_not_write};
 
 #[cfg(unix)]
@@ -12,6 +14,32 @@ mod unix {
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
+
+    /// Checks that a file or folder with a secret is private: returns what is wrong if other users
+    /// could read or change it.
+    ///
+    /// ```
+    /// # use std::fs::{Permissions, metadata, set_permissions, write};
+    /// # use std::os::unix::fs::PermissionsExt;
+    /// # use litelease_files::exposure;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("key");
+    /// write(&path, "secret")?;
+    /// set_permissions(&path, Permissions::from_mode(0o640))?;
+    /// assert!(exposure(&metadata(&path)?).is_some());
+    /// set_permissions(&path, Permissions::from_mode(0o600))?;
+    /// assert_eq!(exposure(&metadata(&path)?), None);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn exposure(found: &Metadata) -> Option<&'static str> {
+        // SAFETY: the call has no arguments and cannot fail.
+        let is_own = found.uid() == unsafe { libc::geteuid() };
+        match found.mode() & 0o077 {
+            0 if is_own => None,
+            0 => Some("belongs to another user"),
+            _ => Some("is open to other users"),
+        }
+    }
 
     /// The mode of the side files of a database, and its owner and group.
     pub(crate) struct Access {

@@ -16,6 +16,8 @@ mod error;
 mod locks;
 mod side_file;
 
+#[cfg(unix)]
+pub use access::exposure;
 pub use database::{create_private, resolve};
 pub use error::Error;
 pub use locks::{FileLock, LockKind, held_locks};

@@ -228,6 +228,33 @@ impl HostedPlayer {
                 let rows = ask("token", &values![name])?;
                 Ok(play::number(rows.first().map(|row| integer(&row[0]))))
             }
+            Action::Limit { name, token, progress_ms, until_ms } => {
+                told("limit", &values![name, token, progress_ms, until_ms, now_ms])
+            }
+            Action::Progress { name, token } => told("progress", &values![name, token, now_ms]),
+            Action::Checkpoint { name, token, value } => {
+                told("checkpoint", &values![name, token, value, now_ms])
+            }
+            Action::Request { name, requester, within_ms } => {
+                told("request", &values![name, requester, within_ms, now_ms])
+            }
+            Action::Withdraw { name, requester } => {
+                let rows = ask("withdraw_request", &values![name, requester])?;
+                Ok(play::withdrawn(integer(&rows[0][0]) == 1))
+            }
+            Action::Requested { name } => {
+                let rows = ask("requested", &values![name, now_ms])?;
+                let open =
+                    rows.first().map(|row| (text(&row[0]), integer(&row[1]), integer(&row[2])));
+                Ok(play::requested(open))
+            }
+            Action::HandOver { name, owner, ttl_ms, token } => {
+                told("hand_over", &values![name, owner, ttl_ms, now_ms, token])
+            }
+            Action::TakeOver { name, owner, ttl_ms } => {
+                let rows = ask("take_over", &values![name, owner, ttl_ms, now_ms])?;
+                Ok(format!("acquired {}", until(&rows[0][2..])))
+            }
             Action::Read { name, reader, ttl_ms } => {
                 let rows = ask("read", &values![name, reader, ttl_ms, now_ms])?;
                 Ok(play::version(rows.first().map(|row| integer(&row[0]))))
@@ -351,6 +378,12 @@ fn tell(row: &[OwnedValue]) -> String {
         "Renewed" => format!("renewed {}", until(&row[3..])),
         "Transferred" => format!("transferred {}", until(&row[3..])),
         "Done" => "done".into(),
+        "Stored" => "stored".into(),
+        "Stale" => format!("rejected superseded by {}", integer(&row[1])),
+        "Requested" => format!("requested until {}", integer(&row[2])),
+        "RequestedBy" => {
+            format!("requested by {} until {}", shown(text(&row[1])), integer(&row[2]))
+        }
         "Released" => format!("released {}", integer(&row[2])),
         "Broken" => format!("broken {}", integer(&row[2])),
         "Rejected" => match text(&row[1]) {

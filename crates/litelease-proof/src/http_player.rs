@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::crate_player::{Lent, perform};
 use crate::play::{self, Played, Player};
+use crate::queue::QueueAction;
 use crate::scenario::{Action, shown};
 use crate::server::{Client, Response};
 
@@ -27,6 +28,9 @@ pub struct HttpPlayer {
     client: Client,
     lent: Lent,
     granted: Granted,
+    /// The queue of each receipt, and the one that was used last.
+    queues: BTreeMap<String, String>,
+    last_queue: String,
     beside: Litelease,
     abandoned: bool,
     server: Option<(oneshot::Sender<()>, JoinHandle<io::Result<()>>)>,
@@ -58,6 +62,8 @@ impl HttpPlayer {
             client: Client::of(address),
             lent: Lent::new(),
             granted: Granted::new(),
+            queues: BTreeMap::new(),
+            last_queue: String::new(),
             beside: Litelease::open(&file).expect("the file opens"),
             abandoned: false,
             server: Some((stop, server)),
@@ -197,6 +203,95 @@ impl HttpPlayer {
         })
     }
 
+    /// Does a verb on the grant of a token. A client that has none cannot ask, so the verb is done in the file.
+    fn by_token(
+        &mut self,
+        (call, action): (&str, &Action),
+        name: &str,
+        token: i64,
+        mut body: Value,
+        now_ms: i64,
+    ) -> Played {
+        let mut grants = self.granted.iter();
+        let found = grants.find(|((of, _, number), _)| of == name && *number == token);
+        let Some((_, grant)) = found else {
+            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+            return Played::Skipped("without a grant nobody can ask");
+        };
+        body["grant"] = grant.clone().into();
+        let answer = self.v1(call, &body);
+        let told = answer.json();
+        Played::Answer(match (answer.status, call) {
+            (200, "checkpoint") => "stored".into(),
+            (200, _) => "done".into(),
+            (409, _) if told["reason"] == "unknown_grant" => return Played::No,
+            (409, _) => rejected(&told, told["current"]["owner"].as_str().unwrap_or_default()),
+            _ => refused(&answer),
+        })
+    }
+
+    /// Does a verb on a queue; `None` if it is not served.
+    fn on_queue(&mut self, action: &QueueAction, now_ms: i64) -> Option<Played> {
+        let (call, mut body) = match action {
+            QueueAction::Send { queue, body, delay_ms, key } => {
+                self.last_queue = queue.clone();
+                let mut request = json!({ "body": body, "delay": seconds(*delay_ms) });
+                key.iter().for_each(|key| request["key"] = key.as_str().into());
+                ("send", request)
+            }
+            QueueAction::Receive { queue, receipt, visibility_ms } => {
+                self.last_queue = queue.clone();
+                self.queues.insert(receipt.clone(), queue.clone());
+                ("receive", json!({ "visibility": seconds(*visibility_ms) }))
+            }
+            QueueAction::Ack { .. } => ("ack", json!({})),
+            QueueAction::Extend { visibility_ms, .. } => {
+                ("extend", json!({ "visibility": seconds(*visibility_ms) }))
+            }
+            QueueAction::GiveBack { delay_ms, note, .. } => {
+                let mut request = json!({ "delay": seconds(*delay_ms) });
+                note.iter().for_each(|note| request["note"] = note.as_str().into());
+                ("give-back", request)
+            }
+            QueueAction::Bury { note, .. } => {
+                let mut request = json!({});
+                note.iter().for_each(|note| request["note"] = note.as_str().into());
+                ("bury", request)
+            }
+            _ => return None,
+        };
+        let receipt = action.receipt();
+        let queue = receipt.and_then(|receipt| self.queues.get(receipt));
+        body["queue"] = queue.unwrap_or(&self.last_queue).as_str().into();
+        if let (Some(receipt), true) = (receipt, call != "receive") {
+            body["receipt"] = self.uuid(receipt).into();
+        }
+        let answer = self.v1(&format!("queue/{call}"), &body);
+        let told = answer.json();
+        Some(Played::Answer(match (answer.status, call) {
+            (200, "send") => format!("sent {}", told["id"]),
+            (200, "receive") if told["item"].is_null() => "none".into(),
+            (200, "receive") => {
+                let item = &told["item"];
+                let uuid = item["receipt"].as_str().expect("a receipt").to_owned();
+                self.lent.insert(receipt.unwrap_or_default().to_owned(), uuid);
+                let (id, attempt) = (&item["id"], &item["attempt"]);
+                let body = shown(item["body"].as_str().expect("a text"));
+                format!("item {id} attempt {attempt} token {} body {body}", until(item, now_ms))
+            }
+            (200, "ack") => "acknowledged".into(),
+            (200, "extend") => {
+                format!("until {}", until(&told, now_ms).rsplit(' ').next().unwrap_or_default())
+            }
+            (200, "bury") => "buried".into(),
+            (200, _) => "given back".into(),
+            (409, "ack") => {
+                format!("stale {}", told["reason"].as_str().unwrap_or_default().replace('_', " "))
+            }
+            _ => refused(&answer),
+        }))
+    }
+
     fn inspect(&mut self, name: &str) -> Value {
         let path = format!("/v1/leases?name={}", encoded(name));
         let answer = self.client.ask("GET", &path, &Value::Null, "").expect("an answer");
@@ -218,7 +313,7 @@ impl Player for HttpPlayer {
             return Played::Skipped("a request is a transaction of its own");
         }
         if action.ttl_ms().is_some_and(|ttl_ms| ttl_ms > 86_400_000) {
-            let _ = perform(&self.beside, &mut Lent::new(), now_ms, action);
+            let _ = perform(&self.beside, &mut self.lent, now_ms, action);
             return Played::Skipped("a long ttl is cut and not refused");
         }
         Played::Answer(match action {
@@ -284,6 +379,71 @@ impl Player for HttpPlayer {
                 let body = json!({ "ttl": seconds(*ttl_ms), "new_owner": new_owner });
                 return self.by_grant(("transfer", action), (name, owner, *token), body, now_ms);
             }
+            Action::HandOver { name, owner, ttl_ms, token } => {
+                let body = json!({ "ttl": seconds(*ttl_ms) });
+                return self.by_grant(("hand-over", action), (name, owner, *token), body, now_ms);
+            }
+            Action::Attach { name, token, value } => {
+                let body = json!({ "value": value });
+                return self.by_token(("attach", action), name, *token, body, now_ms);
+            }
+            Action::Progress { name, token } => {
+                return self.by_token(("progress", action), name, *token, json!({}), now_ms);
+            }
+            Action::Checkpoint { name, token, value } => {
+                let body = json!({ "value": value });
+                return self.by_token(("checkpoint", action), name, *token, body, now_ms);
+            }
+            Action::Limit { name, token, progress_ms, until_ms }
+                if until_ms.is_none_or(|until_ms| until_ms > now_ms)
+                    && progress_ms.is_none_or(|ms| ms > 0) =>
+            {
+                let end = until_ms.map(|until_ms| seconds(until_ms - now_ms));
+                let body = json!({ "progress_within": progress_ms.map(seconds), "max_time": end });
+                return self.by_token(("limit", action), name, *token, body, now_ms);
+            }
+            Action::Value { name } => play::value(self.inspect(name)["value"].as_str()),
+            Action::Request { name, requester, within_ms } if *within_ms > 0 => {
+                let body =
+                    json!({ "name": name, "requester": requester, "within": seconds(*within_ms) });
+                let answer = self.v1("request", &body);
+                let told = answer.json();
+                match (answer.status, &told["requested"]) {
+                    (200, _) => match end_of(&told, now_ms) {
+                        Some(until_ms) => format!("requested until {until_ms}"),
+                        None => return Played::Skipped("a time that is over is not told"),
+                    },
+                    (409, Value::Object(_)) => match end_of(&told["requested"], now_ms) {
+                        Some(until_ms) => {
+                            let requester = told["requested"]["requester"].as_str();
+                            let requester = shown(requester.unwrap_or_default());
+                            format!("requested by {requester} until {until_ms}")
+                        }
+                        None => return Played::Skipped("a time that is over is not told"),
+                    },
+                    (409, _) => rejected(&told, ""),
+                    _ => refused(&answer),
+                }
+            }
+            Action::Requested { name } => {
+                let open = self.inspect(name)["requested"].clone();
+                match (&open, end_of(&open, now_ms)) {
+                    (Value::Null, _) => "none".into(),
+                    (_, None) => return Played::Skipped("a time that is over is not told"),
+                    (_, Some(until_ms)) => {
+                        let requester = open["requester"].as_str().expect("a requester");
+                        let token = open["token"].as_i64().expect("a token");
+                        play::requested(Some((requester, until_ms, token)))
+                    }
+                }
+            }
+            Action::Queue(queue) => match self.on_queue(queue, now_ms) {
+                Some(played) => return played,
+                None => {
+                    let _ = perform(&self.beside, &mut self.lent, now_ms, action);
+                    return Played::Skipped("not served, and done in the file beside it");
+                }
+            },
             Action::Break { name } => {
                 let answer = self.v1("break", &json!({ "name": name }));
                 match answer.status {
@@ -337,6 +497,12 @@ fn serve(
 fn until(value: &Value, now_ms: i64) -> String {
     let left_ms = (value["expires_in"].as_f64().expect("seconds") * 1000.0).round() as i64;
     format!("{} until {}", value["token"], now_ms + left_ms)
+}
+
+/// The end of a request, unless it is over.
+fn end_of(asked: &Value, now_ms: i64) -> Option<i64> {
+    let left_ms = (asked["within"].as_f64()? * 1000.0).round() as i64;
+    (left_ms > 0).then(|| now_ms + left_ms)
 }
 
 /// A rejection in the words of scenario files. The service knows a grant and not its owner: so it is the player who tells
@@ -398,7 +564,9 @@ fn refused(answer: &Response) -> String {
         409 => "none".into(),
         400 if is("representable") => "error TimeOverflow".into(),
         502 if is("no larger token") => "error TokenExhausted".into(),
-        400 if is("ttl must be") => "error InvalidTtl".into(),
+        400 if is("ttl must be") || is("visibility must be") => "error InvalidTtl".into(),
+        400 if is("delay must be") => "error InvalidDelay".into(),
+        400 if is("key must be") || is("note must be") => "error InvalidText".into(),
         400 if is("count must be") => "error InvalidCount".into(),
         400 if is("Idempotency-Key must be") => "error InvalidText".into(),
         status => format!("error {status} {text}"),

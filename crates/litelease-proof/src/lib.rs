@@ -88,4 +88,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/shards.md")]
     struct Shards;
+
+    #[doc = include_str!("../../../docs/recipes/credential.md")]
+    struct CredentialRecipe;
 }

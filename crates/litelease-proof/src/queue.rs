@@ -83,6 +83,20 @@ pub(crate) fn parse(verb: &str, reader: &mut Reader<'_>) -> Result<Option<QueueA
 }
 
 impl QueueAction {
+    /// The name of the receipt that the step gets or uses.
+    pub fn receipt(&self) -> Option<&str> {
+        use QueueAction::*;
+        match self {
+            Receive { receipt, .. }
+            | Delivery { receipt }
+            | Ack { receipt }
+            | Extend { receipt, .. }
+            | GiveBack { receipt, .. }
+            | Bury { receipt, .. } => Some(receipt),
+            _ => None,
+        }
+    }
+
     /// The times that the step asks for.
     pub fn time_ms(&self) -> Option<i64> {
         use QueueAction::*;

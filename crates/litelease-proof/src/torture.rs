@@ -56,6 +56,21 @@ pub const PROOFS: &[Proof] = &[
     },
     Proof { name: "shards", share: 1, run: shards },
     Proof {
+        name: "shards-processes",
+        share: 2,
+        run: |watch| again_and_again(watch, "holding", "shards::checkpoints_never_go_back"),
+    },
+    Proof {
+        name: "sessions",
+        share: 1,
+        run: |watch| again_and_again(watch, "holding", "sessions::"),
+    },
+    Proof {
+        name: "handoff",
+        share: 1,
+        run: |watch| again_and_again(watch, "rules", "handoff_model::"),
+    },
+    Proof {
         name: "shared-reads",
         share: 1,
         run: |watch| again_and_again(watch, "holding", "cached::no_reader"),

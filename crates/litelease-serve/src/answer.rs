@@ -3,11 +3,16 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use litelease::rusqlite::types;
 use litelease::{PoolInfo, Reason, SlotInfo};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::job::{Answer, Grant, Id, Job, JobError, Jobs, State, Timed, Why};
+use crate::body::LONGEST;
+use crate::job::{
+    Answer, Delivered, Grant, Id, Job, JobError, Jobs, Requested, Stale, State, Timed, Why,
+};
+use crate::value::to_json;
 
 /// The response to a request.
 pub(crate) struct Response {
@@ -95,8 +100,12 @@ impl HttpError {
         HttpError::new(404, "there is nothing at this path")
     }
 
-    pub(crate) fn too_long() -> Self {
-        HttpError::new(413, "the body is longer than 16 KiB")
+    pub(crate) fn too_long(longest: usize) -> Self {
+        let text = match longest {
+            LONGEST => "the body is longer than 16 KiB",
+            _ => "the body is longer than 1.5 MiB; an item has at most 1 MiB",
+        };
+        HttpError::new(413, text)
     }
 
     pub(crate) fn too_slow() -> Self {
@@ -198,6 +207,40 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             value["waiters"] = waiters.into();
             Response::json(200, &value)
         }
+        Answer::Stored { word, name, token } => {
+            Response::json(200, &json!({ word: true, "name": name, "token": token }))
+        }
+        Answer::Requested(asked) => Response::json(200, &requested(&asked)),
+        Answer::RequestedBy(other) => {
+            let text = "another client has asked for it before; wait for the name, or ask later";
+            let value =
+                json!({ "error": text, "reason": "requested_by", "requested": requested(&other) });
+            Response::json(409, &value)
+        }
+        Answer::Checkpoint { name, checkpoint } => {
+            let value = checkpoint.as_ref().map(|checkpoint| to_json(&checkpoint.value));
+            let at = checkpoint.as_ref().map(|found| found.updated_at_ms.div_euclid(1000));
+            let token = checkpoint.map(|checkpoint| checkpoint.token);
+            let value =
+                json!({ "name": name, "token": token, "value": value, "updated_at_unix": at });
+            Response::json(200, &value)
+        }
+        Answer::Sent { queue, id } => Response::json(200, &json!({ "queue": queue, "id": id })),
+        Answer::NoItem => no_item(),
+        Answer::Delivered(ref item) => granted(delivered(item), answer, id, jobs),
+        Answer::ItemDone { word, queue, id } => {
+            Response::json(200, &json!({ word: true, "queue": queue, "id": id }))
+        }
+        Answer::Extended { queue, id, deadline_ms, left_ms } => Response::json(
+            200,
+            &json!({
+                "queue": queue,
+                "id": id,
+                "expires_at_unix": deadline_ms.div_euclid(1000),
+                "expires_in": seconds(left_ms),
+            }),
+        ),
+        Answer::StaleReceipt(why) => stale(why),
         Answer::Leases { leases, next } => {
             let leases: Vec<Value> = leases.iter().map(lease).collect();
             Response::json(200, &json!({ "leases": leases, "next": next }))
@@ -217,6 +260,47 @@ fn granted(text: Vec<u8>, answer: Answer, id: &Id, jobs: &Jobs) -> Response {
 /// Returns the response of a claim that was not granted.
 pub(crate) fn busy(text: &str, current: &Timed) -> Response {
     Response::json(409, &json!({ "error": text, "current": lease(current) }))
+}
+
+/// Returns the response of a receive for which there was nothing.
+pub(crate) fn no_item() -> Response {
+    Response::new(200, JSON, Bytes::from_static(b"{\"item\":null}"))
+}
+
+/// Writes a delivery as JSON. By hand: a body may be long.
+fn delivered(item: &Delivered) -> Vec<u8> {
+    let mut text = Vec::with_capacity(256);
+    put(&mut text, "{\"item\":{\"attempt\":", item.attempt);
+    put(&mut text, ",\"body\":", to_json(&item.body));
+    put(&mut text, ",\"expires_at_unix\":", item.deadline_ms.div_euclid(1000));
+    put(&mut text, ",\"expires_in\":", seconds(item.left_ms));
+    put(&mut text, ",\"id\":", item.id);
+    put(&mut text, ",\"queue\":", &item.queue);
+    put(&mut text, ",\"receipt\":", &item.receipt);
+    put(&mut text, ",\"token\":", item.token);
+    text.extend_from_slice(b"}}");
+    text
+}
+
+fn stale(why: Stale) -> Response {
+    let words = match why {
+        Stale::Rule(reason) => reason.word(),
+        Stale::Expired => "expired",
+        Stale::Dead => "dead",
+    };
+    let text = format!("stale receipt: {words}");
+    Response::json(409, &json!({ "error": text, "reason": words.replace(' ', "_") }))
+}
+
+/// Writes a request for a lease as JSON.
+fn requested(asked: &Requested) -> Value {
+    json!({
+        "name": asked.name,
+        "requester": asked.requester,
+        "token": asked.token,
+        "until_unix": asked.until_ms.div_euclid(1000),
+        "within": seconds(asked.left_ms),
+    })
 }
 
 fn rejected(why: Why, current: Option<&Timed>) -> Response {
@@ -246,14 +330,25 @@ fn word(reason: Reason) -> &'static str {
 
 /// Writes a live lease as JSON.
 pub(crate) fn lease(timed: &Timed) -> Value {
-    let Timed { lease, left_ms } = timed;
-    json!({
+    let Timed { lease, left_ms, riders } = timed;
+    let mut value = json!({
         "name": lease.name,
         "owner": lease.owner,
         "token": lease.token,
         "expires_at_unix": lease.lease_expires_at_ms.div_euclid(1000),
         "expires_in": seconds(*left_ms),
-    })
+    });
+    if let Some(riders) = riders {
+        match &riders.value {
+            Some(attached) if *attached == types::Value::Null => {}
+            Some(attached) => value["value"] = to_json(attached),
+            None => value["value_left_out"] = true.into(),
+        }
+        if let Some(asked) = &riders.requested {
+            value["requested"] = requested(asked);
+        }
+    }
+    value
 }
 
 /// Writes a name that nobody has as JSON.
@@ -264,7 +359,7 @@ pub(crate) fn ended(name: &str) -> Value {
 /// Writes a lease, and the secret of its grant, as JSON. By hand: this is the answer to most
 /// requests.
 fn timed(timed: &Timed, grant: Option<&str>) -> Vec<u8> {
-    let Timed { lease, left_ms } = timed;
+    let Timed { lease, left_ms, .. } = timed;
     let mut text = Vec::with_capacity(256);
     put(&mut text, "{\"expires_at_unix\":", lease.lease_expires_at_ms.div_euclid(1000));
     put(&mut text, ",\"expires_in\":", seconds(*left_ms));
@@ -354,7 +449,7 @@ fn put(text: &mut Vec<u8>, before: &str, value: impl serde::Serialize) {
 }
 
 /// Converts milliseconds to seconds, as a whole number if it is one.
-fn seconds(ms: i64) -> Value {
+pub(crate) fn seconds(ms: i64) -> Value {
     match ms % 1000 {
         0 => (ms / 1000).into(),
         _ => (ms as f64 / 1000.0).into(),

@@ -54,7 +54,7 @@ pub async fn run(
     mut keeper: impl Keeper,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    run_before(listener, options, shutdown, move |todo, answers, _, _| {
+    run_before(listener, options, None, shutdown, move |todo, answers, _, _| {
         work(&mut keeper, &todo, &answers);
     })
     .await

@@ -2,14 +2,25 @@
 
 use std::fmt::{self, Formatter};
 
+use litelease::rusqlite::types;
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::answer::HttpError;
 use crate::calls::{Field, FieldKind};
+use crate::value;
 
 /// The longest body that is accepted, in bytes.
 pub(crate) const LONGEST: usize = 16 * 1024;
+
+/// The most bytes that an item of a queue may have.
+pub(crate) const LONGEST_ITEM: usize = 1024 * 1024;
+
+/// The longest body of a request that sends an item: base64 makes it longer.
+pub(crate) const LONGEST_SEND: usize = LONGEST_ITEM + LONGEST_ITEM / 2;
+
+/// The most bytes that the note on an item may have.
+const LONGEST_NOTE: usize = 1000;
 
 /// Tokens stay below this number, so that every reader of JSON represents them exactly.
 const LARGEST_TOKEN: i64 = 1 << 53;
@@ -32,8 +43,16 @@ pub(crate) struct Fields {
     pub(crate) prefix: Option<String>,
     pub(crate) after: Option<String>,
     pub(crate) limit: Option<usize>,
+    /// The body of an item, a value on a grant, or a checkpoint.
+    pub(crate) value: Option<types::Value>,
+    /// Seconds until an item is visible.
+    pub(crate) delay: f64,
+    /// The key of an item.
+    pub(crate) item_key: Option<String>,
+    pub(crate) progress_within: Option<f64>,
+    pub(crate) max_time: Option<f64>,
     /// Which fields the request has, as bits.
-    given: u16,
+    given: u32,
 }
 
 /// Parses a JSON object and checks its fields against `wanted`.
@@ -190,6 +209,39 @@ impl Fields {
                 Some(Ok(limit @ 1..=MOST_LEASES)) => self.limit = Some(limit),
                 _ => return refuse("a whole number, 1 to 1000"),
             },
+            FieldKind::Value => match value::of_json(value) {
+                Some(value) if value::len(&value) > LONGEST_ITEM => {
+                    let text = format!("{} must be at most 1 MiB", field.name);
+                    return Err(HttpError::new(413, text));
+                }
+                Some(value) => self.value = Some(value),
+                None => {
+                    return refuse("a text, a number, null or {\"base64\":\"…\"}");
+                }
+            },
+            FieldKind::Delay => match seconds(|seconds| seconds >= 0.0) {
+                Some(delay) => self.delay = delay,
+                None => return refuse("a number of seconds, 0 or more"),
+            },
+            FieldKind::ItemKey => match value {
+                Value::String(key) if (1..=200).contains(&key.len()) => self.item_key = Some(key),
+                _ => return refuse("a text of 1 to 200 bytes"),
+            },
+            FieldKind::ItemNote => match value {
+                Value::String(note) if note.len() <= LONGEST_NOTE => self.note = Some(note),
+                _ => return refuse("a text of at most 1000 bytes"),
+            },
+            FieldKind::ProgressWithin | FieldKind::MaxTime => {
+                let time = match seconds(|seconds| seconds > 0.0) {
+                    None if value.is_null() => None,
+                    None => return refuse("a number of seconds above 0, or null"),
+                    time => time,
+                };
+                match field.kind {
+                    FieldKind::MaxTime => self.max_time = time,
+                    _ => self.progress_within = time,
+                }
+            }
         }
         Ok(())
     }
@@ -222,6 +274,6 @@ fn is_of_process(owner: &str) -> bool {
 }
 
 /// Returns the bit of a field in `given`. No call has two fields of one kind.
-fn bit(field: &Field) -> u16 {
+fn bit(field: &Field) -> u32 {
     1 << field.kind as u8
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::body::MOST_LEASES;
+use crate::body::{LONGEST, LONGEST_SEND, MOST_LEASES};
 
 /// The calls on pools and names. Every `match` on it is exhaustive, so a new call does not compile until
 /// all places handle it.
@@ -27,6 +27,20 @@ pub(crate) enum CallKind {
     SlotBorrow,
     SlotRenew,
     SlotReturn,
+    Attach,
+    Limit,
+    Progress,
+    Checkpoint,
+    LastCheckpoint,
+    Request,
+    HandOver,
+    Send,
+    Receive,
+    Ack,
+    Extend,
+    GiveBack,
+    Bury,
+    Queues,
 }
 
 impl CallKind {
@@ -51,6 +65,20 @@ impl CallKind {
             CallKind::SlotBorrow => "slot_borrow",
             CallKind::SlotRenew => "slot_renew",
             CallKind::SlotReturn => "slot_return",
+            CallKind::Attach => "attach",
+            CallKind::Limit => "limit",
+            CallKind::Progress => "progress",
+            CallKind::Checkpoint => "checkpoint",
+            CallKind::LastCheckpoint => "last_checkpoint",
+            CallKind::Request => "request",
+            CallKind::HandOver => "hand_over",
+            CallKind::Send => "send",
+            CallKind::Receive => "receive",
+            CallKind::Ack => "ack",
+            CallKind::Extend => "extend",
+            CallKind::GiveBack => "give_back",
+            CallKind::Bury => "bury",
+            CallKind::Queues => "queues",
         }
     }
 }
@@ -116,6 +144,18 @@ pub(crate) enum FieldKind {
     After,
     /// How many leases a page has at most.
     Limit,
+    /// Anything that SQLite stores.
+    Value,
+    /// A number of seconds, 0 or more, until an item is visible.
+    Delay,
+    /// A text of 1 to 200 bytes: the key of an item.
+    ItemKey,
+    /// A text of at most 1000 bytes.
+    ItemNote,
+    /// A number of seconds above 0, or null.
+    ProgressWithin,
+    /// A number of seconds above 0, or null.
+    MaxTime,
 }
 
 /// The body of a successful response.
@@ -132,6 +172,16 @@ pub(crate) enum Shape {
     Released,
     Broken,
     Leases,
+    /// One word that is true, the name and the token.
+    Done(&'static str),
+    Checkpoint,
+    Requested,
+    Sent,
+    Received,
+    /// One word that is true, the queue and the id of the item.
+    ItemDone(&'static str),
+    Extended,
+    Queues,
 }
 
 const TTL: Field = Field {
@@ -170,6 +220,49 @@ const GRANT: Field = Field {
     kind: FieldKind::Text,
     required: true,
     means: "the UUID from the answer to the claim",
+};
+
+const VALUE: Field = Field {
+    name: "value",
+    kind: FieldKind::Value,
+    required: true,
+    means: "a text, a number, null, or bytes as {\"base64\":…}",
+};
+const QUEUE: Field = Field {
+    name: "queue",
+    kind: FieldKind::Name,
+    required: true,
+    means: "the name of the queue, any text",
+};
+const RECEIPT: Field = Field {
+    name: "receipt",
+    kind: FieldKind::Text,
+    required: true,
+    means: "the receipt from the answer to the receive",
+};
+const VISIBILITY: Field = Field {
+    name: "visibility",
+    kind: FieldKind::Ttl,
+    required: true,
+    means: "seconds for which nobody else receives the item; cut to the longest that the server allows",
+};
+const DELAY: Field = Field {
+    name: "delay",
+    kind: FieldKind::Delay,
+    required: false,
+    means: "seconds until the item is visible, 0 if left out",
+};
+const ITEM_NOTE: Field = Field {
+    name: "note",
+    kind: FieldKind::ItemNote,
+    required: false,
+    means: "why, for operators; at most 1000 bytes",
+};
+const AFTER: Field = Field {
+    name: "after",
+    kind: FieldKind::After,
+    required: false,
+    means: "what the page before has as next",
 };
 
 /// Which leases to show: one, or all that begin with a text.
@@ -374,12 +467,7 @@ pub(crate) const CALLS: &[Call] = &[
         query: &[
             ONE_OR_MANY[0],
             ONE_OR_MANY[1],
-            Field {
-                name: "after",
-                kind: FieldKind::After,
-                required: false,
-                means: "what the page before has as next",
-            },
+            AFTER,
             Field {
                 name: "limit",
                 kind: FieldKind::Limit,
@@ -434,6 +522,218 @@ pub(crate) const CALLS: &[Call] = &[
         answer: Shape::Returned,
         errors: &[404, 413, 415],
     },
+    Call {
+        kind: CallKind::Attach,
+        method: "post",
+        base: Base::V1,
+        under: "/attach",
+        does: "Attaches a value to a live grant; it ends with the grant",
+        fields: &[GRANT, VALUE],
+        query: &[],
+        answer: Shape::Done("attached"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Limit,
+        method: "post",
+        base: Base::V1,
+        under: "/limit",
+        does: "Limits a live grant: renewals need progress, and none goes beyond an end",
+        fields: &[
+            GRANT,
+            Field {
+                name: "progress_within",
+                kind: FieldKind::ProgressWithin,
+                required: false,
+                means: "renewals are refused without progress within so many seconds",
+            },
+            Field {
+                name: "max_time",
+                kind: FieldKind::MaxTime,
+                required: false,
+                means: "no renewal goes beyond so many seconds from now",
+            },
+        ],
+        query: &[],
+        answer: Shape::Done("limited"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Progress,
+        method: "post",
+        base: Base::V1,
+        under: "/progress",
+        does: "Tells that the holder of a limited grant makes progress",
+        fields: &[GRANT],
+        query: &[],
+        answer: Shape::Done("progressed"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Checkpoint,
+        method: "post",
+        base: Base::V1,
+        under: "/checkpoint",
+        does: "Stores progress under the newest grant of a name",
+        fields: &[GRANT, VALUE],
+        query: &[],
+        answer: Shape::Done("stored"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::LastCheckpoint,
+        method: "get",
+        base: Base::V1,
+        under: "/checkpoint",
+        does: "Returns the latest checkpoint of a name",
+        fields: &[],
+        query: &[NAME],
+        answer: Shape::Checkpoint,
+        errors: &[],
+    },
+    Call {
+        kind: CallKind::Request,
+        method: "post",
+        base: Base::V1,
+        under: "/request",
+        does: "Asks the holder of a name to give it up; a claim by the requester that waits repeats it",
+        fields: &[
+            NAME,
+            Field {
+                name: "requester",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who asks: the owner of the claim that waits; a fresh text for each attempt",
+            },
+            Field {
+                name: "within",
+                kind: FieldKind::Ttl,
+                required: true,
+                means: "seconds after which renewals of the holder are refused",
+            },
+        ],
+        query: &[],
+        answer: Shape::Requested,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::HandOver,
+        method: "post",
+        base: Base::V1,
+        under: "/hand-over",
+        does: "Hands a lease to its requester, who fetches its grant by a claim that waits",
+        fields: &[GRANT, TTL],
+        query: &[],
+        answer: Shape::NamedLease,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Send,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/send",
+        does: "Sends an item to a queue",
+        fields: &[
+            QUEUE,
+            Field {
+                name: "body",
+                kind: FieldKind::Value,
+                required: true,
+                means: "a text, a number, null, or bytes as {\"base64\":…}; at most 1 MiB",
+            },
+            DELAY,
+            Field {
+                name: "key",
+                kind: FieldKind::ItemKey,
+                required: false,
+                means: "unique among the items of the queue that are neither acknowledged nor dead",
+            },
+        ],
+        query: &[],
+        answer: Shape::Sent,
+        errors: &[413, 415],
+    },
+    Call {
+        kind: CallKind::Receive,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/receive",
+        does: "Receives the item that was visible longest, and waits for one if asked to",
+        fields: &[QUEUE, VISIBILITY, WAIT],
+        query: &[],
+        answer: Shape::Received,
+        errors: &[409, 413, 415, 429],
+    },
+    Call {
+        kind: CallKind::Ack,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/ack",
+        does: "Acknowledges an item: it is done, and gone",
+        fields: &[QUEUE, RECEIPT],
+        query: &[],
+        answer: Shape::ItemDone("acknowledged"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Extend,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/extend",
+        does: "Prolongs a live delivery; never shortens it",
+        fields: &[QUEUE, RECEIPT, VISIBILITY],
+        query: &[],
+        answer: Shape::Extended,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::GiveBack,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/give-back",
+        does: "Makes an item visible again, now or after a delay",
+        fields: &[QUEUE, RECEIPT, DELAY, ITEM_NOTE],
+        query: &[],
+        answer: Shape::ItemDone("given_back"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Bury,
+        method: "post",
+        base: Base::V1,
+        under: "/queue/bury",
+        does: "Makes an item dead at once",
+        fields: &[QUEUE, RECEIPT, ITEM_NOTE],
+        query: &[],
+        answer: Shape::ItemDone("buried"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Queues,
+        method: "get",
+        base: Base::V1,
+        under: "/queues",
+        does: "Counts the items of queues by their state",
+        fields: &[],
+        query: &[
+            Field { name: "queue", required: false, ..QUEUE },
+            Field {
+                name: "prefix",
+                kind: FieldKind::Prefix,
+                required: false,
+                means: "all queues whose name begins with this text; every one if it is left out",
+            },
+            AFTER,
+            Field {
+                name: "limit",
+                kind: FieldKind::Limit,
+                required: false,
+                means: "how many queues at most, 100 if left out",
+            },
+        ],
+        answer: Shape::Queues,
+        errors: &[],
+    },
 ];
 
 /// The status codes of errors that every call has.
@@ -473,6 +773,7 @@ pub(crate) fn openapi(max_count: i64) -> Value {
                 "error": { "type": "string" },
                 "reason": { "type": "string" },
                 "current": { "oneOf": [reference("NamedLease"), { "type": "null" }] },
+                "requested": reference("Requested"),
             })),
             "Pool": object(&["id", "count", "in_use", "available"], json!({
                 "id": { "type": "string", "format": "uuid" },
@@ -507,6 +808,8 @@ pub(crate) fn openapi(max_count: i64) -> Value {
                 "token": { "type": "integer", "minimum": 1 },
                 "expires_at_unix": { "type": "integer" },
                 "expires_in": { "type": "number" },
+                "value": reference("Value"),
+                "value_left_out": { "type": "boolean" },
             })),
             "Name": object(&["name", "owner", "token", "expires_at_unix", "expires_in", "waiters"], json!({
                 "name": { "type": "string" },
@@ -515,6 +818,8 @@ pub(crate) fn openapi(max_count: i64) -> Value {
                 "expires_at_unix": { "type": ["integer", "null"] },
                 "expires_in": { "type": ["number", "null"] },
                 "waiters": { "type": "integer", "minimum": 0 },
+                "value": reference("Value"),
+                "requested": reference("Requested"),
             })),
             "Page": object(&["leases", "next"], json!({
                 "leases": { "type": "array", "items": reference("NamedLease") },
@@ -532,6 +837,56 @@ pub(crate) fn openapi(max_count: i64) -> Value {
                 "killed": { "type": "integer", "minimum": 1 },
             })),
             "Kept": object(&["kept"], json!({ "kept": { "type": "boolean" } })),
+            "Value": stored(),
+            "Requested": request(),
+            "Checkpoint": object(&["name", "token", "value", "updated_at_unix"], json!({
+                "name": { "type": "string" },
+                "token": { "type": ["integer", "null"] },
+                "value": reference("Value"),
+                "updated_at_unix": { "type": ["integer", "null"] },
+            })),
+            "Sent": object(&["queue", "id"], json!({
+                "queue": { "type": "string" },
+                "id": { "type": "integer", "minimum": 1 },
+            })),
+            "Received": object(&["item"], json!({
+                "item": { "oneOf": [reference("Item"), { "type": "null" }] },
+            })),
+            "Item": object(
+                &["queue", "id", "receipt", "attempt", "token", "expires_at_unix", "expires_in", "body"],
+                json!({
+                    "queue": { "type": "string" },
+                    "id": { "type": "integer", "minimum": 1 },
+                    "receipt": { "type": "string" },
+                    "attempt": { "type": "integer", "minimum": 1 },
+                    "token": { "type": "integer", "minimum": 1 },
+                    "expires_at_unix": { "type": "integer" },
+                    "expires_in": { "type": "number" },
+                    "body": reference("Value"),
+                }),
+            ),
+            "Extended": object(&["queue", "id", "expires_at_unix", "expires_in"], json!({
+                "queue": { "type": "string" },
+                "id": { "type": "integer", "minimum": 1 },
+                "expires_at_unix": { "type": "integer" },
+                "expires_in": { "type": "number" },
+            })),
+            "Queue": object(
+                &["queue", "visible", "delayed", "leased", "dead", "oldest", "max_attempts"],
+                json!({
+                    "queue": { "type": "string" },
+                    "visible": { "type": "integer", "minimum": 0 },
+                    "delayed": { "type": "integer", "minimum": 0 },
+                    "leased": { "type": "integer", "minimum": 0 },
+                    "dead": { "type": "integer", "minimum": 0 },
+                    "oldest": { "type": ["number", "null"] },
+                    "max_attempts": { "type": "integer", "minimum": 0 },
+                }),
+            ),
+            "Queues": object(&["queues", "next"], json!({
+                "queues": { "type": "array", "items": reference("Queue") },
+                "next": { "type": ["string", "null"] },
+            })),
         } },
     })
 }
@@ -542,6 +897,8 @@ fn operation(call: &Call, max_count: i64) -> Value {
             "description": "the state, and again whenever it changes",
             "content": { "text/event-stream": { "schema": { "type": "string" } } },
         }),
+        Shape::Done(word) => direct("done", done(word, "name", "token")),
+        Shape::ItemDone(word) => direct("done", done(word, "queue", "id")),
         shape => content("done", shape.name()),
     } });
     let is_named = call.base == Base::V1;
@@ -565,7 +922,12 @@ fn operation(call: &Call, max_count: i64) -> Value {
     if call.has_key() {
         operation["parameters"] = json!([{
             "name": "Idempotency-Key", "in": "header", "required": false,
-            "description": "while its lease lives, the same key answers the same lease",
+            "description": match call.kind {
+                CallKind::Borrow | CallKind::Claim => {
+                    "while its lease lives, the same key answers the same lease"
+                }
+                _ => "for 24 hours, the same key gets the same answer",
+            },
             "schema": { "type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]([ -~]*[!-~])?$" },
         }]);
     }
@@ -585,7 +947,23 @@ fn operation(call: &Call, max_count: i64) -> Value {
 impl Call {
     /// Checks whether the call takes an idempotency key.
     pub(crate) fn has_key(&self) -> bool {
-        matches!(self.kind, CallKind::Borrow | CallKind::Claim | CallKind::SlotBorrow)
+        matches!(
+            self.kind,
+            CallKind::Borrow
+                | CallKind::Claim
+                | CallKind::Send
+                | CallKind::Receive
+                | CallKind::Ack
+                | CallKind::SlotBorrow
+        )
+    }
+
+    /// Returns the longest body that a request may have, in bytes.
+    pub(crate) fn longest_body(&self) -> usize {
+        match self.kind {
+            CallKind::Send => LONGEST_SEND,
+            _ => LONGEST,
+        }
     }
 }
 
@@ -605,6 +983,13 @@ impl Field {
                 json!({ "type": "integer", "minimum": 0, "maximum": (1_i64 << 53) - 1 })
             }
             FieldKind::Limit => json!({ "type": "integer", "minimum": 1, "maximum": MOST_LEASES }),
+            FieldKind::Value => stored(),
+            FieldKind::Delay => json!({ "type": "number", "minimum": 0 }),
+            FieldKind::ItemKey => json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
+            FieldKind::ItemNote => json!({ "type": "string", "maxLength": 1000 }),
+            FieldKind::ProgressWithin | FieldKind::MaxTime => {
+                json!({ "type": ["number", "null"], "exclusiveMinimum": 0 })
+            }
         };
         schema["description"] = self.means.into();
         schema
@@ -625,6 +1010,13 @@ impl Shape {
             Shape::Released => "Released",
             Shape::Broken => "Broken",
             Shape::Leases => "Leases",
+            Shape::Done(word) | Shape::ItemDone(word) => word,
+            Shape::Checkpoint => "Checkpoint",
+            Shape::Requested => "Requested",
+            Shape::Sent => "Sent",
+            Shape::Received => "Received",
+            Shape::Extended => "Extended",
+            Shape::Queues => "Queues",
         }
     }
 }
@@ -634,6 +1026,50 @@ fn content(description: &str, schema: &str) -> Value {
         "description": description,
         "content": { "application/json": { "schema": reference(schema) } },
     })
+}
+
+fn direct(description: &str, schema: Value) -> Value {
+    json!({ "description": description, "content": { "application/json": { "schema": schema } } })
+}
+
+/// Describes an answer that says that something was done, and to what.
+fn done(word: &str, of: &str, number: &str) -> Value {
+    object(
+        &[word, of, number],
+        json!({
+            word: { "type": "boolean" },
+            of: { "type": "string" },
+            number: { "type": "integer", "minimum": 1 },
+        }),
+    )
+}
+
+/// Describes a request for a lease.
+fn request() -> Value {
+    object(
+        &["name", "requester", "token", "until_unix", "within"],
+        json!({
+            "name": { "type": "string" },
+            "requester": { "type": "string" },
+            "token": { "type": "integer", "minimum": 1 },
+            "until_unix": { "type": "integer" },
+            "within": { "type": "number", "minimum": 0 },
+        }),
+    )
+}
+
+/// Describes a stored value.
+fn stored() -> Value {
+    let bytes = object(
+        &["base64"],
+        json!({ "base64": {
+            "type": "string",
+            "contentEncoding": "base64",
+            "pattern": "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
+        } }),
+    );
+    let integer = json!({ "type": "integer", "minimum": i64::MIN, "maximum": i64::MAX });
+    json!({ "oneOf": [{ "type": "string" }, integer, { "type": "null" }, bytes] })
 }
 
 fn reference(schema: &str) -> Value {
@@ -656,7 +1092,7 @@ fn meaning(status: u16) -> &'static str {
         404 => "there is no such pool",
         408 => "the body took too long",
         409 => "nothing is free, or the lease is no longer live; the text says why",
-        413 => "the body is longer than 16 KiB",
+        413 => "the body is too long",
         415 => "the body is not application/json",
         421 => "the server is not known by this host name",
         429 => "too many requests wait already",

@@ -6,8 +6,11 @@
 mod batch;
 mod expiry_schedule;
 mod inbox;
+mod items;
 mod names;
+mod payloads;
 mod queue;
+mod requests;
 mod served_file;
 mod undelivered;
 mod wait_lists;
@@ -15,19 +18,20 @@ mod wait_lists;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease, Scope};
+use litelease::{Error, Litelease, PageRow, Scope};
 use tokio::sync::broadcast;
 
 use self::batch::Batch;
 use self::inbox::Inbox;
+use self::requests::Requests;
 use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
 use self::undelivered::Undelivered;
 use self::wait_lists::WaitLists;
 use crate::access::Which;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, Grant, Id, Job, JobError, Page, Receiver, RecvTimeoutError, State,
-    Timed, receive,
+    Answer, Answered, Answers, Grant, Id, Job, JobError, Page, Receiver, RecvTimeoutError, Riders,
+    State, Timed, receive,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -40,6 +44,9 @@ const IDLE: Duration = Duration::from_secs(5);
 /// How many rows one page of leases may look at: the others wait meanwhile.
 const MOST_ROWS: usize = 10_000;
 
+/// The longest value that a page of leases shows, in bytes.
+const MOST_VALUE: usize = 1024;
+
 /// The pool or name that has changed, or `None` if anything may have, access keys as well.
 pub(crate) type Changed = Option<Id>;
 
@@ -47,6 +54,7 @@ pub(crate) struct Committer {
     file: ServedFile,
     inbox: Inbox,
     waiting: WaitLists,
+    requests: Requests,
     undelivered: Undelivered,
     /// Takes the answers of a commit to their requests. `None` after a stop: then the committer
     /// delivers them itself.
@@ -72,6 +80,7 @@ impl Committer {
             file: ServedFile::new(db, mark, lock, options.open),
             inbox: Inbox::new(options.max_batch),
             waiting: WaitLists::new(options.max_waiters),
+            requests: Requests::default(),
             undelivered: Undelivered::default(),
             answers: Some(answers),
             changes,
@@ -120,7 +129,8 @@ impl Committer {
             true => CHANGE_POLL_INTERVAL.min(self.waiting.due_in((self.clock)())),
             false => IDLE,
         };
-        let others = [self.file.mark_due_in(), self.undelivered.due_in()];
+        let requests = self.requests.due_in(self.clock);
+        let others = [self.file.mark_due_in(), self.undelivered.due_in(), requests];
         others.into_iter().flatten().fold(patience, Duration::min)
     }
 
@@ -128,7 +138,10 @@ impl Committer {
     fn take(&mut self, job: Job) {
         match job {
             Job::Look { id, reply } => self.inbox.looks.push((id, reply)),
-            job @ (Job::Leases { .. } | Job::Admit { .. }) => self.inbox.reads.push(job),
+            job @ (Job::Leases { .. }
+            | Job::LastCheckpoint { .. }
+            | Job::AdmitKey { .. }
+            | Job::Admit { .. }) => self.inbox.reads.push(job),
             Job::Ready { reply } => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
@@ -145,6 +158,7 @@ impl Committer {
             | Job::Delete { .. }
             | Job::Grant(_)
             | Job::Named(_)
+            | Job::Queued(_)
             | Job::Return { .. }
             | Job::Renew { .. }
             | Job::Keep { .. }) => self.inbox.todo.push_back(job),
@@ -156,7 +170,8 @@ impl Committer {
     fn commit(&mut self, jobs: &Receiver<Job>) {
         let due = self.take_due();
         let returns = self.undelivered.due_in().is_some_and(|due| due.is_zero());
-        if self.inbox.todo.is_empty() && !returns && due.is_empty() {
+        let repeats = self.requests.due_in(self.clock).is_some_and(|due| due.is_zero());
+        if self.inbox.todo.is_empty() && !returns && due.is_empty() && !repeats {
             return;
         }
         let grants = self.undelivered.take();
@@ -204,6 +219,7 @@ impl Committer {
             self.file.refresh_keys();
         }
         batch.take_back(grants, &self.file.served(), &mut self.waiting)?;
+        self.requests.repeat(&self.file.db, &self.waiting, batch.now_ms)?;
         while let Some(job) = self.next_job(jobs, count, started) {
             count += 1;
             if !self.uses_names && job.needs_keys() {
@@ -215,6 +231,7 @@ impl Committer {
                 false => batch.perform(job, &self.file.served(), &mut self.waiting)?,
             }
         }
+        self.requests.watch(&mut batch.requesters, &self.waiting, batch.now_ms);
         for id in due {
             batch.freed(id, &self.file.served(), &mut self.waiting)?;
         }
@@ -239,19 +256,27 @@ impl Committer {
     /// Sends the answers of a commit.
     fn send(&mut self, mut batch: Batch) {
         let (mut newest, now_ms) = (0, (self.clock)());
-        for Answered { answer, .. } in &mut batch.answers {
+        for Answered { id, answer, .. } in &mut batch.answers {
             let is_live = match answer {
                 Ok(Answer::Lent { borrowed, .. }) => {
                     newest = newest.max(borrowed.slot.token);
                     borrowed.slot.is_live(now_ms)
                 }
                 Ok(Answer::Granted { lease, .. }) => lease.lease.lease_expires_at_ms > now_ms,
+                Ok(Answer::Delivered(item)) => item.deadline_ms > now_ms,
                 _ => continue,
             };
             match is_live {
                 true => self.metrics.lent(),
-                // The commit took longer than the ttl.
-                false => *answer = Err(JobError::TooShort),
+                // The commit took longer than the ttl. An item that nobody hears of is not delivered.
+                false => {
+                    let late = std::mem::replace(answer, Err(JobError::TooShort));
+                    if let Ok(late @ Answer::Delivered(_)) = late {
+                        late.undelivered(id)
+                            .into_iter()
+                            .for_each(|grant| self.undelivered.push(grant));
+                    }
+                }
             }
         }
         self.file.raise_mark(newest);
@@ -344,6 +369,17 @@ impl Committer {
                 Job::Admit { caller, scope, names, reply } => {
                     (reply, check(caller, scope, &names).map(|()| Answer::Admitted))
                 }
+                Job::AdmitKey { caller, reply } => {
+                    let checked = self.file.served().keys.check_key(caller, now_ms);
+                    (reply, checked.map(|()| Answer::Admitted))
+                }
+                Job::LastCheckpoint { caller, name, reply } => {
+                    // A successor reads where it goes on, so a key that may claim may read it, too.
+                    let names = Which::One(name.clone());
+                    let checked = check(caller, Scope::Claim, &names)
+                        .or_else(|_| check(caller, Scope::Observe, &names));
+                    (reply, checked.and_then(|()| self.last_checkpoint(&name)))
+                }
                 Job::Leases { caller, page, reply } => {
                     let checked =
                         caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
@@ -356,35 +392,44 @@ impl Committer {
         }
     }
 
+    fn last_checkpoint(&self, name: &str) -> Result<Answer, JobError> {
+        let read = self.file.db.last_checkpoint(name);
+        let name = name.to_owned();
+        read.map(|checkpoint| Answer::Checkpoint { name, checkpoint }).map_err(failed)
+    }
+
     /// Reads one name, or a page of live leases.
     fn page(&self, page: &Page, now_ms: i64) -> Result<Answer, JobError> {
         let db = &self.file.db;
         let read = match &page.names {
             Which::One(name) => db.token(name).and_then(|token| {
                 let current = db.at(now_ms).inspect(name)?;
+                let riders = match &current {
+                    Some(current) => payloads::riders(db, current, now_ms)?,
+                    None => None,
+                };
+                let current = current.map(|current| Timed::at(now_ms, current));
                 Ok(Answer::Name {
                     name: name.to_string(),
                     token,
-                    current: current.map(|current| Timed::at(now_ms, current)),
+                    current: current.map(|current| Timed { riders, ..current }),
                     waiters: self.waiting.len_of(&Id::Name(name.clone())),
                 })
             }),
             Which::Under(prefix) => {
                 let at = db.at(now_ms);
-                let read = at.live_page(prefix, page.after.as_deref(), page.limit, MOST_ROWS);
+                let after = page.after.as_deref();
+                let read = at.live_page(prefix, after, page.limit, MOST_ROWS, MOST_VALUE);
                 read.map(|(leases, next)| {
-                    let timed = |lease| Timed::at(now_ms, lease);
+                    let timed = |PageRow { lease, value }: PageRow| Timed {
+                        riders: Riders::of(value, None),
+                        ..Timed::at(now_ms, lease)
+                    };
                     Answer::Leases { leases: leases.into_iter().map(timed).collect(), next }
                 })
             }
         };
-        read.map_err(|error| {
-            tracing::error!(kind = error.kind(), "the database failed");
-            match error {
-                Error::InvalidLeaseRow(_) => JobError::Damaged,
-                _ => JobError::Database,
-            }
-        })
+        read.map_err(failed)
     }
 
     fn answer_readies(&mut self) {
@@ -397,6 +442,15 @@ impl Committer {
             // The client may be gone.
             let _ = reply.send(answer.clone());
         }
+    }
+}
+
+/// Returns what a client is told about a read that failed.
+fn failed(error: Error) -> JobError {
+    tracing::error!(kind = error.kind(), "the database failed");
+    match error {
+        Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } => JobError::Damaged,
+        _ => JobError::Database,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use litelease::{LeaseInfo, Scope};
+use litelease::Scope;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{Notify, broadcast, mpsc, watch};
@@ -291,7 +291,7 @@ impl Subject {
         match (self, id) {
             (Subject::Pool(pool), id) => pool == id,
             (Subject::Names(names), Id::Name(name)) => names.has(name),
-            (Subject::Names(_), Id::Pool(_)) => false,
+            (Subject::Names(_), Id::Pool(_) | Id::Queue(_)) => false,
         }
     }
 }
@@ -308,12 +308,12 @@ impl Seen {
     /// Writes what has changed since `last` as an event.
     fn since(&self, last: &Seen) -> Bytes {
         let (Seen::Names(leases), Seen::Names(last)) = (self, last) else { return self.text() };
-        let by_name = |leases: &[Timed]| -> HashMap<String, LeaseInfo> {
-            leases.iter().map(|timed| (timed.lease.name.clone(), timed.lease.clone())).collect()
-        };
         let (now, before) = (by_name(leases), by_name(last));
-        let new = leases.iter().filter(|timed| before.get(&timed.lease.name) != Some(&timed.lease));
-        let over = last.iter().filter(|timed| !now.contains_key(&timed.lease.name));
+        let is_new = |timed: &&Timed| {
+            before.get(timed.lease.name.as_str()).is_none_or(|last| !timed.is_same(last))
+        };
+        let new = leases.iter().filter(is_new);
+        let over = last.iter().filter(|timed| !now.contains_key(timed.lease.name.as_str()));
         let over = over.map(|timed| {
             let mut ended = answer::ended(&timed.lease.name);
             ended["token"] = timed.lease.token.into();
@@ -329,7 +329,7 @@ impl Seen {
                 (a.info, &a.slots, a.waiters) == (b.info, &b.slots, b.waiters)
             }
             (Seen::Names(a), Seen::Names(b)) => {
-                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.lease == b.lease)
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_same(b))
             }
             _ => false,
         }
@@ -343,6 +343,10 @@ impl Seen {
         let left_ms = next.map_or(i64::MAX, |at_ms| at_ms.saturating_sub(clock()));
         Duration::from_millis(left_ms.max(1).unsigned_abs())
     }
+}
+
+fn by_name(leases: &[Timed]) -> HashMap<&str, &Timed> {
+    leases.iter().map(|timed| (timed.lease.name.as_str(), timed)).collect()
 }
 
 fn event(kind: &str, leases: impl Iterator<Item = Value>) -> Bytes {

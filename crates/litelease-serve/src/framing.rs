@@ -8,7 +8,6 @@ use std::mem::MaybeUninit;
 use httparse::{Error, Status};
 
 use crate::answer::HttpError;
-use crate::body::LONGEST;
 use crate::request::{Head, text};
 
 /// The longest head that is accepted, in bytes.
@@ -131,14 +130,19 @@ fn framing(head: &Head<'_>, is_old: bool) -> Result<Framing, HttpError> {
 }
 
 /// The part of a chunked body that was received.
-#[derive(Default)]
 pub(crate) struct Chunks {
     body: Vec<u8>,
+    /// How long the body may be.
+    longest: usize,
     /// The last chunk was received; only the trailers are missing.
     is_last: bool,
 }
 
 impl Chunks {
+    pub(crate) fn new(longest: usize) -> Self {
+        Chunks { body: Vec::new(), longest, is_last: false }
+    }
+
     /// Takes complete chunks off the start of `received`. Returns true at the end of the body.
     pub(crate) fn take(&mut self, received: &mut Vec<u8>) -> Result<bool, HttpError> {
         let wrong = || HttpError::new(400, "the chunked body is malformed");
@@ -150,8 +154,8 @@ impl Chunks {
             };
             let line = received.get(..start).unwrap_or_default();
             let size = line.strip_suffix(b"\r\n").and_then(chunk_size).ok_or_else(wrong)?;
-            if size.saturating_add(self.body.len()) > LONGEST {
-                return Err(HttpError::too_long());
+            if size.saturating_add(self.body.len()) > self.longest {
+                return Err(HttpError::too_long(self.longest));
             }
             self.is_last = size == 0;
             if self.is_last {
@@ -214,6 +218,7 @@ fn is_trailer(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::LONGEST;
 
     fn framed(text: &str) -> Result<Option<(String, Framing, usize)>, u16> {
         head(text.as_bytes(), |head| format!("{} {:?} {}", head.method, head.authority, head.path))
@@ -308,7 +313,7 @@ mod tests {
 
     /// Feeds a body to the reader, `step` bytes at a time. Returns it with the bytes behind it.
     fn chunked(text: &[u8], step: usize) -> Result<Option<Split>, u16> {
-        let (mut chunks, mut received) = (Chunks::default(), Vec::new());
+        let (mut chunks, mut received) = (Chunks::new(LONGEST), Vec::new());
         let mut parts = text.chunks(step);
         while let Some(part) = parts.next() {
             received.extend(part);
@@ -408,7 +413,7 @@ mod tests {
                 assert!(!(framing.is_old && framing.length == Length::Chunked), "{bytes:?}");
             }
             let mut received = bytes.clone();
-            let mut chunks = Chunks::default();
+            let mut chunks = Chunks::new(LONGEST);
             if chunks.take(&mut received).is_ok() {
                 assert!(chunks.into_body().len() + received.len() <= bytes.len());
             }

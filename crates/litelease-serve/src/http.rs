@@ -1,29 +1,36 @@
 //! Requests: routed and checked here, done by the committer.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use litelease::Scope;
-use tokio::sync::{broadcast, oneshot, watch};
+use litelease::rusqlite::types::Value;
+use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
 use crate::access::{Caller, Which};
-use crate::answer::{HttpError, JSON, Response, TEXT, busy, respond};
-use crate::body::{self, Fields};
+use crate::answer::{HttpError, JSON, Response, TEXT, busy, no_item, respond};
+use crate::body::{self, Fields, LONGEST};
 use crate::calls::{Base, CALLS, Call, CallKind, POOLS, V1, openapi};
 use crate::committer::Changed;
 use crate::events::{self, Target};
 use crate::hosts;
 use crate::job::{
-    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, NamedJob, Page, Reply, Verb, Wanted, no_id,
+    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, NamedJob, Page, QueueJob, QueueVerb, Reply,
+    Verb, Wanted, no_id,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::page;
 use crate::pending_grant::PendingGrant;
+use crate::queues;
 use crate::request::{Head, text};
 use crate::timer::Timer;
+
+/// The media type of a JWK set.
+const JWK_SET: &str = "application/jwk-set+json";
 
 /// How many leases a page has if the client does not say.
 const USUAL_LEASES: usize = 100;
@@ -37,6 +44,10 @@ pub(crate) struct App {
     pub(crate) watched: events::Watched,
     pub(crate) stop: watch::Receiver<bool>,
     places: AtomicU64,
+    /// The served file, if there is one.
+    file: Option<PathBuf>,
+    /// Held while queues are counted.
+    counting: Mutex<()>,
     /// The first half of every request id: the number of this process. The request's own follows.
     pub(crate) process: String,
     /// The OpenAPI document.
@@ -59,6 +70,7 @@ enum Route {
     Readyz,
     Metrics,
     OpenApi,
+    PublicKeys,
     /// No such path or method, or the request was refused before it was routed.
     Other,
 }
@@ -70,6 +82,7 @@ enum Action {
     Readyz,
     Metrics(Caller),
     OpenApi,
+    PublicKeys,
     Call {
         call: &'static Call,
         id: Id,
@@ -95,6 +108,7 @@ impl Route {
             Route::Readyz => "readyz",
             Route::Metrics => "metrics",
             Route::OpenApi => "openapi",
+            Route::PublicKeys => "public_keys",
             Route::Other => "other",
         }
     }
@@ -112,7 +126,12 @@ impl Route {
                 | CallKind::Release
                 | CallKind::SlotBorrow
                 | CallKind::SlotRenew
-                | CallKind::SlotReturn,
+                | CallKind::SlotReturn
+                | CallKind::Progress
+                | CallKind::Send
+                | CallKind::Receive
+                | CallKind::Ack
+                | CallKind::Extend,
             ) => true,
             Route::Call(
                 CallKind::Register
@@ -123,13 +142,23 @@ impl Route {
                 | CallKind::Transfer
                 | CallKind::Break
                 | CallKind::Leases
-                | CallKind::LeaseEvents,
+                | CallKind::LeaseEvents
+                | CallKind::Attach
+                | CallKind::Limit
+                | CallKind::Checkpoint
+                | CallKind::LastCheckpoint
+                | CallKind::Request
+                | CallKind::HandOver
+                | CallKind::GiveBack
+                | CallKind::Bury
+                | CallKind::Queues,
             ) => false,
             Route::Page
             | Route::Healthz
             | Route::Readyz
             | Route::Metrics
             | Route::OpenApi
+            | Route::PublicKeys
             | Route::Other => false,
         }
     }
@@ -139,6 +168,11 @@ impl Request {
     /// Returns a request that is refused before it is routed.
     pub(crate) fn refuse(refused: HttpError) -> Self {
         Request { started: Instant::now(), route: Route::Other, action: Err(refused) }
+    }
+
+    /// Refuses a request after it was routed.
+    pub(crate) fn refuse_for(&mut self, refused: HttpError) {
+        self.action = Err(refused);
     }
 
     pub(crate) fn is_refused(&self) -> bool {
@@ -162,7 +196,7 @@ impl Request {
         }
     }
 
-    /// Checks whether this is a borrow or a claim that waits.
+    /// Checks whether this is a borrow, a claim or a receive that waits.
     pub(crate) fn waits(&self) -> bool {
         matches!(
             &self.action,
@@ -178,11 +212,25 @@ impl App {
         metrics: Arc<Metrics>,
         changes: broadcast::Sender<Changed>,
         stop: watch::Receiver<bool>,
+        file: Option<PathBuf>,
     ) -> Self {
+        let counting = Mutex::new(());
         let (places, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
         let description = openapi(options.max_count).to_string().into();
         let watched = events::Watched::default();
-        App { jobs, options, metrics, changes, watched, stop, places, process, description }
+        App {
+            jobs,
+            options,
+            metrics,
+            changes,
+            watched,
+            stop,
+            places,
+            file,
+            counting,
+            process,
+            description,
+        }
     }
 
     /// Decides what to do for a request, by its head.
@@ -235,6 +283,7 @@ impl App {
                 Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
+            Action::PublicKeys => self.public_keys().await,
             Action::Call { call, id, key: None, fields } => {
                 self.call(call, id, None, fields, timer).await
             }
@@ -285,7 +334,21 @@ impl App {
             | CallKind::LeaseEvents
             | CallKind::SlotBorrow
             | CallKind::SlotRenew
-            | CallKind::SlotReturn => return Err(HttpError::nothing_there()),
+            | CallKind::SlotReturn
+            | CallKind::Attach
+            | CallKind::Limit
+            | CallKind::Progress
+            | CallKind::Checkpoint
+            | CallKind::LastCheckpoint
+            | CallKind::Request
+            | CallKind::HandOver
+            | CallKind::Send
+            | CallKind::Receive
+            | CallKind::Ack
+            | CallKind::Extend
+            | CallKind::GiveBack
+            | CallKind::Bury
+            | CallKind::Queues => return Err(HttpError::nothing_there()),
         };
         Ok(respond(answer?, &id, &self.jobs))
     }
@@ -309,6 +372,33 @@ impl App {
             CallKind::Release => Verb::Release { grant },
             CallKind::Transfer => Verb::Transfer { grant, new_owner: fields.owner, ttl_ms },
             CallKind::Break => Verb::Break { name },
+            CallKind::Attach => Verb::Attach { grant, value: fields.value.unwrap_or(Value::Null) },
+            CallKind::Limit => Verb::Limit {
+                grant,
+                progress_within_ms: fields.progress_within.map(milliseconds),
+                max_time_ms: fields.max_time.map(milliseconds),
+            },
+            CallKind::Progress => Verb::Progress { grant },
+            CallKind::Checkpoint => {
+                Verb::Checkpoint { grant, value: fields.value.unwrap_or(Value::Null) }
+            }
+            CallKind::Request => {
+                let within_ms = milliseconds(fields.ttl);
+                Verb::Request { name, requester: fields.owner, within_ms }
+            }
+            CallKind::HandOver => Verb::HandOver { grant, ttl_ms },
+            CallKind::LastCheckpoint => {
+                let name = name.into();
+                let job = |reply| Job::LastCheckpoint { caller, name, reply };
+                return Ok(respond(self.ask(job).await?, &no_id(), &self.jobs));
+            }
+            CallKind::Receive => return self.receive(caller, key, fields, timer).await,
+            CallKind::Send
+            | CallKind::Ack
+            | CallKind::Extend
+            | CallKind::GiveBack
+            | CallKind::Bury => return self.call_on_queue(call, caller, key, fields).await,
+            CallKind::Queues => return self.queues(caller, fields).await,
             CallKind::Leases => {
                 let names = which(&fields)?;
                 let limit = fields.limit.unwrap_or(USUAL_LEASES);
@@ -407,6 +497,78 @@ impl App {
         }
     }
 
+    async fn receive(
+        &self,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+        timer: &mut Timer,
+    ) -> Result<Response, HttpError> {
+        let id = Id::Queue(fields.name.unwrap_or_default().into());
+        let (visibility_ms, wanted) = (self.ttl_ms(fields.ttl), Wanted::Item(Box::new(caller)));
+        match self.grant(&id, wanted, visibility_ms, fields.wait, key, timer).await? {
+            Answer::Nothing => Ok(no_item()),
+            answer => Ok(respond(answer, &id, &self.jobs)),
+        }
+    }
+
+    async fn call_on_queue(
+        &self,
+        call: &Call,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+    ) -> Result<Response, HttpError> {
+        let queue: Arc<str> = fields.name.unwrap_or_default().into();
+        let (receipt, note) = (fields.lease, fields.note);
+        let (visibility_ms, delay_ms) = (self.ttl_ms(fields.ttl), milliseconds(fields.delay));
+        let verb = match call.kind {
+            CallKind::Send => {
+                let body = fields.value.unwrap_or(Value::Null);
+                QueueVerb::Send { body, delay_ms, key: fields.item_key }
+            }
+            CallKind::Ack => QueueVerb::Ack { receipt },
+            CallKind::Extend => QueueVerb::Extend { receipt, visibility_ms },
+            CallKind::GiveBack => QueueVerb::GiveBack { receipt, delay_ms, note },
+            _ => QueueVerb::Bury { receipt, note },
+        };
+        let job = |reply| Job::Queued(QueueJob { caller, queue, verb, key, reply });
+        Ok(respond(self.ask(job).await?, &no_id(), &self.jobs))
+    }
+
+    /// Counts the items of queues. That looks at every item, so it is done beside the committer, for
+    /// one request at a time.
+    async fn queues(&self, caller: Caller, fields: Fields) -> Result<Response, HttpError> {
+        let names = which(&fields)?;
+        self.admit(caller, Scope::Observe, names.clone()).await?;
+        let Some(file) = self.file.clone() else { return Err(HttpError::nothing_there()) };
+        let _turn = self.counting.lock().await;
+        let (after, limit) = (fields.after, fields.limit.unwrap_or(USUAL_LEASES));
+        let now_ms = (self.options.clock)();
+        let count = move || queues::count(&file, &names, after.as_deref(), limit, now_ms);
+        match tokio::task::spawn_blocking(count).await {
+            Ok(Ok(page)) => Ok(Response::json(200, &page)),
+            Ok(Err(error)) => {
+                tracing::error!(kind = error.kind(), "the queues cannot be counted");
+                Err(JobError::Database.into())
+            }
+            Err(_) => Err(JobError::Database.into()),
+        }
+    }
+
+    /// Returns how long the body of a request may be, if it is long. Only a client with a valid access
+    /// key may send a long one: it takes memory.
+    pub(crate) async fn longest_body(&self, request: &Request) -> Result<usize, HttpError> {
+        let (caller, longest) = match &request.action {
+            Ok(Action::Named { call, caller, .. }) => (*caller, call.longest_body()),
+            _ => return Ok(LONGEST),
+        };
+        if longest > LONGEST && !self.options.open {
+            self.ask(|reply| Job::AdmitKey { caller, reply }).await?;
+        }
+        Ok(longest)
+    }
+
     async fn borrow(
         &self,
         id: &Id,
@@ -457,6 +619,24 @@ impl App {
         self.ask(|reply| Job::Admit { caller, scope, names, reply }).await.map(drop)
     }
 
+    /// Returns the public keys of credentials, as they are now.
+    async fn public_keys(&self) -> Result<Response, HttpError> {
+        let Some(issuer) = self.options.credentials.clone() else {
+            return Err(HttpError::nothing_there());
+        };
+        let read = tokio::task::spawn_blocking(move || issuer.keys()).await;
+        match read
+            .map_err(|error| error.to_string())
+            .and_then(|keys| keys.map_err(|e| e.to_string()))
+        {
+            Ok(keys) => Ok(Response::new(200, JWK_SET, keys.to_json())),
+            Err(error) => {
+                tracing::error!(error, "cannot read the keys of credentials");
+                Err(HttpError::new(503, "the keys of credentials cannot be read: the log says why"))
+            }
+        }
+    }
+
     async fn ready(&self) -> Result<Response, HttpError> {
         let asked = self.ask(|reply| Job::Ready { reply });
         match tokio::time::timeout(Duration::from_secs(2), asked).await {
@@ -491,9 +671,14 @@ impl App {
     /// Converts a ttl to milliseconds, rounded up and cut to the limit.
     fn ttl_ms(&self, seconds: f64) -> i64 {
         let most = i64::try_from(self.options.max_ttl.as_millis()).unwrap_or(i64::MAX);
-        // A cast of a float saturates.
-        ((seconds * 1000.0).ceil() as i64).clamp(1, most)
+        milliseconds(seconds).clamp(1, most)
     }
+}
+
+/// Converts seconds to milliseconds, rounded up.
+fn milliseconds(seconds: f64) -> i64 {
+    // A cast of a float saturates.
+    (seconds * 1000.0).ceil() as i64
 }
 
 /// Finds the route of a request.
@@ -556,6 +741,7 @@ fn beside_pools(head: &Head<'_>, method: &str) -> Found {
         "/readyz" => (Route::Readyz, Action::Readyz),
         "/metrics" => (Route::Metrics, Action::Metrics(Caller::of(head))),
         "/openapi.json" => (Route::OpenApi, Action::OpenApi),
+        "/.well-known/jwks.json" => (Route::PublicKeys, Action::PublicKeys),
         _ => (Route::Page, Action::Page(page().ok_or_else(HttpError::nothing_there)?)),
     };
     match method {
@@ -592,7 +778,7 @@ fn check_json(call: &Call, head: &Head<'_>) -> Result<(), HttpError> {
 /// Returns the names that a request asks for.
 fn which(fields: &Fields) -> Result<Which, HttpError> {
     match (&fields.name, &fields.prefix) {
-        (Some(_), Some(_)) => Err(HttpError::new(400, "give name or prefix, not both")),
+        (Some(_), Some(_)) => Err(HttpError::new(400, "give one name or a prefix, not both")),
         (Some(name), None) => Ok(Which::One(name.as_str().into())),
         (None, prefix) => Ok(Which::Under(prefix.as_deref().unwrap_or_default().into())),
     }
@@ -638,7 +824,7 @@ pub(crate) mod tests {
     pub(crate) fn app(options: Options) -> (Arc<App>, Receiver<Job>) {
         let (jobs, todo) = channel();
         let (changes, stop) = (broadcast::channel(1).0, watch::channel(false).1);
-        (Arc::new(App::new(jobs, options, Arc::default(), changes, stop)), todo)
+        (Arc::new(App::new(jobs, options, Arc::default(), changes, stop, None)), todo)
     }
 
     #[test]

@@ -73,7 +73,14 @@ impl Connection {
             Ok(head) => head,
             Err(refused) => return self.refuse(refused).await,
         };
-        let (body, is_read) = match self.body(framing, request.is_refused()).await? {
+        let longest = match self.longest(&request, framing).await {
+            Ok(longest) => longest,
+            Err(refused) => {
+                request.refuse_for(refused);
+                LONGEST
+            }
+        };
+        let (body, is_read) = match self.body(framing, request.is_refused(), longest).await? {
             Ok(body) => (Ok(body), true),
             Err(refused) => (Err(refused), false),
         };
@@ -116,15 +123,26 @@ impl Connection {
         }
     }
 
+    /// Returns how long the body of a request may be. A long one is for clients with an access key.
+    async fn longest(&self, request: &Request, framing: Framing) -> Result<usize, HttpError> {
+        match framing.length {
+            Length::Known(..=LONGEST) => Ok(LONGEST),
+            _ => self.app.longest_body(request).await,
+        }
+    }
+
     /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused
     /// and waits for `100 Continue` does not have to send it.
     async fn body(
         &mut self,
         framing: Framing,
         is_refused: bool,
+        longest: usize,
     ) -> io::Result<Result<Vec<u8>, HttpError>> {
         match framing.length {
-            Length::Known(length) if length > LONGEST => return Ok(Err(HttpError::too_long())),
+            Length::Known(length) if length > longest => {
+                return Ok(Err(HttpError::too_long(longest)));
+            }
             Length::Known(length) if length <= self.client.received.len() => {
                 return Ok(Ok(self.client.take(length)));
             }
@@ -142,7 +160,7 @@ impl Connection {
                     Ok(Ok(client.take(length)))
                 }
                 Length::Chunked => {
-                    let mut chunks = Chunks::default();
+                    let mut chunks = Chunks::new(longest);
                     loop {
                         match chunks.take(&mut client.received) {
                             Ok(true) => return Ok(Ok(chunks.into_body())),
@@ -436,7 +454,7 @@ mod tests {
                 is_old: false,
             };
             // Not even `100 Continue` can be sent.
-            is_given_up(timeout(LONG, connection.body(framing, false)).await);
+            is_given_up(timeout(LONG, connection.body(framing, false, LONGEST)).await);
             let jobs = connection.app.jobs.clone();
             let grant = Grant::Slot { id: Id::Pool("p".into()), lease: "lease".into() };
             let unsent = Unsent { jobs, grant: Some(grant.clone()) };

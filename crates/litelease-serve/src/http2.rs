@@ -64,11 +64,16 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
         let query = parts.uri.query().unwrap_or_default();
         app.route(&Head { method, path, query, authority, headers: &headers })
     };
-    let body = match request.is_refused() {
-        true => Ok(Vec::new()),
-        false => tokio::select! {
+    let longest = match body.size_hint().upper() {
+        Some(length) if length <= LONGEST as u64 => Ok(LONGEST),
+        _ => app.longest_body(&request).await,
+    };
+    let body = match (request.is_refused(), longest) {
+        (true, _) => Ok(Vec::new()),
+        (false, Err(refused)) => Err(refused),
+        (false, Ok(longest)) => tokio::select! {
             biased;
-            body = read(body, app.options.patience) => body,
+            body = read(body, app.options.patience, longest) => body,
             // A request that is still incomplete at a stop is refused.
             () = app.stopped() => Err(JobError::Stopping.into()),
         },
@@ -85,13 +90,13 @@ async fn answer(app: &Arc<App>, request: hyper::Request<Incoming>) -> hyper::Res
     head.body(response.body).unwrap_or_default()
 }
 
-async fn read(body: Incoming, patience: Duration) -> Result<Vec<u8>, HttpError> {
-    if body.size_hint().lower() > LONGEST as u64 {
-        return Err(HttpError::too_long());
+async fn read(body: Incoming, patience: Duration, longest: usize) -> Result<Vec<u8>, HttpError> {
+    if body.size_hint().lower() > longest as u64 {
+        return Err(HttpError::too_long(longest));
     }
-    match timeout(patience, Limited::new(body, LONGEST).collect()).await {
+    match timeout(patience, Limited::new(body, longest).collect()).await {
         Err(_) => Err(HttpError::too_slow()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::too_long()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(HttpError::too_long(longest)),
         Ok(Err(_)) => Err(HttpError::new(400, "the body ended before it was complete")),
         Ok(Ok(collected)) => Ok(collected.to_bytes().into()),
     }

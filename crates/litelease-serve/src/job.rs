@@ -10,7 +10,10 @@ use shuttle::sync::mpsc;
 #[cfg(not(test))]
 use std::sync::mpsc;
 
-use litelease::{Borrowed, LeaseInfo, PoolInfo, Reason, Scope, SlotInfo, SlotRow};
+use litelease::rusqlite::types;
+use litelease::{
+    Borrowed, Checkpoint, LeaseInfo, PoolInfo, Reason, Scope, SlotInfo, SlotRow, StaleReason,
+};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -23,6 +26,8 @@ pub(crate) enum Id {
     Pool(Arc<str>),
     /// A name.
     Name(Arc<str>),
+    /// A queue.
+    Queue(Arc<str>),
 }
 
 impl Deref for Id {
@@ -30,7 +35,7 @@ impl Deref for Id {
 
     fn deref(&self) -> &str {
         match self {
-            Id::Pool(text) | Id::Name(text) => text,
+            Id::Pool(text) | Id::Name(text) | Id::Queue(text) => text,
         }
     }
 }
@@ -78,6 +83,8 @@ pub(crate) enum Job {
     },
     /// A verb on a name, except a claim.
     Named(NamedJob),
+    /// A verb on a queue, except a receive.
+    Queued(QueueJob),
     Keep {
         id: Id,
         lease: String,
@@ -92,6 +99,17 @@ pub(crate) enum Job {
         /// The client, if it is not known to be allowed to.
         caller: Option<Caller>,
         page: Page,
+        reply: Reply,
+    },
+    /// Reads the latest checkpoint of a name.
+    LastCheckpoint {
+        caller: Caller,
+        name: Arc<str>,
+        reply: Reply,
+    },
+    /// Asks whether a client has a valid access key, whatever that allows.
+    AdmitKey {
+        caller: Caller,
         reply: Reply,
     },
     /// Asks whether a client may do something.
@@ -127,8 +145,11 @@ impl Job {
             | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
+            Job::Queued(job) => Some((Id::Queue(job.queue), job.reply)),
             Job::Named(NamedJob { reply, .. })
             | Job::Leases { reply, .. }
+            | Job::LastCheckpoint { reply, .. }
+            | Job::AdmitKey { reply, .. }
             | Job::Admit { reply, .. }
             | Job::Ready { reply } => Some((no_id(), reply)),
             Job::Leave { .. } | Job::GiveBack(_) | Job::Stop => None,
@@ -137,7 +158,12 @@ impl Job {
 
     /// Checks whether access keys decide about the job.
     pub(crate) fn needs_keys(&self) -> bool {
-        matches!(self, Job::Named(_) | Job::Grant(GrantJob { wanted: Wanted::Name(_), .. }))
+        matches!(
+            self,
+            Job::Named(_)
+                | Job::Queued(_)
+                | Job::Grant(GrantJob { wanted: Wanted::Name(_) | Wanted::Item(_), .. })
+        )
     }
 }
 
@@ -160,8 +186,12 @@ pub(crate) struct GrantJob {
 
 /// What a borrow or a claim asks for.
 pub(crate) enum Wanted {
-    Slot { note: Option<String> },
+    Slot {
+        note: Option<String>,
+    },
     Name(Box<Claim>),
+    /// An item of a queue, for this client.
+    Item(Box<Caller>),
 }
 
 /// A claim of a name.
@@ -179,6 +209,7 @@ impl GrantJob {
             (Wanted::Name(one), Wanted::Name(other)) => {
                 one.caller == other.caller && one.owner == other.owner
             }
+            (Wanted::Item(one), Wanted::Item(other)) => one == other,
             _ => true,
         };
         self.key.is_some() && self.key == other.key && is_same_client
@@ -198,6 +229,31 @@ pub(crate) enum Verb {
     Release { grant: String },
     Transfer { grant: String, new_owner: String, ttl_ms: i64 },
     Break { name: String },
+    Attach { grant: String, value: types::Value },
+    Limit { grant: String, progress_within_ms: Option<i64>, max_time_ms: Option<i64> },
+    Progress { grant: String },
+    Checkpoint { grant: String, value: types::Value },
+    Request { name: String, requester: String, within_ms: i64 },
+    HandOver { grant: String, ttl_ms: i64 },
+}
+
+/// What a client of a queue asks for.
+pub(crate) struct QueueJob {
+    pub(crate) caller: Caller,
+    pub(crate) queue: Arc<str>,
+    pub(crate) verb: QueueVerb,
+    /// The idempotency key.
+    pub(crate) key: Option<String>,
+    pub(crate) reply: Reply,
+}
+
+/// A verb on a queue, except a receive.
+pub(crate) enum QueueVerb {
+    Send { body: types::Value, delay_ms: i64, key: Option<String> },
+    Ack { receipt: String },
+    Extend { receipt: String, visibility_ms: i64 },
+    GiveBack { receipt: String, delay_ms: i64, note: Option<String> },
+    Bury { receipt: String, note: Option<String> },
 }
 
 /// Which leases to read.
@@ -216,6 +272,8 @@ pub(crate) enum Grant {
     Name(LeaseInfo),
     /// A lease that its new owner has fetched: it waits to be fetched again.
     Fetched(LeaseInfo),
+    /// An item that was delivered: it is visible again since that time, and the attempt does not count.
+    Item { id: Id, receipt: String, visible_at_ms: i64 },
 }
 
 /// The outcome of a job.
@@ -285,6 +343,44 @@ pub(crate) enum Answer {
         leases: Vec<Timed>,
         next: Option<String>,
     },
+    /// Something was stored with a grant. The word says what.
+    Stored {
+        word: &'static str,
+        name: String,
+        token: i64,
+    },
+    /// The holder of a name is asked to give it up.
+    Requested(Requested),
+    /// Another client has asked for it before.
+    RequestedBy(Requested),
+    /// The latest checkpoint of a name, if there is one.
+    Checkpoint {
+        name: String,
+        checkpoint: Option<Checkpoint>,
+    },
+    /// An item was sent, or one of that key was there.
+    Sent {
+        queue: String,
+        id: i64,
+    },
+    /// An item was delivered.
+    Delivered(Box<Delivered>),
+    /// The delivery that was asked for again is over.
+    NoItem,
+    /// An item was changed. The word says how.
+    ItemDone {
+        word: &'static str,
+        queue: String,
+        id: i64,
+    },
+    Extended {
+        queue: String,
+        id: i64,
+        deadline_ms: i64,
+        left_ms: i64,
+    },
+    /// A receipt does not pass.
+    StaleReceipt(Stale),
     /// The client may do what it has asked for.
     Admitted,
     /// The file can be written.
@@ -303,22 +399,98 @@ impl Answer {
                 true => Some(Grant::Fetched(lease.lease)),
                 false => Some(Grant::Name(lease.lease)),
             },
+            Answer::Delivered(item) if !item.has_key => Some(Grant::Item {
+                id: id.clone(),
+                receipt: item.receipt,
+                visible_at_ms: item.was_visible_at_ms,
+            }),
             _ => None,
         }
     }
 }
 
-/// A lease, and the time that it has left.
+/// A delivery of an item.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Delivered {
+    pub(crate) queue: String,
+    pub(crate) id: i64,
+    pub(crate) receipt: String,
+    pub(crate) attempt: i64,
+    pub(crate) token: i64,
+    pub(crate) deadline_ms: i64,
+    pub(crate) left_ms: i64,
+    pub(crate) body: types::Value,
+    /// Since when the item was visible: its place in the order.
+    pub(crate) was_visible_at_ms: i64,
+    /// A key keeps the delivery when its client is gone.
+    pub(crate) has_key: bool,
+}
+
+/// Why a receipt does not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    Rule(StaleReason),
+    /// It passes, but its deadline is over.
+    Expired,
+    /// It passes, but the item is dead.
+    Dead,
+}
+
+/// An open request for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Requested {
+    pub(crate) name: String,
+    pub(crate) requester: String,
+    pub(crate) token: i64,
+    pub(crate) until_ms: i64,
+    pub(crate) left_ms: i64,
+}
+
+/// What a lease has, besides who and until when.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Riders {
+    /// The value, or NULL; `None` if it is too long for a page.
+    pub(crate) value: Option<types::Value>,
+    pub(crate) requested: Option<Requested>,
+}
+
+/// A lease, and the time that it has left.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Timed {
     pub(crate) lease: LeaseInfo,
     pub(crate) left_ms: i64,
+    /// What was attached to it and who has asked for it, where that was read and there is any.
+    pub(crate) riders: Option<Box<Riders>>,
 }
 
 impl Timed {
     pub(crate) fn at(now_ms: i64, lease: LeaseInfo) -> Self {
         let left_ms = lease.lease_expires_at_ms.saturating_sub(now_ms);
-        Timed { lease, left_ms }
+        Timed { lease, left_ms, riders: None }
+    }
+
+    /// Checks whether two leases differ in the time left only.
+    pub(crate) fn is_same(&self, other: &Timed) -> bool {
+        let requester = |timed: &Timed| {
+            let requested = timed.riders.as_ref().and_then(|riders| riders.requested.as_ref());
+            requested.map(|requested| (requested.requester.clone(), requested.until_ms))
+        };
+        let value = |timed: &Timed| timed.riders.as_ref().and_then(|riders| riders.value.clone());
+        self.lease == other.lease
+            && self.riders.is_some() == other.riders.is_some()
+            && requester(self) == requester(other)
+            && value(self) == value(other)
+    }
+}
+
+impl Riders {
+    /// Returns the riders of a lease, or nothing if it has none.
+    pub(crate) fn of(
+        value: Option<types::Value>,
+        requested: Option<Requested>,
+    ) -> Option<Box<Self>> {
+        let is_plain = value == Some(types::Value::Null) && requested.is_none();
+        (!is_plain).then(|| Box::new(Riders { value, requested }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Serves named leases and pools of numbered slots over HTTP, from one SQLite file.
+//! Serves named leases, queues and pools of numbered slots over HTTP, from one SQLite file.
 //!
 //! One thread writes. Requests that arrive together share a durable commit, and a name or slot that
 //! is freed goes to the client that has waited longest, in the same commit. `docs/http.md` lists
@@ -30,6 +30,7 @@ mod options;
 mod page;
 mod pending_grant;
 mod program;
+mod queues;
 mod request;
 mod secret;
 mod server;
@@ -37,6 +38,7 @@ mod server_lock;
 mod stream;
 mod timer;
 mod tls;
+mod value;
 
 pub use access::AccessKey;
 pub use error::OpenError;

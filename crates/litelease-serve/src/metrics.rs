@@ -67,7 +67,7 @@ impl Metrics {
             (
                 "litelease_grants_total",
                 "counter",
-                "Slots lent out and names granted.",
+                "Slots lent out, names granted and items delivered.",
                 self.grants.load(Relaxed).to_string(),
             ),
             (
@@ -97,7 +97,7 @@ impl Metrics {
             (
                 "litelease_waiters",
                 "gauge",
-                "Requests that wait for a slot or a name.",
+                "Requests that wait for a slot, a name or an item.",
                 self.waiters.load(Relaxed).to_string(),
             ),
             (

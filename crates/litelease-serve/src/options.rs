@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use litelease::credentials::Issuer;
+
 use crate::tls::Tls;
 
 /// The limits of a service.
@@ -35,6 +37,8 @@ pub struct Options {
     pub open: bool,
     /// Shows the metrics without an access key.
     pub open_metrics: bool,
+    /// The issuer whose public keys are served at `/.well-known/jwks.json`.
+    pub credentials: Option<Issuer>,
     /// The clock for expiry, in Unix milliseconds. Tests replace it.
     pub clock: fn() -> i64,
 }
@@ -53,6 +57,7 @@ impl Default for Options {
             tls: None,
             open: false,
             open_metrics: false,
+            credentials: None,
             clock: litelease::now_ms,
         }
     }

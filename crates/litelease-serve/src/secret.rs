@@ -54,6 +54,20 @@ pub(crate) fn derive(salt: &[u8], key: ClaimKey<'_>, number: i64) -> String {
     uuid(bytes, number)
 }
 
+/// Returns what a request with an idempotency key is known by. Each part comes with its length, so that
+/// no two requests look alike.
+pub(crate) fn request_hash(caller: Caller, call: &str, queue: &str, key: &str) -> [u8; 16] {
+    let mut context = Context::new(&SHA256);
+    context.update(&caller.bytes());
+    for part in [call, queue, key] {
+        context.update(&part.len().to_be_bytes());
+        context.update(part.as_bytes());
+    }
+    let mut hash = [0; 16];
+    hash.iter_mut().zip(context.finish().as_ref()).for_each(|(byte, from)| *byte = *from);
+    hash
+}
+
 /// Returns the number of the row that a secret leads to, and its hash. `None` if it is no secret.
 pub(crate) fn read(grant: &str) -> Option<(i64, Vec<u8>)> {
     let id = uuid::Uuid::try_parse(grant).ok().filter(|_| grant.len() == 36)?;

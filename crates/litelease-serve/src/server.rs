@@ -144,11 +144,11 @@ pub async fn run(
     service: Service,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    let Service { opened: Opened { db, mark, mut lock, .. }, options } = service;
+    let Service { opened: Opened { path, db, mark, mut lock }, options } = service;
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     lock.note(scheme, listener.local_addr()?);
     let limits = options.clone();
-    run_before(listener, options, shutdown, move |todo, answers, changes, metrics| {
+    run_before(listener, options, Some(path), shutdown, move |todo, answers, changes, metrics| {
         Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
     .await
@@ -159,6 +159,7 @@ pub async fn run(
 pub(crate) async fn run_before(
     listener: TcpListener,
     options: Options,
+    file: Option<PathBuf>,
     shutdown: impl Future<Output = ()>,
     work: impl FnOnce(Receiver<Job>, Answers, broadcast::Sender<Changed>, Arc<Metrics>) + Send + 'static,
 ) -> io::Result<()> {
@@ -172,7 +173,7 @@ pub(crate) async fn run_before(
     let committer = thread::Builder::new().name("writer".into()).spawn(work)?;
     let delivery = tokio::spawn(deliver_all(answered, jobs.clone()));
     let permits = Arc::new(Semaphore::new(options.max_connections));
-    let app = App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop);
+    let app = App::new(jobs.clone(), options, Arc::clone(&metrics), changes, stop, file);
     let app = Arc::new(app);
 
     let mut connections = JoinSet::new();

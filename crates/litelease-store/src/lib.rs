@@ -5,6 +5,7 @@
 //! SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod access;
+mod answered;
 mod batch;
 #[doc(hidden)]
 pub mod boot;
@@ -13,6 +14,7 @@ mod change;
 mod checkpoint;
 mod clock;
 mod closing;
+mod credential;
 mod debts;
 mod definition;
 mod epoch;
@@ -38,6 +40,7 @@ mod rule_fn;
 mod schema;
 mod served;
 mod session;
+mod shard;
 mod side_tables;
 pub mod sql;
 mod sqlite;
@@ -67,6 +70,9 @@ pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
 pub use read::Reader;
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
+pub use session::{Beat, SessionGrants, SessionOver, is_passing};
+pub use shard::{AssignedShard, ShardGroup, ShardSnapshot};
+pub use side_tables::SideTableInfo;
 pub use sqlite::{
     Api, Caller, Connection, Destructor, SqlFunction, SqlLast, Statement, Value, c_string, code,
     destroy, sqlite3, sqlite3_context, sqlite3_index_info, sqlite3_stmt, sqlite3_value,

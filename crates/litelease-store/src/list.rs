@@ -51,21 +51,23 @@ impl Store {
     }
 
     /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`, found among the
-    /// next `rows` rows. Answers them, and the name to go on after if there may be more.
-    pub fn live_page(
+    /// next `rows` rows. Hands each to `keep`, with what it has attached. Answers what that made, and the name to go on
+    /// after if there may be more.
+    pub fn live_page<T>(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
         rows: usize,
         when: When,
-    ) -> Result<(Vec<LeaseInfo>, Option<String>), Error> {
+        keep: impl Fn(LeaseInfo<&str>, Value<'_>) -> T,
+    ) -> Result<(Vec<T>, Option<String>), Error> {
         self.with_context("list leases", None, || {
             let now_ms = when.now_ms();
             let mut walk =
                 self.walk(Some(after.map_or(prefix, |after| after.max(prefix))), None)?;
             let (mut leases, mut seen, mut last) = (Vec::new(), 0, None);
-            while let Some((row, _)) = walk.next()? {
+            while let Some((row, value)) = walk.next()? {
                 if !row.name().starts_with(prefix) {
                     return Ok((leases, None));
                 }
@@ -77,7 +79,7 @@ impl Store {
                 }
                 seen += 1;
                 last = Some(row.name().to_owned());
-                leases.extend(row.live(now_ms).map(LeaseInfo::into_owned));
+                leases.extend(row.live(now_ms).map(|lease| keep(lease, value)));
             }
             Ok((leases, None))
         })

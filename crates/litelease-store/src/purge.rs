@@ -39,6 +39,7 @@ impl Store {
 
     fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
         self.purge_readers(limit_ms)?;
+        self.forget_answers(limit_ms)?;
         let ended = self.ended(limit_ms)?;
         if ended.rows == 0 {
             return self.purge_side_tables().map(|()| 0);

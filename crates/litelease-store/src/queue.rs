@@ -383,6 +383,37 @@ impl Store {
         })
     }
 
+    /// Undoes a delivery that no worker has heard of, without counting the attempt: the item is visible again since
+    /// `visible_at_ms`. Answers whether the receipt passed.
+    pub fn undeliver(&self, receipt: &str, visible_at_ms: i64, when: When) -> Result<bool, Error> {
+        self.with_context("undo a delivery", None, || {
+            self.changing_queues(self.boundary()?, || {
+                let Some(receipt) = Receipt::parse(receipt) else { return Ok(false) };
+                let Some(row) = self.item_by_id(receipt.id)? else { return Ok(false) };
+                let now_ms = when.now_ms();
+                let undone = rule::undeliver(row.item, receipt, visible_at_ms, now_ms);
+                let Some(item) = undone else { return Ok(false) };
+                if let Some(key) = &row.key {
+                    // It was dead for a while, and another item uses its key by now.
+                    if self.is_used_by_another(&row, key, now_ms)? {
+                        return Ok(false);
+                    }
+                    self.take_key(row.queue, key, row.id)?;
+                }
+                self.save_item(row.id, item).map(|()| true)
+            })
+        })
+    }
+
+    /// Checks that a receipt is not of an item of another queue. One that is gone is of none.
+    pub fn is_of_queue(&self, queue: &str, receipt: &str) -> Result<bool, Error> {
+        self.with_context("look at a delivery", None, || {
+            let Some(receipt) = Receipt::parse(receipt) else { return Ok(true) };
+            let Some(row) = self.item_by_id(receipt.id)? else { return Ok(true) };
+            Ok(self.find_queue(queue)?.is_some_and(|queue| queue.number == row.queue))
+        })
+    }
+
     /// Makes an item dead at once. Answers whether the receipt passed.
     pub fn bury(&self, receipt: &str, note: Option<&str>, when: When) -> Result<bool, Error> {
         self.with_context("bury an item", None, || {
@@ -496,12 +527,25 @@ impl Store {
 
     /// How every queue stands, by name. Needs no write lock. It looks at every item.
     pub fn queues(&self, when: When) -> Result<Vec<QueueInfo>, Error> {
+        self.queues_under("", None, usize::MAX, when)
+    }
+
+    /// The same for the queues whose name begins with `prefix` and comes after `after`: at most `limit`.
+    pub fn queues_under(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+        when: When,
+    ) -> Result<Vec<QueueInfo>, Error> {
         self.with_context("list the queues", None, || {
             self.settle_debts()?;
             let now_ms = when.now_ms();
-            let names = self.queue_names()?.into_iter();
+            let names = self.queue_names()?.into_iter().filter(|(_, name, _)| {
+                name.starts_with(prefix) && after.is_none_or(|after| name.as_str() > after)
+            });
             let counted = |(number, queue, limit)| self.counted(number, queue, limit, now_ms);
-            names.map(counted).collect()
+            names.take(limit).map(counted).collect()
         })
     }
 

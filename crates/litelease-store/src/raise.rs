@@ -87,6 +87,7 @@ impl Store {
                         self.fence_queues(|item| rule::fence_item(item, when.now_ms()))?;
                     }
                     self.distrust_readers(when.now_ms())?;
+                    self.forget_issuer()?;
                     let values = [floor, when.now_ms()].map(Value::Integer);
                     execute_once(self.connection, FENCE, &values)?;
                     match (self.connection.changes(), i64::try_from(rows.len())) {

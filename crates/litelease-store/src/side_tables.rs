@@ -5,14 +5,17 @@
 
 use std::cell::Cell;
 
+use crate::checkpoint::CHECKPOINTS;
+use crate::keep::KEPT_SLOTS;
 use crate::limit::LIMITS;
+use crate::read::READERS;
 use crate::request::REQUESTS;
 use crate::schema::{Table, create, is_there};
 use crate::session::SESSIONS;
 use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::value::VALUES;
-use crate::{Error, Store};
+use crate::{Error, Store, When};
 
 /// A table of what rides on a grant.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +38,48 @@ const ALL: [(Side, &Table); 4] = [
 #[derive(Default)]
 pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
 
+/// A side table as `doctor` looks at it.
+///
+/// ```
+/// # use litelease_store::SideTableInfo;
+/// let info = SideTableInfo { table: "litelease_values", rows: 3, ended: 1, damaged: 0, fault: None };
+/// assert!(info.ended <= info.rows);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SideTableInfo {
+    /// The name of the table.
+    pub table: &'static str,
+    /// How many rows it has.
+    pub rows: i64,
+    /// How many of them mean nothing any more: `purge` deletes them.
+    pub ended: i64,
+    /// How many of them nobody can read.
+    pub damaged: i64,
+    /// Why the table is not ours, if it is not. Then nothing was counted.
+    pub fault: Option<String>,
+}
+
 impl Side {
+    /// The rows with a value of another type.
+    fn damaged(self) -> &'static str {
+        match self {
+            Side::Values => "typeof(token) <> 'integer'",
+            Side::Limits => {
+                "typeof(token) <> 'integer' OR typeof(progress_at_ms) <> 'integer'
+OR typeof(progress_within_ms) NOT IN ('integer', 'null')
+OR typeof(not_after_ms) NOT IN ('integer', 'null')"
+            }
+            Side::Requests => {
+                "typeof(token) <> 'integer' OR typeof(requester) <> 'text'
+OR typeof(until_ms) <> 'integer' OR typeof(repeated_at_ms) <> 'integer'"
+            }
+            Side::Sessions => {
+                "typeof(token) <> 'integer' OR typeof(session_token) <> 'integer'
+OR typeof(identity) <> 'text'"
+            }
+        }
+    }
+
     fn table(self) -> &'static Table {
         ALL[self as usize].1
     }
@@ -98,6 +142,49 @@ impl Store {
             let write = || execute_once(self.connection, sql, values);
             self.connection.keeping_last_insert_rowid(write)
         })
+    }
+
+    /// Looks at every side table that the file has, and at the readers. Needs no write lock.
+    pub fn side_tables(&self, when: When) -> Result<Vec<SideTableInfo>, Error> {
+        self.with_context("look at the side tables", None, || {
+            self.verify()?;
+            let expired = format!("expires_at_ms <= {}", when.now_ms());
+            let readers = (&READERS, "typeof(expires_at_ms) <> 'integer'", &*expired);
+            let sides = ALL.iter().map(|(side, table)| (*table, side.damaged(), side.ended()));
+            let others = [&CHECKPOINTS, &KEPT_SLOTS].map(|table| (table, "0", "0"));
+            let mut found = Vec::new();
+            for (table, damaged, ended) in sides.chain([readers]).chain(others) {
+                let empty =
+                    SideTableInfo { table: table.name, rows: 0, ended: 0, damaged: 0, fault: None };
+                match is_there(self.connection, table) {
+                    Ok(true) => found.push(self.count_side(empty, damaged, ended)?),
+                    Ok(false) => {}
+                    Err(Error::SchemaMismatch { reason, .. }) => {
+                        found.push(SideTableInfo { fault: Some(reason), ..empty });
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn count_side(
+        &self,
+        empty: SideTableInfo,
+        damaged: &str,
+        ended: &str,
+    ) -> Result<SideTableInfo, Error> {
+        let sql = format!(
+            "SELECT count(*), count(*) FILTER (WHERE {ended}), count(*) FILTER (WHERE {damaged})
+FROM main.{} AS side",
+            empty.table
+        );
+        let mut statement = self.connection.prepare(&sql)?;
+        let mut run = statement.run(&[])?;
+        run.step()?;
+        let number = |index| run.column(index).and_then(Value::integer).unwrap_or(0);
+        Ok(SideTableInfo { rows: number(0), ended: number(1), damaged: number(2), ..empty })
     }
 
     /// Deletes what rode on grants that have ended for good.

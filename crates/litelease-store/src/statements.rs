@@ -8,6 +8,7 @@ use std::cell::RefCell;
 
 use litelease_core::{Row, State};
 
+use crate::answered::AnsweredStatements;
 use crate::limit::{LIMITS_OF, PROGRESS};
 use crate::pool_rows::PoolStatements;
 use crate::present::PRESENTING;
@@ -127,6 +128,7 @@ pub(crate) struct Statements {
     pub(crate) request: CachedStatement,
     pub(crate) pools: PoolStatements,
     pub(crate) served: ServedStatements,
+    pub(crate) answered: AnsweredStatements,
     pub(crate) queues: QueueStatements,
 }
 
@@ -184,6 +186,7 @@ impl Statements {
             request: CachedStatement::new(REQUEST_OF),
             pools: PoolStatements::new(),
             served: ServedStatements::new(),
+            answered: AnsweredStatements::new(),
             queues: QueueStatements::new(),
         }
     }

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, Claimant,
-    GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, SlotInfo, TransferResult, backoff,
+    GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Request, RequestResult, SlotInfo,
+    TransferResult, backoff,
 };
 
 use crate::schema::{RESOURCES, is_there};
 use crate::statements::execute_once;
 use crate::{
-    BootRecord, BorrowOptions, Delivered, Error, Guard, ItemInfo, ItemName, OwnedValue, QueueInfo,
-    SendOptions, Store, Value, When,
+    AssignedShard, Beat, BootRecord, BorrowOptions, Delivered, Error, Guard, ItemInfo, ItemName,
+    OwnedValue, QueueInfo, SendOptions, SessionGrants, SessionOver, ShardGroup, Store, Value, When,
+    is_passing,
 };
 
 /// A verb that can be called by its name.
@@ -92,7 +94,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("guards", "", guards),
     verb_of("present", "name token", present),
     verb_of("withdraw", "name", withdraw),
-    verb_of("checkpoint", "name token value", checkpoint),
+    verb_of("checkpoint", "name token value now_ms", checkpoint),
     verb_of("last_checkpoint", "name", last_checkpoint),
     verb_of("admit", "name token", admit),
     freeing("pool", "id count now_ms", pool),
@@ -134,6 +136,35 @@ pub static VERBS: &[Verb] = &[
     verb_of("begin_finish", "receipt", begin_finish),
     verb_of("end_finish", "receipt", end_finish),
     verb_of("undo_finish", "", undo_finish),
+    freeing("session_open", "name owner ttl_ms replaces dead_owner dead_token", session_open),
+    verb_of("session_beat", "name owner token ttl_ms", session_beat),
+    verb_of("session_claim", "name dead_owner dead_token name owner token ttl_ms", session_claim),
+    freeing("session_close", "name owner token ttl_ms", session_close),
+    verb_of("shard_member", "group count id", shard_member),
+    verb_of("shard_join", "group count name owner token ttl_ms", shard_join),
+    verb_of("shard_look", "group count owner repeats", shard_look),
+    verb_of("drain", "name token", drain),
+    freeing("ring", "", ring),
+    verb_of("shard_step", "group count drain_ms name owner token ttl_ms", shard_step),
+    verb_of("limit", "name token progress_within_ms not_after_ms now_ms", limit),
+    verb_of("progress", "name token now_ms", progress),
+    verb_of("request", "name requester within_ms now_ms", request),
+    verb_of("repeat_request", "name requester", repeat_request),
+    verb_of("withdraw_request", "name requester", withdraw_request),
+    verb_of("requested", "name now_ms", requested),
+    freeing("hand_over", "name owner ttl_ms now_ms token", hand_over),
+    verb_of("take_over", "name owner ttl_ms now_ms", take_over),
+    verb_of(
+        "claim_with",
+        "name owner ttl_ms dead_owner dead_token value progress_within_ms max_time_ms",
+        claim_with,
+    ),
+    verb_of(
+        "accept_with",
+        "name owner ttl_ms token asked value progress_within_ms max_time_ms",
+        accept_with,
+    ),
+    verb_of("leader", "name now_ms", leader),
 ];
 
 /// Returns the verb of this name.
@@ -225,10 +256,8 @@ fn ensure(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 fn attach(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
-    Ok(vec![match store.attach(name, token, value, given.when(3)?)? {
-        GrantResult::Done => vec![text("Done")],
-        GrantResult::Stale { reason } => rejected(store, name, reason, None)?,
-    }])
+    let answer = store.attach(name, token, value, given.when(3)?)?;
+    Ok(vec![on_grant(store, name, answer)?])
 }
 
 /// No row where the live grant has none.
@@ -245,16 +274,28 @@ fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![renewed(store, name, answer)?])
 }
 
-/// name, owner, ttl and token of each grant, one after the other; of a slot its pool, its lease, the ttl and NULL. One row
-/// answers each: what is wrong with one lease is not the others' fault.
+/// name, owner, ttl, token and the time since its holder made progress, which may be NULL, of each grant, one after the
+/// other; of a slot its pool, its lease, the ttl, NULL and NULL. One row answers each: what is wrong with one lease is not
+/// the others' fault.
 fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let all = || {
-        given.0.chunks_exact(4).map(|grant| {
+        given.0.chunks_exact(5).map(|grant| {
             let grant = Arguments(grant);
             let (name, who, ttl_ms) = (grant.text(0)?, grant.who(1, 3)?, grant.integer(2)?);
+            let progress_ago_ms = grant.optional(4, Arguments::integer)?;
+            // A grant that is over by now is rejected below.
+            let progress = |token| match progress_ago_ms {
+                Some(ago_ms) => {
+                    let at_ms = When::Now.now_ms().saturating_sub(ago_ms);
+                    store.progress(name, token, When::At(at_ms)).map(drop)
+                }
+                None => Ok(()),
+            };
             let answer = match who.token {
-                Some(_) => store
-                    .renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+                Some(token) => progress(token)
+                    .and_then(|()| {
+                        store.renew(name, who, ttl_ms, When::Now, |answer| answer.into_owned())
+                    })
                     .and_then(|answer| renewed(store, name, answer)),
                 None => renewed_slot(store, name, who.owner, ttl_ms),
             };
@@ -284,12 +325,7 @@ fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 fn release(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, who) = (given.text(0)?, given.who(1, 3)?);
     let answer = store.release(name, who, given.when(2)?, |answer| answer.into_owned())?;
-    Ok(vec![match answer {
-        ReleaseResult::Released { name, token } => {
-            vec![text("Released"), text(name), OwnedValue::Integer(token)]
-        }
-        ReleaseResult::Rejected { reason, current } => rejected(store, name, reason, current)?,
-    }])
+    Ok(vec![released(store, name, answer)?])
 }
 
 fn transfer(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -297,10 +333,7 @@ fn transfer(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (ttl_ms, when) = (given.integer(3)?, given.when(4)?);
     let answer =
         store.transfer(name, who, new_owner, ttl_ms, when, |answer| answer.into_owned())?;
-    Ok(vec![match answer {
-        TransferResult::Transferred(lease) => case("Transferred", lease),
-        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current)?,
-    }])
+    Ok(vec![transferred(store, name, answer)?])
 }
 
 fn break_lease(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
@@ -422,7 +455,7 @@ fn withdraw(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 
 fn checkpoint(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token, value) = (given.text(0)?, given.integer(1)?, given.value(2));
-    Ok(vec![match store.checkpoint(name, token, value, When::Now)? {
+    Ok(vec![match store.checkpoint(name, token, value, given.when(3)?)? {
         CheckpointResult::Stored => vec![text("Stored")],
         CheckpointResult::Stale { newest } => stale(newest),
     }])
@@ -521,6 +554,191 @@ fn readers(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
 fn drained(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let drained = store.drained(given.text(0)?, given.integer(1)?, given.when(2)?)?;
     Ok(vec![vec![truth(drained)]])
+}
+
+/// In the transaction that writes: whether the writer may, and then forgets the readers that it has waited for.
+fn drain(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token) = (given.text(0)?, given.integer(1)?);
+    let is_drained = store.drained(name, token, When::Now)?;
+    if is_drained {
+        store.forget_readers(name)?;
+    }
+    Ok(vec![vec![truth(is_drained)]])
+}
+
+/// Wakes those who wait at the file, without having freed anything: readers look whether a writer has come.
+fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
+    Ok(vec![])
+}
+
+/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
+fn at_one_time(
+    store: &Store,
+    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
+) -> Result<Answer, Misuse> {
+    store.begin()?;
+    match work(When::Now.now_ms()) {
+        Ok((true, answer)) => store.commit().map(|()| answer),
+        Ok((false, answer)) => store.rollback().map(|()| answer),
+        Err(error) => store.rollback().and(Err(error)),
+    }
+    .map_err(Misuse::Error)
+}
+
+// Limits and handoff.
+
+fn limit(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token, when) = (given.text(0)?, given.integer(1)?, given.when(4)?);
+    let number = |at| given.optional(at, Arguments::integer);
+    let answer = store.limit(name, token, number(2)?, number(3)?, when)?;
+    Ok(vec![on_grant(store, name, answer)?])
+}
+
+fn progress(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, token) = (given.text(0)?, given.integer(1)?);
+    let answer = store.progress(name, token, given.when(2)?)?;
+    Ok(vec![on_grant(store, name, answer)?])
+}
+
+fn request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, requester, within_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let when = given.when(3)?;
+    let answer = store.request(name, requester, within_ms, when, |answer| answer.into_owned())?;
+    Ok(vec![match answer {
+        RequestResult::Requested { token, until_ms } => {
+            vec![text("Requested"), OwnedValue::Integer(token), OwnedValue::Integer(until_ms)]
+        }
+        RequestResult::RequestedBy { requester, until_ms } => {
+            vec![text("RequestedBy"), text(requester), OwnedValue::Integer(until_ms)]
+        }
+        RequestResult::Rejected { reason } => rejected(store, name, reason, None)?,
+    }])
+}
+
+/// The token of the grant that is asked for; no row where there is no such request.
+fn repeat_request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let token = store.repeat_request(given.text(0)?, given.text(1)?, When::Now)?;
+    Ok(token.map(number).unwrap_or_default())
+}
+
+fn withdraw_request(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    Ok(vec![vec![truth(store.withdraw_request(given.text(0)?, given.text(1)?)?)]])
+}
+
+/// No row where nobody asks.
+fn requested(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, when) = (given.text(0)?, given.when(1)?);
+    let row = |requester: &str, request: Request| {
+        let numbers = [request.until_ms, request.token].map(OwnedValue::Integer);
+        [vec![text(requester)], numbers.to_vec()].concat()
+    };
+    Ok(store.in_snapshot(|| store.requested(name, when, row))?.into_iter().collect())
+}
+
+fn hand_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 4)?, given.integer(2)?);
+    let when = given.when(3)?;
+    let answer = store.hand_over(name, who, ttl_ms, when, |answer| answer.into_owned())?;
+    Ok(vec![transferred(store, name, answer)?])
+}
+
+/// The new grant, and the one that was ended, if there was one.
+fn take_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let taken = store.take_over(name, owner, ttl_ms, given.when(3)?, |taken| taken.into_owned())?;
+    Ok([Some(taken.lease), taken.from].into_iter().flatten().map(lease).collect())
+}
+
+/// A claim, or one from a dead holder, and what rides on the grant, in one commit.
+fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let dead = given.optional(3, |given, at| given.who(at, at + 1))?;
+    let riders = Riders::of(given)?;
+    // A busy name is answered without the write lock, as by a plain claim.
+    let busy = |current: LeaseInfo<&str>| case("Busy", current);
+    if dead.is_none()
+        && let Some(busy) = store.inspect(name, When::Now, busy)?
+    {
+        return Ok(vec![busy]);
+    }
+    let token = |answer: ClaimResult<&str>| {
+        let token = answer.acquired().map(|lease| lease.token);
+        (token, claimed(answer))
+    };
+    let claim = || match dead {
+        Some(dead) => store.claim_from_dead(name, owner, ttl_ms, When::Now, dead, token),
+        None => store.claim(name, owner, ttl_ms, When::Now, 0, token),
+    };
+    at_one_time(store, |_| {
+        let (token, row) = claim()?;
+        token.map_or(Ok(()), |token| riders.store(store, name, token))?;
+        Ok((token.is_some(), vec![row]))
+    })
+}
+
+/// Takes the grant under `token` that was handed to this requester since it asked for the one under `asked`, renews it, and
+/// stores what rides on it, in one commit. No row where it is not the requester's.
+fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 3)?, given.integer(2)?);
+    let (asked, riders) = (given.optional(4, Arguments::integer)?, Riders::of(given)?);
+    // Most owners who find their own lease busy have asked for nothing: they need no write lock.
+    if asked.is_none() {
+        let found = store.in_snapshot(|| store.request_of(name))?;
+        if found.is_none_or(|(requester, _)| requester != who.owner) {
+            return Ok(vec![]);
+        }
+    }
+    let accepted = |lease: LeaseInfo<&str>| (lease.token, case("Acquired", lease));
+    at_one_time(store, |_| {
+        let found = match asked {
+            Some(asked) if who.token > Some(asked) => {
+                store
+                    .renew(name, who, ttl_ms, When::Now, |answer| answer.renewed().map(accepted))?
+            }
+            _ => store.accept(name, who.owner, ttl_ms, When::Now, accepted)?,
+        };
+        let Some((token, row)) = found else { return Ok((false, vec![])) };
+        riders.store(store, name, token)?;
+        Ok((true, vec![row]))
+    })
+}
+
+/// What is stored in the commit of a claim: its last three arguments.
+struct Riders<'a> {
+    value: Value<'a>,
+    progress_within_ms: Option<i64>,
+    max_time_ms: Option<i64>,
+}
+
+impl<'a> Riders<'a> {
+    fn of(given: Arguments<'a>) -> Result<Self, Misuse> {
+        let number = |at| given.optional(at, Arguments::integer);
+        let (progress_within_ms, max_time_ms) = (number(6)?, number(7)?);
+        Ok(Riders { value: given.value(5), progress_within_ms, max_time_ms })
+    }
+
+    fn store(&self, store: &Store, name: &str, token: i64) -> Result<(), Error> {
+        if self.value != Value::Null {
+            let _ = store.attach(name, token, self.value, When::Now)?;
+        }
+        if self.progress_within_ms.is_some() || self.max_time_ms.is_some() {
+            let end_ms = |time_ms| When::Now.now_ms().saturating_add(time_ms);
+            let not_after_ms = self.max_time_ms.map(end_ms);
+            let _ = store.limit(name, token, self.progress_within_ms, not_after_ms, When::Now)?;
+        }
+        Ok(())
+    }
+}
+
+/// The live lease with its value, in one snapshot and at one time; no row where nobody has it.
+fn leader(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, when) = (given.text(0)?, When::At(given.when(1)?.now_ms()));
+    let found = store.in_snapshot(|| {
+        let found = store.inspect(name, when, |found| lease(found.into_owned()))?;
+        let value = store.value(name, when, |value| value.into())?;
+        Ok(found.map(|row| [row, vec![value.unwrap_or(OwnedValue::Null)]].concat()))
+    })?;
+    Ok(found.into_iter().collect())
 }
 
 // Queues.
@@ -709,6 +927,201 @@ fn or_roll_back(
     answer.map(acknowledged)
 }
 
+// Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its answer is no.
+
+/// The arguments from `at` on: identity, owner, token, ttl, and then name and token of each of its names.
+struct SessionArguments<'a> {
+    grants: SessionGrants<'a>,
+    names: Vec<(&'a str, i64)>,
+}
+
+impl<'a> SessionArguments<'a> {
+    fn new(given: Arguments<'a>, at: usize) -> Result<Self, Misuse> {
+        let names = (at + 4..given.0.len()).step_by(2);
+        let names = names.map(|at| Ok((given.text(at)?, given.integer(at + 1)?)));
+        let grants = SessionGrants {
+            identity: given.text(at)?,
+            owner: given.text(at + 1)?,
+            token: given.integer(at + 2)?,
+            ttl_ms: given.integer(at + 3)?,
+            names: &[],
+        };
+        Ok(SessionArguments { grants, names: names.collect::<Result<_, Misuse>>()? })
+    }
+
+    fn grants(&self) -> SessionGrants<'_> {
+        SessionGrants { names: &self.names, ..self.grants }
+    }
+}
+
+/// Whether a live lease is the one that the caller has found to be dead.
+fn is_grant(given: Arguments<'_>, owner: usize, token: usize, current: &LeaseInfo) -> bool {
+    given.value(owner) == Value::Text(&current.owner)
+        && given.value(token) == Value::Integer(current.token)
+}
+
+fn session_open(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (identity, owner, ttl_ms) = (given.text(0)?, given.text(1)?, given.integer(2)?);
+    let replaces = given.optional(3, Arguments::integer)? == Some(1);
+    at_one_time(store, |now_ms| {
+        let is_dead = |current: &LeaseInfo| is_grant(given, 4, 5, current);
+        let answer = store.open_session(identity, owner, ttl_ms, now_ms, replaces, is_dead)?;
+        let is_granted = matches!(answer, ClaimResult::Acquired(_));
+        Ok((is_granted, vec![claimed_row(answer)]))
+    })
+}
+
+/// One row for the identity, and one for each name.
+fn session_beat(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let session = SessionArguments::new(given, 0)?;
+    at_one_time(store, |now_ms| {
+        let beat = store.beat_session(session.grants(), now_ms, |_| Ok(()))?;
+        beat_rows(store, session.grants(), now_ms, beat, |()| (true, vec![]))
+    })
+}
+
+/// The same, and at the end one row for the claim. Only that one if the name is busy.
+fn session_claim(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (name, session) = (given.text(0)?, SessionArguments::new(given, 3)?);
+    at_one_time(store, |now_ms| {
+        let is_dead = |current: &LeaseInfo| is_grant(given, 1, 2, current);
+        let beat = store.claim_in_session(session.grants(), name, now_ms, is_dead)?;
+        beat_rows(store, session.grants(), now_ms, beat, |answer| {
+            (matches!(answer, ClaimResult::Acquired(_)), vec![claimed_row(answer)])
+        })
+    })
+}
+
+fn session_close(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let session = SessionArguments::new(given, 0)?;
+    at_one_time(store, |now_ms| {
+        let answer = store.close_session(session.grants(), now_ms)?;
+        let is_released = matches!(answer, ReleaseResult::Released { .. });
+        Ok((is_released, vec![released(store, session.grants.identity, answer)?]))
+    })
+}
+
+fn group_of(given: Arguments<'_>) -> Result<Result<ShardGroup, &'static str>, Misuse> {
+    let count = usize::try_from(given.integer(1)?).unwrap_or(0);
+    Ok(ShardGroup::new(given.text(0)?, count))
+}
+
+/// A group that was checked before.
+fn checked_group(given: Arguments<'_>) -> Result<ShardGroup, Misuse> {
+    group_of(given)?.map_err(|_| Misuse::Argument(0, "a group of shards"))
+}
+
+/// The identity of a member, or why there can be no such one.
+fn shard_member(_: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (group, id) = (group_of(given)?, given.text(2)?);
+    Ok(vec![match group.and_then(|group| group.member(id)) {
+        Ok(name) => vec![text("Member"), text(name)],
+        Err(refused) => vec![text("Error"), text("InvalidShards"), text(refused)],
+    }])
+}
+
+/// As a heartbeat. Only the count of the live members if that is another one.
+fn shard_join(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (group, session) = (checked_group(given)?, SessionArguments::new(given, 2)?);
+    at_one_time(store, |now_ms| {
+        let beat = store.join_shards(session.grants(), &group, now_ms)?;
+        beat_rows(store, session.grants(), now_ms, beat, |other| match other {
+            Some(count) => (false, vec![vec![text("Count"), OwnedValue::Integer(count)]]),
+            None => (true, vec![]),
+        })
+    })
+}
+
+/// Whether the member must write now, and then each shard that it is to give up, and until when. What follows the named
+/// arguments are the shards that it knows to be its own.
+fn shard_look(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (group, me, repeats) = (checked_group(given)?, given.text(2)?, given.integer(3)? == 1);
+    let held = (4..given.0.len()).map(|at| given.integer(at)).collect::<Result<Vec<_>, _>>()?;
+    let seen = store.in_snapshot(|| store.shards(&group, When::Now))?;
+    let plan = seen.plan(me);
+    let is_held = |shard| i64::try_from(shard).is_ok_and(|shard| held.contains(&shard));
+    let has_work = seen.has_work(me, &plan, repeats, is_held);
+    let requested = seen.requested(&plan).into_iter();
+    let requested =
+        requested.map(|(shard, until_ms)| vec![shard_number(shard), OwnedValue::Integer(until_ms)]);
+    Ok([vec![truth(has_work)]].into_iter().chain(requested).collect())
+}
+
+/// As a heartbeat, and at the end one row for each shard that was granted: its number, the grant, and the token, the value
+/// and the time of its last checkpoint.
+fn shard_step(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let (group, session) = (checked_group(given)?, SessionArguments::new(given, 3)?);
+    let drain_ms = given.integer(2)?;
+    at_one_time(store, |now_ms| {
+        let checkpoint = |token, value: Value<'_>, at_ms| {
+            vec![OwnedValue::Integer(token), value.into(), OwnedValue::Integer(at_ms)]
+        };
+        let beat = store.share_shards(session.grants(), &group, drain_ms, now_ms, checkpoint)?;
+        beat_rows(store, session.grants(), now_ms, beat, |assigned| {
+            let row = |AssignedShard { shard, lease: granted, checkpoint }| {
+                let checkpoint = checkpoint.unwrap_or_default();
+                [vec![shard_number(shard)], lease(granted), checkpoint].concat()
+            };
+            (true, assigned.into_iter().map(row).collect())
+        })
+    })
+}
+
+/// One row for the identity, one for each name, and then the rest; only the rest if that says not to commit. A renewal ends
+/// with how long it was granted for. A refusal that may pass is told as `Refused`, and a name that is over only because its
+/// session is as `SessionOver`.
+fn beat_rows<T>(
+    store: &Store,
+    session: SessionGrants<'_>,
+    now_ms: i64,
+    beat: Result<Beat<T>, SessionOver>,
+    rest: impl FnOnce(T) -> (bool, Answer),
+) -> Result<(bool, Answer), Error> {
+    let refused = |name: &str, reason: Reason, current: Option<LeaseInfo>| {
+        let mut row = rejected(store, name, reason, current)?;
+        if is_passing(reason) {
+            row[0] = text("Refused");
+        }
+        Ok::<_, Error>(row)
+    };
+    let granted = |lease: LeaseInfo| {
+        let granted_ms = lease.lease_expires_at_ms.saturating_sub(now_ms);
+        [case("Renewed", lease), vec![OwnedValue::Integer(granted_ms)]].concat()
+    };
+    let names = session.names.iter().map(|(name, _)| *name);
+    match beat {
+        Ok(Beat { identity, names: answers, done }) => {
+            let (is_done, rest) = rest(done);
+            if !is_done {
+                return Ok((false, rest));
+            }
+            let mut rows = vec![granted(identity)];
+            for (name, answer) in names.zip(answers) {
+                rows.push(match answer {
+                    RenewResult::Renewed(lease) => granted(lease),
+                    RenewResult::Rejected { reason, current } => refused(name, reason, current)?,
+                });
+            }
+            rows.extend(rest);
+            Ok((true, rows))
+        }
+        Err(SessionOver { reason, current, names: answers }) => {
+            let mut rows = vec![refused(session.identity, reason, current)?];
+            for (name, answer) in names.zip(answers) {
+                rows.push(match answer {
+                    Some((reason, current)) => refused(name, reason, current)?,
+                    None => vec![text("SessionOver")],
+                });
+            }
+            Ok((false, rows))
+        }
+    }
+}
+
+fn shard_number(shard: usize) -> OwnedValue {
+    OwnedValue::Integer(i64::try_from(shard).unwrap_or(i64::MAX))
+}
+
 // Rows.
 
 fn delivered(delivered: Delivered<OwnedValue>) -> Vec<OwnedValue> {
@@ -745,9 +1158,22 @@ fn queue_row(info: QueueInfo) -> Vec<OwnedValue> {
 }
 
 fn claimed(answer: ClaimResult<&str>) -> Vec<OwnedValue> {
+    claimed_row(answer.into_owned())
+}
+
+fn claimed_row(answer: ClaimResult) -> Vec<OwnedValue> {
     match answer {
         ClaimResult::Acquired(lease) => case("Acquired", lease),
         ClaimResult::Busy(current) => case("Busy", current),
+    }
+}
+
+fn released(store: &Store, name: &str, answer: ReleaseResult) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        ReleaseResult::Released { name, token } => {
+            Ok(vec![text("Released"), text(name), OwnedValue::Integer(token)])
+        }
+        ReleaseResult::Rejected { reason, current } => rejected(store, name, reason, current),
     }
 }
 
@@ -755,6 +1181,24 @@ fn renewed(store: &Store, name: &str, answer: RenewResult) -> Result<Vec<OwnedVa
     match answer {
         RenewResult::Renewed(lease) => Ok(case("Renewed", lease)),
         RenewResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+fn transferred(
+    store: &Store,
+    name: &str,
+    answer: TransferResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        TransferResult::Transferred(lease) => Ok(case("Transferred", lease)),
+        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+fn on_grant(store: &Store, name: &str, answer: GrantResult) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        GrantResult::Done => Ok(vec![text("Done")]),
+        GrantResult::Stale { reason } => rejected(store, name, reason, None),
     }
 }
 

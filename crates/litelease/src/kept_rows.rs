@@ -52,8 +52,7 @@ impl KeptRows {
                 Ok(RenewResult::Rejected { reason, current }) => {
                     Err(loss(grant.token, reason, current))
                 }
-                // What is wrong with one row is not the others' fault.
-                Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
+                Err(error) if is_of_one_name(&error) => {
                     Err(Loss::CannotRenew { error: error.to_string() })
                 }
                 Err(error) => return Err(error),
@@ -148,6 +147,14 @@ pub(crate) fn is_busy(error: &Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Checks whether an error is about one name: its row, its limits or its request. It is not the others' fault.
+pub(crate) fn is_of_one_name(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidLeaseRow(_) | Error::SchemaMismatch { .. } | Error::TimeOverflow { .. }
+    )
 }
 
 /// Returns what a rejection means for a holder that has not released its lease.

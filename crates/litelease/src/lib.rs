@@ -30,9 +30,12 @@
 //! To stop an old owner there are guarded tables ([`guard`](Leases::guard)), checkpoints
 //! ([`checkpoint`](Leases::checkpoint)) and gates ([`Gate`]). If several clients may work at a
 //! time, use a pool of numbered slots: [`Pools`]. For background jobs there are queues: [`Queue`].
+//! The feature `credentials` signs grants for services that cannot see the file.
 
 mod access;
 mod cached;
+#[cfg(feature = "credentials")]
+pub mod credentials;
 mod delivered_rows;
 mod election;
 mod error;
@@ -82,13 +85,13 @@ pub use litelease_core::{
     SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
-pub use litelease_core::{InvalidPermission, Permission, Scope};
+pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
 pub use litelease_keeper::{Identity, Liveness, Loss};
 #[doc(hidden)]
-pub use litelease_store::{AccessRow, Secret, ServedRow};
+pub use litelease_store::{AccessRow, Secret, ServedRow, SideTableInfo};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, Reader, SlotRow,
@@ -100,6 +103,8 @@ pub use queue::{GiveBackOptions, Item, ItemName, Queue, SendOptions};
 pub use raw::RawLitelease;
 pub use request::RequestInfo;
 pub use rusqlite;
+#[doc(hidden)]
+pub use served::PageRow;
 pub use session::Session;
 pub use shards::{ShardEvent, Shards, ShardsOptions};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};

@@ -709,6 +709,10 @@ impl<'q> Queue<'q> {
         lift(store.each_item(self.name, self.when, |item| each(item.into_owned())))
     }
 
+    pub(crate) fn when(&self) -> When {
+        self.when
+    }
+
     fn item(&self, delivered: Delivered<types::Value>) -> Item<'q> {
         let Delivered { id, receipt, attempt, token, deadline_ms, body } = delivered;
         Item { id, receipt, attempt, token, deadline_ms, body, queue: *self }

@@ -1,9 +1,11 @@
 //! Grants that the service has made, and the pages of leases that it shows.
 
-use litelease_store::{Secret, ServedRow};
+use litelease_store::{Secret, ServedRow, Value};
+use rusqlite::types;
 
 use crate::error::lift;
-use crate::{LeaseInfo, Leases, Result};
+use crate::fences::owned;
+use crate::{AckResult, LeaseInfo, Leases, Queue, QueueInfo, Result};
 
 /// For the service.
 #[doc(hidden)]
@@ -31,15 +33,90 @@ impl Leases {
     }
 
     /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`,
-    /// found among the next `rows` rows. Returns them, and the name to go on after if there may be
-    /// more.
+    /// found among the next `rows` rows. Returns them with what they have attached, up to so many
+    /// bytes, and the name to go on after if there may be more.
     pub fn live_page(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
         rows: usize,
-    ) -> Result<(Vec<LeaseInfo>, Option<String>)> {
-        lift(self.verbs()?.live_page(prefix, after, limit, rows, self.when()))
+        most_bytes: usize,
+    ) -> Result<(Vec<PageRow>, Option<String>)> {
+        let keep = |lease: LeaseInfo<&str>, value: Value<'_>| {
+            let bytes = match value {
+                Value::Text(text) => text.len(),
+                Value::Blob(bytes) => bytes.len(),
+                _ => 0,
+            };
+            let value = (bytes <= most_bytes).then(|| owned(value));
+            PageRow { lease: lease.into_owned(), value }
+        };
+        lift(self.verbs()?.live_page(prefix, after, limit, rows, self.when(), keep))
+    }
+
+    /// Returns the answer that was given to a request after `since_ms`, if there is one.
+    pub fn answered(&self, request: &[u8], since_ms: i64) -> Result<Option<String>> {
+        lift(self.verbs()?.answered(request, since_ms))
+    }
+
+    /// Stores the answer to a request, and deletes two that were given before `since_ms`.
+    pub fn remember_answer(
+        &self,
+        request: &[u8],
+        answer: &str,
+        now_ms: i64,
+        since_ms: i64,
+    ) -> Result<()> {
+        lift(self.verbs()?.remember_answer(request, answer, now_ms, since_ms))
+    }
+
+    /// Keeps an open request from lapsing. Returns the token of the grant that it is for, if there is
+    /// such a request.
+    pub fn repeat_request_of(&self, name: &str, requester: &str) -> Result<Option<i64>> {
+        self.repeat_request(name, requester)
+    }
+
+    /// Lists queues by name with how many items each has: at most `limit` whose name begins with
+    /// `prefix` and comes after `after`.
+    pub fn queues_under(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<QueueInfo>> {
+        lift(self.verbs()?.queues_under(prefix, after, limit, self.when()))
+    }
+}
+
+/// A live lease of a page.
+#[doc(hidden)]
+pub struct PageRow {
+    /// The lease.
+    pub lease: LeaseInfo,
+    /// What it has attached, or NULL. `None` if that is too long for a page.
+    pub value: Option<types::Value>,
+}
+
+/// For the service.
+#[doc(hidden)]
+impl Queue<'_> {
+    /// Undoes a delivery that no worker has heard of, without counting the attempt.
+    pub fn undeliver(&self, receipt: &str, visible_at_ms: i64) -> Result<bool> {
+        let undone = lift(self.leases.verbs()?.undeliver(receipt, visible_at_ms, self.when()))?;
+        if undone {
+            self.leases.notify();
+        }
+        Ok(undone)
+    }
+
+    /// Returns what an acknowledgement would, and changes nothing.
+    pub fn check_receipt(&self, receipt: &str) -> Result<AckResult> {
+        lift(self.leases.verbs()?.check_receipt(receipt))
+    }
+
+    /// Checks that a receipt is not of an item of another queue. One that is gone is of none.
+    pub fn is_mine(&self, receipt: &str) -> Result<bool> {
+        lift(self.leases.verbs()?.is_of_queue(self.name, receipt))
     }
 }

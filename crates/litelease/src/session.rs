@@ -11,9 +11,12 @@ use litelease_keeper::{
     Window,
 };
 
+use litelease_store::{Beat, SessionGrants, SessionOver, Store};
+
 use crate::error::lift;
 use crate::hold::{PendingRenewal, ProcessKeeper, keep};
 use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
+use crate::leases::in_ms;
 use crate::{
     ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss, LossSignal, Lost,
     ReleaseResult, RenewResult, Transaction, now_ms,
@@ -155,21 +158,12 @@ impl Session {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn claim(&self, name: &str) -> Result<Held> {
-        let owner = self.owner();
-        let (held, ()) = self.members.change(|leases, ttl, is_known| {
-            let current = match leases.claim(name, owner, ttl)? {
-                ClaimResult::Acquired(lease) => return Ok((vec![lease], ())),
-                ClaimResult::Busy(current) => current,
-            };
-            let answer = match &current.owner {
-                // It was granted to a claim that failed after its commit.
-                own if own == owner && !is_known(name) => leases.renew(&current, ttl)?.renewed(),
-                other if is_dead(other) => {
-                    leases.claim_from_dead(name, owner, ttl, &current)?.acquired()
-                }
-                _ => None,
-            };
-            answer.map(|lease| (vec![lease], ())).ok_or(HoldError::Busy(current))
+        let claim = |store: &Store, session: SessionGrants<'_>, now_ms: i64| {
+            store.claim_in_session(session, name, now_ms, |current| is_dead(&current.owner))
+        };
+        let (held, _) = self.members.change(claim, |answer| match answer {
+            ClaimResult::Acquired(lease) => Ok(vec![lease.clone()]),
+            ClaimResult::Busy(current) => Err(HoldError::Busy(current.clone())),
         })?;
         let held = held.into_iter().next().ok_or(HoldError::InTransaction)?;
         held.check()?;
@@ -313,21 +307,14 @@ fn open_in(
     let tx = Transaction::begin(db, db.conn())?;
     // The clock is read once, and after the wait for the write lock.
     let (start, now_ms) = (SystemClock.now(), now_ms());
-    let at = tx.at(now_ms);
-    let before = at.token(identity)?;
-    let current = at.inspect(identity)?;
-    let is_over = current.as_ref().is_some_and(|current| is_dead(&current.owner));
-    let granted = match current {
-        Some(current) if !replaces && !is_over => return Err(HoldError::Busy(current)),
-        _ => at.take_over(identity, owner, ttl)?.lease,
+    let is_dead = |current: &LeaseInfo| is_dead(&current.owner);
+    let opened = tx.store().open_session(identity, owner, in_ms(ttl), now_ms, replaces, is_dead);
+    let granted = match lift(opened)? {
+        ClaimResult::Acquired(granted) => granted,
+        ClaimResult::Busy(current) => return Err(HoldError::Busy(current)),
     };
-    if let Some(before) = before.filter(|_| replaces || is_over) {
-        for name in lift(tx.store().names_of_session(identity, before))? {
-            // Not a mere break, which leaves the token of an expired lease the newest.
-            let broken = at.take_over(&name, owner, ttl)?.lease;
-            let _ = at.release(&broken)?;
-        }
-    }
+    // What was broken is free.
+    tx.notify();
     tx.commit()?;
     if db.has_moved() {
         return Err(HoldError::FileMoved(db.store().file().unwrap_or_default()));
@@ -389,13 +376,15 @@ impl Names {
     }
 }
 
-/// The answer to the renewal of a whole session.
-struct Beat<T> {
+/// What a function of the store's answers that renews a session.
+pub(crate) type Answer<T> = Result<Result<Beat<T>, SessionOver>, litelease_store::Error>;
+
+/// The outcome of the renewal of a whole session, for each hold.
+struct Renewed {
     start: Duration,
     identity: (LeaseInfo, Renewal),
     /// For each name in the list.
     names: Vec<Result<(LeaseInfo, Renewal), Loss>>,
-    done: T,
 }
 
 /// Why nothing of a session is renewed.
@@ -415,62 +404,52 @@ impl Members {
         Lost { name: self.identity.name.clone(), reason }
     }
 
-    /// Renews the identity and then, after `work`, all names, to the same instant. The caller commits it, or rolls it
-    /// back if the identity is refused.
+    /// Renews the whole session by a function of the store's, in an open transaction. The caller commits it, or rolls
+    /// it back if the identity is refused.
     fn beat<T>(
         &self,
         tx: &Leases,
         names: &Names,
-        work: impl FnOnce(&Leases, Duration) -> Result<T>,
-    ) -> Result<Result<Beat<T>, Over>> {
+        work: impl FnOnce(&Store, SessionGrants<'_>, i64) -> Answer<T>,
+    ) -> Result<Result<(Renewed, T), Over>> {
         // The clock is read once, and after the wait for the write lock.
         let (start, now_ms) = (SystemClock.now(), now_ms());
-        let at = tx.at(now_ms);
-        let identity = match at.renew(&lease(&self.identity), self.identity.ttl)? {
-            RenewResult::Renewed(lease) => lease,
-            RenewResult::Rejected { reason, current } => {
-                let reason = loss(self.identity.token, reason, current);
-                return Ok(Err(self.over(&at, names, reason)?));
-            }
+        let Grant { name: identity, owner, token, ttl } = &self.identity;
+        let all: Vec<(&str, i64)> =
+            names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
+        let (token, ttl_ms) = (*token, in_ms(*ttl));
+        let session = SessionGrants { identity, owner, token, ttl_ms, names: &all };
+        let Beat { identity, names: renewed, done } = match lift(work(tx.store(), session, now_ms))?
+        {
+            Ok(beat) => beat,
+            Err(over) => return Ok(Err(self.over(names, over))),
         };
-        // A renewal never shortens, so the session may last longer than its ttl after the clock went back.
-        let left_ms = identity.lease_expires_at_ms.saturating_sub(now_ms);
-        let ttl = Duration::from_millis(u64::try_from(left_ms).unwrap_or(0));
-        let done = work(&at, ttl)?;
-        let mut renewed = Vec::with_capacity(names.list.len());
-        for Name { grant, .. } in &names.list {
-            renewed.push(match at.renew(&lease(grant), ttl)? {
-                RenewResult::Renewed(lease) => Ok((lease.clone(), self.granted(now_ms, &lease))),
-                RenewResult::Rejected { reason, current } => {
-                    Err(loss(grant.token, reason, current))
-                }
-            });
-        }
-        let granted = self.granted(now_ms, &identity);
-        Ok(Ok(Beat { start, identity: (identity, granted), names: renewed, done }))
+        let granted = |lease: LeaseInfo| {
+            let granted = renewal(now_ms, *ttl, &lease);
+            (lease, granted)
+        };
+        let renewed = renewed.into_iter().zip(&names.list).map(|(answer, name)| match answer {
+            RenewResult::Renewed(lease) => Ok(granted(lease)),
+            RenewResult::Rejected { reason, current } => {
+                Err(loss(name.grant.token, reason, current))
+            }
+        });
+        let names = renewed.collect();
+        Ok(Ok((Renewed { start, identity: granted(identity), names }, done)))
     }
 
-    fn granted(&self, now_ms: i64, lease: &LeaseInfo) -> Renewal {
-        renewal(now_ms, self.identity.ttl, lease)
-    }
-
-    /// Finds out why each name is lost with its session. What this writes is rolled back.
-    fn over(&self, at: &Leases, names: &Names, reason: Loss) -> Result<Over> {
-        let mut losses = Vec::new();
-        for Name { grant, .. } in &names.list {
-            losses.push(match at.renew(&lease(grant), grant.ttl)? {
-                _ if reason.may_pass() => reason.clone(),
-                RenewResult::Rejected { reason, current } if !is_passing(&reason) => {
-                    loss(grant.token, reason, current)
-                }
-                _ => Loss::SessionOver { reason: reason.to_string() },
-            });
-        }
-        Ok(Over { reason, names: losses })
+    fn over(&self, names: &Names, over: SessionOver) -> Over {
+        let reason = loss(self.identity.token, over.reason, over.current);
+        let names = over.names.into_iter().zip(&names.list).map(|(own, name)| match own {
+            _ if reason.may_pass() => reason.clone(),
+            Some((reason, current)) => loss(name.grant.token, reason, current),
+            None => Loss::SessionOver { reason: reason.to_string() },
+        });
+        Over { names: names.collect(), reason }
     }
 
     /// Records the answer, for every hold.
-    fn settle<T>(&self, names: &Names, beat: &Beat<T>) {
+    fn settle(&self, names: &Names, beat: &Renewed) {
         let now = SystemClock.now();
         if let Some(hold) = self.hold.get() {
             hold.committed(beat.start, now, beat.identity.1);
@@ -482,6 +461,17 @@ impl Members {
                 _ => {}
             }
         }
+        // The holder may have been told during the commit.
+        if let Some(over) = self.session_over() {
+            names.fail(|_| over.clone());
+        }
+    }
+
+    /// Returns why every name is lost, once the session is. That is final: its row may be live for a margin longer,
+    /// and renewing it would keep the names of a session that its holder has given up.
+    fn session_over(&self) -> Option<Loss> {
+        let reason = self.hold.get()?.loss()?.to_string();
+        Some(Loss::SessionOver { reason })
     }
 
     /// Ends trust in everything.
@@ -499,16 +489,16 @@ impl Members {
         }
     }
 
-    /// Changes what the session has, in one transaction that first renews the identity. `work` gets the leases at one
-    /// instant, the ttl to claim with, and a way to ask whether a name is the session's already; it returns what it
-    /// was granted. Then all other names are renewed.
+    /// Changes what the session has, in one transaction, by a function of the store's that also renews the whole
+    /// session. `granted` tells what it has granted, or why everything is rolled back.
     pub(crate) fn change<T>(
         self: &Arc<Self>,
-        work: impl Fn(&Leases, Duration, &dyn Fn(&str) -> bool) -> Result<(Vec<LeaseInfo>, T)>,
+        work: impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
+        granted: impl Fn(&T) -> Result<Vec<LeaseInfo>>,
     ) -> Result<(Vec<Held>, T)> {
         self.check()?;
         let keeper = SESSIONS.get()?;
-        let (granted, start, done) = patiently(|| self.try_to_change(&work))?;
+        let (granted, start, done) = patiently(|| self.try_to_change(&work, &granted))?;
         let mut held = Vec::with_capacity(granted.len());
         for (grant, renewal) in granted {
             let hold = || Hold::new(grant.clone(), self.window, start, renewal);
@@ -522,6 +512,9 @@ impl Members {
             if names.is_closed {
                 kept.hold.fail(Loss::SessionOver { reason: "it was closed".into() });
             }
+            if let Some(over) = self.session_over() {
+                kept.hold.fail(over);
+            }
             for name in names.list.iter_mut().filter(|name| name.grant == grant) {
                 name.hold = Some(kept.hold.clone());
             }
@@ -534,7 +527,8 @@ impl Members {
     #[allow(clippy::type_complexity)] // it is taken apart at once
     fn try_to_change<T>(
         &self,
-        work: &impl Fn(&Leases, Duration, &dyn Fn(&str) -> bool) -> Result<(Vec<LeaseInfo>, T)>,
+        work: &impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
+        granted: &impl Fn(&T) -> Result<Vec<LeaseInfo>>,
     ) -> Result<(Vec<(Grant, Renewal)>, Duration, T)> {
         let db = lock(&self.db);
         let mut names = lock(&self.names);
@@ -546,9 +540,10 @@ impl Members {
             return Err(HoldError::FileMoved(self.file.clone()));
         }
         names.tidy();
-        let is_known = |name: &str| names.list.iter().any(|known| known.grant.name == name);
         let tx = Transaction::begin(&db, db.conn())?;
-        let beat = match self.beat(&tx, &names, |leases, ttl| work(leases, ttl, &is_known))? {
+        // Asked again: the wait for the write lock takes time.
+        self.check()?;
+        let (beat, done) = match self.beat(&tx, &names, work)? {
             Ok(beat) => beat,
             Err(over) => {
                 drop(tx);
@@ -556,17 +551,13 @@ impl Members {
                 return Err(self.as_lost(over.reason).into());
             }
         };
-        for lease in &beat.done.0 {
-            let Grant { name, token, .. } = &self.identity;
-            lift(tx.store().enter_session(&lease.name, lease.token, name, *token))?;
-        }
+        let granted = granted(&done)?;
         tx.commit()?;
         // Asked again: what was just stored may be in a file that nobody else opens any more.
         if db.has_moved() {
             return Err(HoldError::FileMoved(self.file.clone()));
         }
         self.settle(&names, &beat);
-        let (granted, done) = beat.done;
         let new = granted.into_iter().map(|lease| {
             let Grant { owner, ttl, .. } = self.identity.clone();
             let expires_at_ms = lease.lease_expires_at_ms;
@@ -587,8 +578,8 @@ impl Members {
         }
         let mut names = lock(&self.names);
         names.tidy();
-        let beat = match self.beat(tx, &names, |_, _| Ok(()))? {
-            Ok(beat) => beat,
+        let beat = match self.beat(tx, &names, renew)? {
+            Ok((beat, ())) => beat,
             Err(over) => return Err(self.as_lost(over.reason).into()),
         };
         let holds = names.list.iter().map(|name| name.hold.clone());
@@ -650,6 +641,10 @@ impl SessionRows {
         }
         names.tidy();
         let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        if let Some(over) = members.session_over() {
+            names.fail(|_| over.clone());
+            return Ok(due.iter().map(|_| Err(over.clone())).collect());
+        }
         for Due { grant, progress } in due {
             if let Some(ago) = progress {
                 let at_ms = now_ms() - crate::leases::in_ms(*ago);
@@ -657,8 +652,8 @@ impl SessionRows {
             }
         }
         let position = |grant: &Grant| names.list.iter().position(|name| name.grant == *grant);
-        match members.beat(&tx, &names, |_, _| Ok(()))? {
-            Ok(beat) => {
+        match members.beat(&tx, &names, renew)? {
+            Ok((beat, ())) => {
                 tx.commit()?;
                 if self.rows.is_moved() {
                     return Ok(due.iter().map(|_| Err(Loss::FileReplaced)).collect());
@@ -688,16 +683,16 @@ impl SessionRows {
     fn release_session(&mut self, members: &Members) -> Result<Result<(), Loss>> {
         let mut names = lock(&members.names);
         let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
-        let at = tx.at(now_ms());
+        let Grant { name: identity, owner, token, .. } = &members.identity;
+        let all: Vec<(&str, i64)> =
+            names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
+        let session = SessionGrants { identity, owner, token: *token, ttl_ms: 0, names: &all };
         if let ReleaseResult::Rejected { reason, current } =
-            at.release(&lease(&members.identity))?
+            lift(tx.store().close_session(session, now_ms()))?
         {
-            return Ok(Err(loss(members.identity.token, reason, current)));
+            return Ok(Err(loss(*token, reason, current)));
         }
-        for Name { grant, .. } in &names.list {
-            // What was lost or released before is left alone.
-            let _ = at.release(&lease(grant))?;
-        }
+        tx.notify();
         tx.commit()?;
         names.list.clear();
         Ok(Ok(()))
@@ -781,10 +776,9 @@ impl Rows for SessionRows {
     }
 }
 
-/// Checks whether a rejection leaves the grant as it is.
-fn is_passing(reason: &crate::Reason) -> bool {
-    use crate::Reason::{NoProgress, Requested, TimeIsUp};
-    matches!(reason, NoProgress | Requested | TimeIsUp)
+/// Renews a session and does nothing else.
+fn renew(store: &Store, session: SessionGrants<'_>, now_ms: i64) -> Answer<()> {
+    store.beat_session(session, now_ms, |_| Ok(()))
 }
 
 fn is_dead(owner: &str) -> bool {

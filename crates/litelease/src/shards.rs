@@ -9,17 +9,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use litelease_core::{ShardPlan, ShardState, plan};
 use litelease_keeper::Waiter;
+use litelease_store::{AssignedShard, SessionGrants, ShardGroup, Store, Value, When};
 use rusqlite::ToSql;
-use rusqlite::types::Value;
 
 use crate::error::lift;
+use crate::fences::owned;
 use crate::kept_rows::KeptRows;
-use crate::{
-    Checkpoint, CheckpointResult, ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss,
-    Lost, Session,
-};
+use crate::leases::in_ms;
+use crate::{Checkpoint, CheckpointResult, Held, HoldError, Litelease, Loss, Lost, Session};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
@@ -139,8 +137,7 @@ pub struct Shards {
 }
 
 struct Shared {
-    group: String,
-    count: usize,
+    group: ShardGroup,
     ttl: Duration,
     drain: Duration,
     owner: String,
@@ -163,41 +160,13 @@ struct State {
     stopped: bool,
 }
 
-/// The group as one transaction or one look shows it.
-struct Snapshot {
-    members: Vec<String>,
-    shards: Vec<SeenShard>,
-}
-
-#[derive(Default)]
-struct SeenShard {
-    lease: Option<LeaseInfo>,
-    /// The requester, and until when the holder may drain.
-    request: Option<(String, i64)>,
-}
-
-impl Snapshot {
-    fn plan(&self, me: &str) -> ShardPlan {
-        let members: Vec<&str> = self.members.iter().map(String::as_str).collect();
-        let as_state = |shard: &SeenShard| -> (Option<String>, Option<String>) {
-            let holder = shard.lease.as_ref().map(|lease| lease.owner.clone());
-            (holder, shard.request.as_ref().map(|(requester, _)| requester.clone()))
-        };
-        let texts: Vec<_> = self.shards.iter().map(as_state).collect();
-        let states = texts.iter().map(|(holder, requester)| ShardState {
-            holder: holder.as_deref(),
-            requester: requester.as_deref(),
-        });
-        plan(&members, &states.collect::<Vec<_>>(), me)
-    }
-}
-
 impl Shards {
     /// Joins a group of members that share `count` shards. The member is a [`Session`] under `GROUP/member/ID`, and
     /// shard number k is the lease `GROUP/shard/k`.
     ///
     /// Fails with [`HoldError::Busy`] if another process is this member, and with [`HoldError::ShardCount`] if a live
-    /// member has joined with another count. Neither group nor id may contain a slash or be empty.
+    /// member has joined with another count. Neither group nor id may contain a slash or be empty, and `count` is at
+    /// most 10,000.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -212,19 +181,15 @@ impl Shards {
     /// ```
     pub fn join(db: &Litelease, group: &str, count: usize, options: ShardsOptions) -> Result<Self> {
         let ShardsOptions { id, ttl, drain } = options;
-        let is_bad = |text: &str| text.is_empty() || text.contains('/');
-        if is_bad(group) || is_bad(&id) || count == 0 {
-            return Err(HoldError::InvalidShards(
-                "a group and the id of a member must not be empty or contain a slash, and there must be a shard",
-            ));
-        }
-        let session = Session::open(db, &format!("{group}/member/{id}"), ttl)?;
+        let refused = HoldError::InvalidShards;
+        let shard_group = ShardGroup::new(group, count).map_err(refused)?;
+        let member = shard_group.member(&id).map_err(refused)?;
+        let session = Session::open(db, &member, ttl)?;
         let file = db.store().file().ok_or(HoldError::InMemory)?;
         let own = KeptRows::open(&file)?.db;
         own.conn().busy_timeout(BUSY_TIMEOUT)?;
         let shared = Arc::new(Shared {
-            group: group.into(),
-            count,
+            group: shard_group,
             ttl,
             drain,
             owner: session.owner().into(),
@@ -234,14 +199,12 @@ impl Shards {
             state: Mutex::default(),
             changed: Condvar::new(),
         });
-        // The count is the value of each member's grant, so it ends with the last of them.
-        let (_, ()) = session.members().change(|leases, _, _| {
-            if let Some(other) = shared.other_count(leases)? {
-                let group = shared.group.clone();
-                return Err(HoldError::ShardCount { group, count: other });
-            }
-            let _ = leases.attach(session.identity(), session.token(), count as i64)?;
-            Ok((Vec::new(), ()))
+        let join = |store: &Store, session: SessionGrants<'_>, now_ms: i64| {
+            store.join_shards(session, &shared.group, now_ms)
+        };
+        session.members().change(join, |other| match *other {
+            Some(count) => Err(HoldError::ShardCount { group: group.into(), count }),
+            None => Ok(Vec::new()),
         })?;
         *lock(&shared.session) = Some(session);
         let working = shared.clone();
@@ -264,7 +227,7 @@ impl Shards {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn next(&self, timeout: Duration) -> Result<Option<ShardEvent>> {
-        let deadline = Instant::now() + timeout;
+        let begin = Instant::now();
         let mut state = lock(&self.shared.state);
         loop {
             if let Some(event) = state.events.pop_front() {
@@ -273,7 +236,7 @@ impl Shards {
             if let Some(lost) = &state.over {
                 return Err(lost.clone().into());
             }
-            let left = deadline.saturating_duration_since(Instant::now());
+            let left = timeout.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Ok(None);
             }
@@ -401,7 +364,7 @@ impl std::fmt::Debug for Shards {
 
 impl Shared {
     fn name(&self, shard: usize) -> String {
-        format!("{}/shard/{shard}", self.group)
+        self.group.shard(shard)
     }
 
     fn token(&self, shard: usize) -> Result<i64, Lost> {
@@ -409,43 +372,6 @@ impl Shared {
             Some(held) => held.check().map(|()| held.token()),
             None => Err(Lost { name: self.name(shard), reason: Loss::ReleasedElsewhere }),
         }
-    }
-
-    /// Returns the live members, by owner text, each with its count.
-    fn members(&self, leases: &Leases) -> Result<Vec<(String, i64)>> {
-        let now_ms = leases.when().now_ms();
-        let mut members = Vec::new();
-        for listed in leases.leases_under(&format!("{}/member/", self.group)) {
-            let listed = listed?;
-            let live = listed.lease.tenure.filter(|(_, expiry)| *expiry > now_ms);
-            // One without a count is about to join.
-            if let (Some((owner, _)), Some(Value::Integer(count))) = (live, listed.value) {
-                members.push((owner, count));
-            }
-        }
-        Ok(members)
-    }
-
-    fn other_count(&self, leases: &Leases) -> Result<Option<i64>> {
-        let members = self.members(leases)?;
-        let counts = members.into_iter().map(|(_, count)| count);
-        Ok(counts.into_iter().find(|count| *count != self.count as i64))
-    }
-
-    fn snapshot(&self, leases: &Leases) -> Result<Snapshot> {
-        let members = self.members(leases)?.into_iter().map(|(owner, _)| owner).collect();
-        let mut shards = Vec::with_capacity(self.count);
-        for shard in 0..self.count {
-            let name = self.name(shard);
-            let seen = leases.store().inspect_with_request(&name, leases.when(), |lease, asked| {
-                SeenShard {
-                    lease: Some(lease.into_owned()),
-                    request: asked.map(|(who, request)| (who.to_owned(), request.until_ms)),
-                }
-            });
-            shards.push(lift(seen)?.unwrap_or_default());
-        }
-        Ok(Snapshot { members, shards })
     }
 
     /// Keeps the member's share, until it leaves or is lost.
@@ -470,96 +396,48 @@ impl Shared {
         session.check()?;
         self.notice_losses();
         // A look that takes no write lock: members must not wake one another for ever.
-        let seen = self.snapshot(&lock(&self.db))?;
+        let seen = lift(lock(&self.db).store().shards(&self.group, When::Now))?;
         let plan = seen.plan(&self.owner);
-        self.pass_on_requests(&seen, &plan);
+        self.pass_on(seen.requested(&plan));
         let is_due = |every: Duration| last_change.is_none_or(|last| last.elapsed() >= every);
-        let is_mine = |lease: &LeaseInfo| lease.owner == self.owner;
-        let asks = |shard: &usize| {
-            let request = seen.shards[*shard].request.as_ref();
-            request.is_some_and(|(requester, _)| *requester == self.owner)
-        };
-        let is_new = |shard: usize| !lock(&self.state).held.contains_key(&shard);
-        let was_handed = |shard: usize| seen.shards[shard].lease.as_ref().is_some_and(is_mine);
-        let has_work = !plan.withdraw.is_empty()
-            || !plan.claim.is_empty()
-            || plan.request.iter().any(|shard| !asks(shard))
-            || (!plan.request.is_empty() && is_due(REPEAT_EVERY))
-            || (0..self.count).any(|shard| was_handed(shard) && is_new(shard));
-        if has_work || is_due(self.ttl / 4) {
+        let is_held = |shard| lock(&self.state).held.contains_key(&shard);
+        if seen.has_work(&self.owner, &plan, is_due(REPEAT_EVERY), is_held) || is_due(self.ttl / 4)
+        {
             *last_change = Some(Instant::now());
-            let (held, shards) = session.members().change(|leases, ttl, is_known| {
-                let seen = self.snapshot(leases)?;
-                self.carry_out(leases, ttl, &seen, is_known)
-            })?;
-            self.assign(held, &shards)?;
+            let share = |store: &Store, session: SessionGrants<'_>, now_ms: i64| {
+                store.share_shards(session, &self.group, in_ms(self.drain), now_ms, checkpoint)
+            };
+            let leases = |shards: &Vec<AssignedShard<Checkpoint>>| {
+                Ok(shards.iter().map(|assigned| assigned.lease.clone()).collect())
+            };
+            let (held, shards) = session.members().change(share, leases)?;
+            self.assign(held, shards);
         }
         Ok(())
     }
 
-    /// Does what the plan says, in the transaction that it was made in.
-    fn carry_out(
-        &self,
-        leases: &Leases,
-        ttl: Duration,
-        seen: &Snapshot,
-        is_known: &dyn Fn(&str) -> bool,
-    ) -> Result<(Vec<LeaseInfo>, Vec<usize>)> {
-        let plan = seen.plan(&self.owner);
-        let (mut granted, mut shards) = (Vec::new(), Vec::new());
-        for shard in plan.withdraw {
-            if let Some((requester, _)) = &seen.shards[shard].request {
-                leases.withdraw_request(&self.name(shard), requester)?;
+    fn assign(&self, held: Vec<Held>, shards: Vec<AssignedShard<Checkpoint>>) {
+        let mut state = lock(&self.state);
+        for (held, AssignedShard { shard, checkpoint, .. }) in held.into_iter().zip(shards) {
+            let token = held.token();
+            // It was lost a moment ago, and is granted anew under another token.
+            if let Some(old) = state.held.insert(shard, held) {
+                let reason = old.check().err().map_or(Loss::Expired, |lost| lost.reason);
+                state.events.push_back(ShardEvent::Lost { shard, reason });
             }
-        }
-        // What was handed over carries our owner text, which nobody else uses.
-        for (shard, state) in seen.shards.iter().enumerate() {
-            let handed = state.lease.as_ref().filter(|lease| lease.owner == self.owner);
-            if let Some(lease) = handed.filter(|lease| !is_known(&lease.name))
-                && let Some(lease) = leases.renew(lease, ttl)?.renewed()
-            {
-                granted.push(lease);
-                shards.push(shard);
-            }
-        }
-        for shard in plan.claim {
-            if let ClaimResult::Acquired(lease) =
-                leases.claim(&self.name(shard), &self.owner, ttl)?
-            {
-                granted.push(lease);
-                shards.push(shard);
-            }
-        }
-        for shard in plan.request {
-            let _ = leases.request(&self.name(shard), &self.owner, self.drain)?;
-        }
-        Ok((granted, shards))
-    }
-
-    fn assign(&self, held: Vec<Held>, shards: &[usize]) -> Result<()> {
-        for (held, shard) in held.into_iter().zip(shards) {
-            // Read after the grant: whoever had it before can store nothing any more.
-            let checkpoint = lock(&self.db).last_checkpoint(held.name())?;
-            let (shard, token) = (*shard, held.token());
-            let mut state = lock(&self.state);
-            state.held.insert(shard, held);
             state.told.remove(&shard);
             state.events.push_back(ShardEvent::Assigned { shard, token, checkpoint });
             self.changed.notify_all();
         }
-        Ok(())
     }
 
-    fn pass_on_requests(&self, seen: &Snapshot, plan: &ShardPlan) {
+    fn pass_on(&self, requests: Vec<(usize, i64)>) {
         let mut state = lock(&self.state);
-        for shard in &plan.give_up {
-            let request = seen.shards[*shard].request.as_ref();
-            let Some((_, until_ms)) = request.filter(|_| state.held.contains_key(shard)) else {
-                continue;
-            };
-            if state.told.insert(*shard, *until_ms) != Some(*until_ms) {
-                let event = ShardEvent::Requested { shard: *shard, until_ms: *until_ms };
-                state.events.push_back(event);
+        for (shard, until_ms) in requests {
+            if state.held.contains_key(&shard)
+                && state.told.insert(shard, until_ms) != Some(until_ms)
+            {
+                state.events.push_back(ShardEvent::Requested { shard, until_ms });
                 self.changed.notify_all();
             }
         }
@@ -588,6 +466,10 @@ impl Shared {
         state.over = Some(lost);
         self.changed.notify_all();
     }
+}
+
+fn checkpoint(token: i64, value: Value<'_>, updated_at_ms: i64) -> Checkpoint {
+    Checkpoint { token, value: owned(value), updated_at_ms }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -130,6 +130,14 @@ impl Leases {
     }
 }
 
+impl Leases {
+    /// Looks at the tables of what rides on grants, for `litelease doctor`.
+    #[doc(hidden)]
+    pub fn side_tables(&self) -> Result<Vec<litelease_store::SideTableInfo>> {
+        lift(self.verbs()?.side_tables(self.when()))
+    }
+}
+
 impl LeasesUnder<'_> {
     fn step(walk: &mut LeaseWalk, prefix: &str, now_ms: i64) -> Result<Option<ListedLease>> {
         let Some((row, value)) = lift(walk.next())? else { return Ok(None) };

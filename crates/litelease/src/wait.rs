@@ -247,11 +247,20 @@ pub(crate) fn claim_wait(
             // The name is free, the file is not.
             Err(error) if is_busy(&error) && !left.is_zero() => 10,
             answer => {
-                if claim.request.is_some() && !matches!(answer, Ok(ClaimResult::Acquired(_))) {
-                    // If this fails, it lapses by itself.
-                    let _ = leases.withdraw_request(claim.name, claim.owner);
+                if claim.request.is_none() || matches!(answer, Ok(ClaimResult::Acquired(_))) {
+                    return Ok(Waited { answer: answer?, start });
                 }
-                return Ok(Waited { answer: answer?, start });
+                // If this fails, it lapses by itself.
+                let _ = leases.withdraw_request(claim.name, claim.owner);
+                // It may have been handed over just before: then nobody else would ever take it.
+                let start = SystemClock.now();
+                let answer = match (answer?, leases.inspect(claim.name)?) {
+                    (ClaimResult::Busy(_), Some(current)) if current.owner == claim.owner => {
+                        asking.follow(leases, connection, claim, current)?
+                    }
+                    (answer, _) => answer,
+                };
+                return Ok(Waited { answer, start });
             }
         };
         match &waiter {

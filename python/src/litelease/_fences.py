@@ -62,9 +62,9 @@ class Fences(Handle):
         self._load(_BY_CONNECTION)
         self._row("withdraw", name)
 
-    def checkpoint(self, name: str, token: int, value: Value) -> Stored | Stale:
+    def checkpoint(self, name: str, token: int, value: Value, *, now_ms: int | None = None) -> Stored | Stale:
         """Stores a value as the progress made under a grant, if that is still the newest one of ``name``."""
-        return self._answer(Stored, Stale, "checkpoint", name, token, value)
+        return self._answer(Stored, Stale, "checkpoint", name, token, value, now_ms)
 
     def last_checkpoint(self, name: str) -> Checkpoint | None:
         """Returns the latest checkpoint of ``name``, from which a successor continues."""

@@ -13,21 +13,65 @@ from types import TracebackType
 from typing import Callable, TypeVar
 
 from . import _keeper, _library
+from ._atomic import start_thread
 from ._identity import identity
 from ._leases import Litelease
 from ._pools import Pools
-from ._time import in_ms
-from ._types import Busy, CommitUnknown, HoldTimeout, InvalidTtl, LeaseInfo, LiteleaseError, Lost, NoFreeSlot
-from ._wait import claiming, clock, never, until
+from ._request import Ear, withdraw
+from ._time import Seconds, in_ms
+from ._types import (
+    Busy,
+    CommitUnknown,
+    HoldTimeout,
+    InvalidTtl,
+    LeaseInfo,
+    LiteleaseError,
+    Loss,
+    Lost,
+    NoFreeSlot,
+    NotRequested,
+    Reason,
+    Rejected,
+    RequestInfo,
+    TimeOverflow,
+)
+from ._wait import More, claiming, clock, never, until
 
 Me = TypeVar("Me", bound="Hold")
+
+_NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
+_LATE = Loss("Expired", "it could not be renewed in time")
+_CLOSED = Loss("Closed", "its connection was closed")
+_REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
+# Why a limit refuses to renew a lease that stands.
+_LIMITS = {
+    Reason.NO_PROGRESS: Loss("NoProgress", "no progress was made within the time that it has"),
+    Reason.TIME_IS_UP: Loss("TimeIsUp", "the time that it may be held is up"),
+    Reason.REQUESTED: Loss("Requested", "it was requested, and the time to hand it over is up"),
+}
+
+
+def loss(token: int, rejected: Rejected) -> Loss:
+    """Returns what a rejection means for a holder that has not released its lease."""
+    reason, current, newest = rejected.reason, rejected.current, rejected.newest
+    if reason in _LIMITS:
+        return _LIMITS[reason]
+    kinds = {Reason.RELEASED: "ReleasedElsewhere", Reason.EXPIRED: "Expired", Reason.SUPERSEDED: "Superseded"}
+    # The row may know less than the holder: then it is another file, or an older one.
+    kind = kinds.get(reason, "FileReplaced")
+    if current is not None and current.token != token:
+        kind = "Superseded"
+    elif reason is Reason.SUPERSEDED and newest == token + 1:
+        # A token that grew by one without anybody having it is what a break leaves behind.
+        kind = "Broken"
+    return Loss(kind, reason.value)
 
 
 class Hold:
     """What a held lease and a held slot have in common.
 
-    A hold is trusted until the start of its last successful renewal + ttl - margin, the margin being a tenth of the
-    ttl and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say.
+    A hold is trusted until the start of its last successful renewal + what was granted - margin, the margin being a tenth
+    of the ttl and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say.
 
     Keep the object. A hold that nobody refers to any more is released, and so is one whose connection was closed, and
     every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM that nobody handles,
@@ -39,10 +83,18 @@ class Hold:
     token: int
     _trouble: str | None = None
     _kept: _keeper.Kept | None = None
+    _expires_at_ms = 0
+    # Whether a limit has cut the last renewal.
+    _is_cut = False
+    # When the holder made progress last, what of that the keeper has passed on, and what is stored.
+    _progress_at = _passed_on = _stored = 0.0
+    # Whether the lease was handed over, or is about to be.
+    _is_handed = False
 
     def __init__(
         self, path: str, name: str, ttl: float, wait: float, conn: sqlite3.Connection | None, stop: Callable[[], bool]
     ) -> None:
+        in_ms(name, ttl, None)  # or it is too long
         window = _library.window(ttl)
         if window is None:
             raise InvalidTtl(f"{name!r}: a hold of {ttl} s could never be trusted: give it more than 0.1 s")
@@ -57,8 +109,9 @@ class Hold:
         try:
             start = self._acquire(wait, stop)
             self._trusted_until, self._due = start + self._trusted_for, start + self._interval
-            self._kept = _keeper.Kept(path, self)
+            self._kept = _keeper.Kept(path, self, self._kept_by())
             self._kept.keep()
+            self._listen()
         except CommitUnknown:
             # It may be granted all the same, and nobody would renew or release it.
             with contextlib.suppress(sqlite3.Error, LiteleaseError):
@@ -73,11 +126,13 @@ class Hold:
     def check(self) -> None:
         """Raises ``Lost`` once the lease can no longer be trusted, and as soon as its release has begun."""
         if os.getpid() != self._pid:
-            raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
+            raise Lost(self.name, Loss("Forked", "this is a forked process: the hold belongs to its parent"))
+        if self._is_handed:
+            raise Lost(self.name, Loss("HandedOver", "it was handed over, or is about to be"))
         if self._is_released and not self._reasons:
-            raise Lost(self.name, "it was released")
+            raise Lost(self.name, Loss("Released", "it was released"))
         if self._was_closed():
-            self._reasons.append("its connection was closed")
+            self._reasons.append(_CLOSED)
         self._look(clock())
         if self._reasons:
             if self._kept is not None:
@@ -123,24 +178,59 @@ class Hold:
     def _look(self, now: float) -> bool:
         """Checks whether it is still trusted at ``now``; once it is not, it is lost for good."""
         if not self._reasons and now >= self._trusted_until:
-            self._reasons.append(self._trouble or "it could not be renewed in time")
+            self._reasons.append(self._trouble or (_LIMITS[Reason.TIME_IS_UP] if self._is_cut else _LATE))
         return not self._reasons
 
-    def _renewed(self, start: float) -> None:
-        """Notes that a renewal begun at ``start`` succeeded. A late answer does not prolong trust."""
+    def _renewed(self, start: float, granted: float | None = None) -> None:
+        """Notes that a renewal begun at ``start`` succeeded. A late answer does not prolong trust. ``granted`` is for how
+        many seconds, if that is less than was asked for."""
+        self._stored = self._passed_on
         if self._look(clock()):
-            self._trusted_until, self._due, self._trouble = start + self._trusted_for, start + self._interval, None
+            self._trusted_until = max(self._trusted_until, self._trusted_end(start, granted))
+            self._due, self._trouble, self._is_cut = start + self._interval, None, granted is not None
+
+    def _trusted_end(self, start: float, granted: float | None) -> float:
+        """Returns until when a grant of so many seconds is trusted."""
+        if granted is None:
+            return start + self._trusted_for
+        margin = max(self._trusted_for / 9, 0.05)  # a tenth of the ttl
+        return start + min(granted - margin, self._trusted_for)
 
     def _refused(self, reason: str) -> None:
         """Notes that the row says that the lease is over."""
+        if self._is_handed or self._is_released:
+            self._due = clock() + self._pause  # it is the consequence of that
+            return
         self._reasons.append(reason)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Tells that it is lost. Only the keeper's thread calls it."""
         self.lost.set()
+
+    def _kept_by(self) -> _keeper.Keeper | None:
+        """Returns who keeps it alive, if not the keeper of all holds."""
+        return None
+
+    def _rejected(self, answer: Rejected) -> None:
+        """Notes that a renewal was rejected. If by a limit, the lease stands, and it is tried again as long as there is
+        trust."""
+        self._stored = self._passed_on
+        if answer.reason not in _LIMITS:
+            return self._refused(loss(self.token, answer))
+        self._trouble, self._due = _LIMITS[answer.reason], clock() + self._pause
+        self._look(clock())
 
     def _failed(self, trouble: str) -> None:
         """Notes that a renewal failed. It is tried again as long as there is trust."""
-        self._trouble = f"cannot renew: {trouble}"
+        self._trouble = Loss("CannotRenew", f"cannot renew: {trouble}")
         self._due = clock() + self._pause
         self._look(clock())
+
+    def _unstored_progress_ms(self, now: float) -> int | None:
+        """Returns how long ago the holder made progress that is not stored yet."""
+        at = self._passed_on = self._progress_at
+        return None if at == self._stored else int((now - at) * 1000)
 
     def _was_replaced(self) -> bool:
         """Checks whether the file was replaced since the claim."""
@@ -167,6 +257,9 @@ class Hold:
         """Returns an attempt that answers the error of a timeout."""
         raise NotImplementedError
 
+    def _listen(self) -> None:
+        """Begins to listen for requests."""
+
     def _undo(self, db: Litelease) -> None:
         """Gives back what may have been granted."""
         raise NotImplementedError
@@ -182,12 +275,21 @@ class Hold:
                 self._may_be_granted = error is None
                 return error, taken_until_ms
 
-            error, start = until(self._path, wait, noted, stop)
-            if error is not None:
-                raise error
-            return start
+            is_granted = False
+            try:
+                error, start = until(self._path, wait, noted, stop)
+                if error is not None:
+                    raise error
+                is_granted = True
+                return start
+            finally:
+                if not is_granted:
+                    self._give_up(db)
         finally:
             db.conn.close()
+
+    def _give_up(self, db: Litelease) -> None:
+        """Takes back what others were asked for while it waited."""
 
     def _give_back(self) -> None:
         """Releases what may have been granted, after an exception. What is not released ends by itself."""
@@ -200,7 +302,11 @@ class Hold:
                 self._undo(db)
 
     def _open(self) -> Litelease:
-        return Litelease(sqlite3.connect(self._path, isolation_level=None, check_same_thread=False))
+        return self._connected(self._path)
+
+    @staticmethod
+    def _connected(path: str) -> Litelease:
+        return Litelease(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
 
 
 class Held(Hold):
@@ -215,9 +321,76 @@ class Held(Hold):
         owner: str | None,
         conn: sqlite3.Connection | None,
         stop: Callable[[], bool] = never,
+        more: More = More(),
+        on_requested: Callable[[RequestInfo], object] | None = None,
     ) -> None:
-        self._is_unique, self.owner = not owner, owner or identity()
+        self._is_unique, self.owner, self._more = not owner, owner or identity(), more
+        if more.max_time_ms is not None:
+            ttl = min(ttl, more.max_time_ms / 1000)  # what is granted ends with the limit, too
+        self._reader: Litelease | None = None
+        self._on_requested = on_requested
         super().__init__(path, name, ttl, wait, conn, stop)
+
+    @property
+    def lease(self) -> LeaseInfo:
+        """The grant as the verbs take it, with the expiry of the last renewal."""
+        return LeaseInfo(self.name, self.owner, self.token, self._expires_at_ms)
+
+    def progress(self) -> None:
+        """Notes that the work goes on, for a hold with ``progress_within``. Raises ``Lost`` like ``check()``. It writes
+        nothing itself: the keeper stores it with its next renewal."""
+        now = self._progress_at = clock()
+        if self._trouble is _LIMITS[Reason.NO_PROGRESS] and self._kept is not None:
+            self._due = now
+            self._kept.tell()
+        self.check()
+
+    def requested(self) -> RequestInfo | None:
+        """Returns the open request for this lease, if somebody asks for it. Reads the file, and takes no lock."""
+        if os.getpid() != self._pid or self._is_released or self._was_replaced():
+            return None
+        if self._reader is None:
+            self._reader = self._open()
+        found = self._reader.requested(self.name)
+        return found if found is not None and found.token == self.token else None
+
+    def hand_over(self, ttl: Seconds) -> LeaseInfo:
+        """Hands the lease to the requester who has asked for it, in one commit, and ends the hold: store a checkpoint before.
+        Returns the requester's grant. If nobody has asked it raises ``NotRequested``, and the hold goes on."""
+        self.check()
+        if self._was_replaced():
+            raise Lost(self.name, _REPLACED)
+        db = self._open()
+        # From here on the requester may trust it: it stays like this unless it is known that nothing was handed over.
+        self._is_handed = True
+        with contextlib.closing(db.conn):
+            try:
+                answer = db.hand_over(self.lease, ttl)
+            except (sqlite3.Error, InvalidTtl, TimeOverflow):
+                self._is_handed = False
+                raise
+        if isinstance(answer, Rejected):
+            self._is_handed = False
+            if answer.reason is Reason.NOT_REQUESTED:
+                raise NotRequested(_NOT_REQUESTED.format(self.name))
+            self._reasons.append(loss(self.token, answer))
+            if self._kept is not None:
+                self._kept.tell()  # whose thread sets the event
+            raise Lost(self.name, self._reasons[0])
+        self._is_released = self._ended = True
+        if self._kept is not None:
+            self._kept.leave()
+        return answer.lease
+
+    def _listen(self) -> None:
+        if self._on_requested is not None:
+            start_thread(Ear(self._path, self, self._on_requested).listen, [])
+
+    def release(self) -> None:
+        """Ends the hold. A lease that was lost is left alone."""
+        super().release()
+        if self._reader is not None and os.getpid() == self._pid:
+            self._reader.conn.close()
 
     def _grant(self) -> tuple[str, str, float, int | None]:
         return self.name, self.owner, self._ttl, self.token
@@ -227,16 +400,20 @@ class Held(Hold):
         return lambda db: db.release(lease)
 
     def _attempt(self, db: Litelease) -> Callable[[], tuple[LiteleaseError | None, int | None]]:
-        claim = claiming(db, self.name, self.owner, in_ms(self.name, self._ttl, None))
+        claim = claiming(db, self.name, self.owner, in_ms(self.name, self._ttl, None), self._more)
 
         def attempt() -> tuple[LiteleaseError | None, int | None]:
             answer, taken_until_ms = claim()
             if isinstance(answer, Busy):
                 return HoldTimeout(answer.current), taken_until_ms
-            self.token = answer.lease.token
+            self.token, self._expires_at_ms = answer.lease.token, answer.lease.lease_expires_at_ms
             return None, None
 
         return attempt
+
+    def _give_up(self, db: Litelease) -> None:
+        if self._more.request_ms is not None:
+            withdraw(db, self.name, self.owner)
 
     def _undo(self, db: Litelease) -> None:
         if hasattr(self, "token"):

@@ -12,6 +12,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 import warnings
 import weakref
 from typing import TYPE_CHECKING, Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Sequence
 from . import _fork, _library
 from ._atomic import start_thread
 from ._leases import Litelease
-from ._types import LiteleaseError, Rejected, StaleReceipt
+from ._types import LiteleaseError, Loss, Rejected, Renewed, StaleReceipt
 from ._wait import clock
 
 if TYPE_CHECKING:
@@ -120,11 +121,13 @@ class Keeper:
                     holds.setdefault(kept.path, []).append(held)
                 else:
                     self._kept.pop(kept, None)
-                    held.lost.set()
+                    held._tell()
                 del held
             with _fork.held_off(self):
                 self._close_idle(holds)
-            next_due = min((held._due for batch in holds.values() for held in batch), default=None)
+            # A limit may have cut a renewal: then trust ends before the next one is due.
+            times = (min(held._due, held._trusted_until) for batch in holds.values() for held in batch)
+            next_due = min(times, default=None)
             if next_due is not None and next_due <= now:
                 return {
                     path: [held for held in batch if held._due <= now + held._ttl / 6]
@@ -144,9 +147,9 @@ class Keeper:
             self._connections.pop(path, None)
             for held in batch:
                 if held._was_replaced():
-                    held._refused("the database file was moved, deleted or replaced")
+                    held._refused(Loss("FileReplaced", "the database file was moved, deleted or replaced"))
             return
-        start = clock()
+        start, asked_at_ms = clock(), time.time_ns() // 1_000_000
         try:
             answers = self._ask(self._connection(path), batch)
         except (sqlite3.Error, LiteleaseError) as error:
@@ -156,15 +159,18 @@ class Keeper:
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
                 held._failed(str(answer))
-            elif isinstance(answer, (Rejected, StaleReceipt)):
-                held._refused(answer.reason.value)
+            elif isinstance(answer, Rejected):
+                held._rejected(answer)
+            elif isinstance(answer, StaleReceipt):
+                held._refused(Loss("Stale", answer.reason.value))
             else:
                 # Counted from before the renewal: one that answers late must not prolong trust.
-                held._renewed(start)
+                held._renewed(start, _granted(held, asked_at_ms, answer))
 
     def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
         """Renews a batch in one transaction, and returns an answer for each."""
-        return db._renew_all([held._grant() for held in batch])
+        now = clock()
+        return db._renew_all([held._grant() for held in batch], [held._unstored_progress_ms(now) for held in batch])
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
         """Releases a hold without references, or whose connection was closed. An exception may have come before its block
@@ -182,7 +188,7 @@ class Keeper:
             pass  # then the lease ends by itself
         finally:
             if held is not None:
-                held._refused("its connection was closed")
+                held._refused(Loss("Closed", "its connection was closed"))
 
     def end(self, connection: sqlite3.Connection | None = None) -> None:
         """Releases the holds of a connection, or all when the interpreter ends."""
@@ -214,6 +220,17 @@ class Keeper:
     def _close_idle(self, holds: dict[str, list[Hold]]) -> None:
         for path in [path for path in self._connections if path not in holds]:
             self._connections.pop(path)[1].conn.close()
+
+
+def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:
+    """Notes the new expiry of a lease. Returns for how many seconds it was granted, if that is less than was asked for."""
+    if not isinstance(answer, Renewed):
+        return None
+    until_ms = held._expires_at_ms = answer.lease.lease_expires_at_ms
+    if until_ms >= asked_at_ms + int(held._ttl * 1000):
+        return None
+    # Measured now, which is later than the row was written: so it is never too long.
+    return (until_ms - time.time_ns() // 1_000_000) / 1000
 
 
 _keeper = Keeper()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable, Sequence
 
-from ._fences import Fences
+from ._fences import Fences, Value
+from ._request import withdraw
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
     Acquired,
@@ -18,11 +20,15 @@ from ._types import (
     Rejected,
     Released,
     Renewed,
+    Requested,
+    RequestedBy,
+    RequestInfo,
     Stored,
+    TakenOver,
     Transferred,
     answer,
 )
-from ._wait import claiming, file_of, until
+from ._wait import More, claiming, file_of, until
 
 if TYPE_CHECKING:
     from ._hold import Held
@@ -246,6 +252,128 @@ or SQLite has ended it after an error; begin it again
         found: list[tuple[None | int | float | str | bytes]] = self._rows("value", name, now_ms)
         return found[0][0] if found else None
 
+    def limit(
+        self,
+        name: str,
+        token: int,
+        progress_within: Seconds | None = None,
+        not_after_ms: int | None = None,
+        *,
+        progress_within_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Stored | Rejected:
+        """Limits the live grant of ``name`` under ``token``, in the place of its limits before. They end with the grant.
+
+        From then on a renewal is rejected unless ``progress`` or a checkpoint came within ``progress_within``, and none
+        prolongs past ``not_after_ms``, a Unix time. None is no limit. Setting limits counts as progress, and never shortens
+        the present lease.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> lease = db.claim("import", "a", ttl_ms=50, now_ms=100).lease
+        >>> db.limit("import", lease.token, progress_within_ms=40, not_after_ms=190, now_ms=100)
+        Stored()
+        >>> db.renew(lease, ttl_ms=50, now_ms=140).reason.name
+        'NO_PROGRESS'
+        >>> db.progress("import", lease.token, now_ms=145)
+        Stored()
+        >>> db.renew(lease, ttl_ms=50, now_ms=145).lease.lease_expires_at_ms  # and not 195
+        190
+        """
+        within_ms = None
+        if progress_within is not None or progress_within_ms is not None:
+            within_ms = in_ms(name, progress_within, progress_within_ms, "progress_within")
+        return self._answer(Stored, Rejected, "limit", name, token, within_ms, not_after_ms, now_ms)
+
+    def progress(self, name: str, token: int, *, now_ms: int | None = None) -> Stored | Rejected:
+        """Notes that the holder of the live grant of ``name`` under ``token`` has made progress, which its limits may demand.
+        Without limits it changes nothing."""
+        return self._answer(Stored, Rejected, "progress", name, token, now_ms)
+
+    def request(
+        self,
+        name: str,
+        requester: str,
+        within: Seconds | None = None,
+        *,
+        within_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Requested | RequestedBy | Rejected:
+        """Asks the live holder of ``name`` to give it up. From ``within`` from now on its renewals are rejected. It never
+        shortens the present lease.
+
+        There is one open request per grant. It ends with the grant, by ``withdraw_request``, and lapses when its requester
+        does not repeat it within 10 seconds; ``claim_wait`` under the requester's text does, and so does asking again. Use a
+        fresh text for each attempt: a lease that carries it is the requester's.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> lease = db.claim("import", "a", ttl_ms=100, now_ms=100).lease
+        >>> db.request("import", "b", within_ms=50, now_ms=110)
+        Requested(token=1, until_ms=160)
+        >>> db.requested("import", now_ms=110)
+        RequestInfo(requester='b', until_ms=160, token=1)
+        >>> db.renew(lease, ttl_ms=100, now_ms=160).reason.name
+        'REQUESTED'
+        >>> db.hand_over(lease, ttl_ms=100, now_ms=170).lease.owner
+        'b'
+        """
+        row = self._row("request", name, requester, in_ms(name, within, within_ms, "within"), now_ms)
+        told: Requested | RequestedBy | Rejected = answer(row)
+        return told
+
+    def withdraw_request(self, name: str, requester: str) -> bool:
+        """Withdraws the request of ``requester`` for the newest grant of ``name``. Returns whether there was one."""
+        return bool(self._row("withdraw_request", name, requester)[0])
+
+    def requested(self, name: str, *, now_ms: int | None = None) -> RequestInfo | None:
+        """Returns the open request for the live grant of ``name``, if there is one. Takes no write lock."""
+        found = self._row("requested", name, now_ms)
+        return RequestInfo(*found) if found else None
+
+    def hand_over(
+        self, lease: LeaseInfo, ttl: Seconds | None = None, *, ttl_ms: int | None = None, now_ms: int | None = None
+    ) -> Transferred | Rejected:
+        """Hands this grant to the requester who has asked for it, under a new token, in one commit. It is rejected if
+        nobody has asked. Store a checkpoint before: the successor starts from it."""
+        name, owner, token = _grant(lease, "hand_over")
+        return self._answer(Transferred, Rejected, "hand_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms, token)
+
+    def hand_over_by_owner(
+        self,
+        name: str,
+        owner: str,
+        ttl: Seconds | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> Transferred | Rejected:
+        """Hands over whichever lease ``owner`` has now, for a caller that knows only the owner text."""
+        return self._answer(Transferred, Rejected, "hand_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
+
+    def take_over(
+        self,
+        name: str,
+        owner: str,
+        ttl: Seconds | None = None,
+        *,
+        ttl_ms: int | None = None,
+        now_ms: int | None = None,
+    ) -> TakenOver:
+        """Ends any holder's live lease and grants ``name`` to ``owner`` in one commit, for operators. If nobody has the name,
+        it is a claim. The old holder works on until it finds out: what both may write to must be fenced by the token.
+
+        >>> db = Litelease(sqlite3.connect(":memory:"))
+        >>> db.bootstrap()
+        >>> old = db.claim("import", "a", ttl=30).lease
+        >>> taken = db.take_over("import", "ops", ttl=30)
+        >>> taken.lease.token, taken.previous == old
+        (2, True)
+        """
+        rows = self._rows("take_over", name, owner, in_ms(name, ttl, ttl_ms), now_ms)
+        lease, *previous = [LeaseInfo(*row) for row in rows]
+        return TakenOver(lease, previous[0] if previous else None)
+
     def read(
         self,
         name: str,
@@ -318,17 +446,33 @@ or SQLite has ended it after an error; begin it again
         return int(self._row("restore_fence", above)[0])
 
     def hold(
-        self, name: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, owner: str | None = None
+        self,
+        name: str,
+        ttl: Seconds = 60.0,
+        *,
+        wait: Seconds = 0.0,
+        owner: str | None = None,
+        value: Value = None,
+        progress_within: Seconds | None = None,
+        max_time: Seconds | None = None,
+        request: Seconds | None = None,
+        on_requested: Callable[[RequestInfo], object] | None = None,
     ) -> Held:
         """Claims ``name`` and keeps it alive in the background until the block ends.
 
         Waits up to ``wait`` seconds for it; ``HoldTimeout`` if another owner still has it then. A holder whose process
         has ended is taken over at once, on Linux. A forked child is not the holder: ``check()`` raises ``Lost`` there.
+
+        ``value`` is attached in the commit of the claim. With ``progress_within`` the lease is renewed only if
+        ``held.progress()`` or a checkpoint came within that time; it ends after ``max_time`` at the latest. With ``request``
+        the present holder is asked to give the name up within that time. ``on_requested`` is called in a thread of its own
+        when somebody asks this holder for the lease.
         """
         from ._hold import Held
 
         path = file_of(self, "hold")
-        return Held(path, name, in_seconds(ttl), in_seconds(wait), owner, self.conn)
+        more = More.of(name, value, progress_within, max_time, request)
+        return Held(path, name, in_seconds(ttl), in_seconds(wait), owner, self.conn, more=more, on_requested=on_requested)
 
     def queue(self, name: str) -> Queue:
         """Returns the queue called ``name``, on this connection.
@@ -357,6 +501,19 @@ or SQLite has ended it after an error; begin it again
         attempt = claiming(self, name, owner, in_ms(name, ttl, None))
         return until(file_of(self, "claim_wait"), in_seconds(wait), attempt)[0]
 
+    def request_wait(self, name: str, owner: str, ttl: Seconds, within: Seconds, wait: Seconds) -> Acquired | Busy:
+        """Waits like ``claim_wait``, and meanwhile asks the present holder to give the name up ``within`` this time: see
+        ``request``. Use a fresh owner text for each attempt. The request is withdrawn after ``wait``."""
+        path, more = file_of(self, "request_wait"), More.of(name, request=within)
+        attempt = claiming(self, name, owner, in_ms(name, ttl, None), more)
+        told = None
+        try:
+            told = until(path, in_seconds(wait), attempt)[0]
+            return told
+        finally:
+            if not told:
+                withdraw(self, name, owner)
+
     def close(self) -> None:
         """Releases what was held through this connection, and closes it. In a forked child it does nothing."""
         from ._keeper import end_holds
@@ -370,9 +527,16 @@ or SQLite has ended it after an error; begin it again
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _renew_all(self, grants: list[tuple[str, str, float, int | None]]) -> list[Renewed | Rejected | LiteleaseError]:
-        """Renews grants (name, owner, ttl, token) in one transaction. What is wrong with one is not the others' fault."""
-        values = [value for name, owner, ttl, token in grants for value in (name, owner, in_ms(name, ttl, None), token)]
+    def _renew_all(
+        self, grants: list[tuple[str, str, float, int | None]], progress_ms: Sequence[int | None] = ()
+    ) -> list[Renewed | Rejected | LiteleaseError]:
+        """Renews grants (name, owner, ttl, token) in one transaction. What is wrong with one is not the others' fault.
+        ``progress_ms`` is how long ago the holder of each has made progress that is to be noted before."""
+        values = [
+            value
+            for (name, owner, ttl, token), ago_ms in itertools.zip_longest(grants, progress_ms)
+            for value in (name, owner, in_ms(name, ttl, None), token, ago_ms)
+        ]
         return [answer(row) for row in self._rows("renew_all", *values)]
 
     def _has_recorded_boot(self) -> bool:

@@ -14,6 +14,11 @@ from typing import Any, Callable, NoReturn
 from . import _types
 from ._types import ExpiredOnArrival, LeaseInfo, LiteleaseError
 
+# A converter may also make another value that SQLite could have.
+_CONVERTERS = (
+    "; or a converter has changed it, because one is registered for INTEGER or TEXT: then open a connection without "
+    "detect_types for Litelease"
+)
 _NAMES = {"darwin": "liblitelease_ext.dylib", "win32": "litelease_ext.dll"}
 
 
@@ -38,6 +43,8 @@ def _fail(kind: str, text: str, cause: BaseException | None, lease: tuple[str, s
         raise ExpiredOnArrival(LeaseInfo(*lease))
     if kind == "Sqlite" and cause is not None:
         raise cause
+    if kind in ("SchemaMismatch", "InvalidLeaseRow") and {"INTEGER", "TEXT"} & getattr(sqlite3, "converters", {}).keys():
+        text += _CONVERTERS
     error: type[Exception] = getattr(_types, kind, getattr(builtins, kind, LiteleaseError))
     raise error(f"{text}; begin again" if kind == "TransactionEnded" else text) from cause
 
@@ -50,7 +57,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     init = _library.litelease_python_init
     init.argtypes = [ctypes.POINTER(ctypes.c_void_p), ctypes.py_object, ctypes.py_object]
     init.restype = ctypes.py_object
-    classes = (None, str, int, float, bytes, sqlite3.Error)
+    classes = (None, str, int, float, bytes, sqlite3.Error, tuple, list, TypeError)
     made: dict[str, Callable[..., Any]] = init((ctypes.c_void_p * len(names))(*addresses), classes, _fail)
     return made
 

@@ -27,5 +27,5 @@ def in_ms(name: str, ttl: Seconds | None, ttl_ms: int | None, what: str = "ttl")
             raise InvalidTtl(f"{name!r}: the {what} must be a number of seconds, got {ttl}")
         ttl_ms = -int(-ttl * 1000 // 1)
     if ttl_ms > _MAX:
-        raise TimeOverflow(f"{name!r}: a {what} of {ttl_ms} ms ends after the last representable time")
+        raise TimeOverflow(f"{name!r}: a {what} of {ttl_ms} ms ends after the last representable time: give at most {_MAX} ms")
     return max(ttl_ms, -1)

@@ -152,10 +152,19 @@ class Checkpoint:
     value: None | int | float | str | bytes
     updated_at_ms: int
 
+    def is_from_predecessor(self, own_token: int) -> bool:
+        """Checks whether the grant right before yours stored it. If not, it is not known what was done since: a grant in
+        between may have stored none.
+
+        >>> Checkpoint(7, "row 17", 0).is_from_predecessor(8)
+        True
+        """
+        return self.token + 1 == own_token
+
 
 @dataclass(frozen=True)
 class Stored(_Yes):
-    """The checkpoint or the value is stored."""
+    """The checkpoint, the value, the limits or the progress is stored."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +229,77 @@ class NotFound:
         return False
 
 
+@dataclass(frozen=True)
+class Requested(_Yes):
+    """The holder of the grant under this token is asked to give it up. Its renewals are refused from ``until_ms`` on."""
+
+    token: int
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class RequestedBy(_No):
+    """Nothing was changed: somebody else has asked before. It is falsy."""
+
+    requester: str
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class RequestInfo:
+    """An open request for a live grant: who asks, from when on renewals are refused, and the token of that grant."""
+
+    requester: str
+    until_ms: int
+    token: int
+
+
+@dataclass(frozen=True)
+class TakenOver(_Yes):
+    """The new grant, and the live one that it has ended, if there was one."""
+
+    lease: LeaseInfo
+    previous: LeaseInfo | None
+
+
+@dataclass(frozen=True)
+class LeaderInfo:
+    """The leader of an election as others see it. ``value`` is what it has proclaimed last."""
+
+    term: int
+    owner: str
+    value: None | int | float | str | bytes
+    expires_at_ms: int
+
+
+@dataclass(frozen=True)
+class Vacant(_No):
+    """Nobody leads. It is falsy."""
+
+
+@dataclass(frozen=True)
+class Unchanged(_No):
+    """Nothing has changed in that time. It is falsy."""
+
+
+class Loss(str):
+    """Why a hold is lost: a text, whose ``kind`` is the name of the case, such as ``NoProgress``.
+
+    >>> Loss("NoProgress", "no progress was made").kind
+    'NoProgress'
+    """
+
+    kind: str
+
+    def __new__(cls, kind: str, text: str) -> Loss:
+        loss = super().__new__(cls, text)
+        loss.kind = kind
+        return loss
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]
+        return self.kind, str(self)
+
+
 class LiteleaseError(Exception):
     """The base of all errors of this package. SQLite's own come as themselves."""
 
@@ -230,6 +310,14 @@ class InvalidTtl(LiteleaseError):
 
 class TtlTooLong(LiteleaseError):
     """A read would be granted for more than an hour, for which a writer would have to wait. Nothing was written."""
+
+
+class InvalidTime(LiteleaseError):
+    """A time other than a ttl is zero or negative; the text names it. Nothing was written."""
+
+
+class NotRequested(LiteleaseError):
+    """Nobody has asked for the lease that was to be handed over. It goes on."""
 
 
 class TimeOverflow(LiteleaseError):
@@ -325,12 +413,12 @@ class ExpiredOnArrival(LiteleaseError):
 
 
 class Lost(LiteleaseError):
-    """A held lease can no longer be trusted."""
+    """A held lease can no longer be trusted. ``reason.kind`` is the name of the case."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"the lease on {name!r} is lost: {reason}")
         self.name = name
-        self.reason = reason
+        self.reason = reason if isinstance(reason, Loss) else Loss("Expired", reason)
 
 
 class HoldTimeout(LiteleaseError, TimeoutError):
@@ -408,3 +496,4 @@ _WITH_LEASE: dict[str, Any] = {kind.__name__: kind for kind in (Acquired, Busy, 
 _OTHERS: dict[str, Any] = {kind.__name__: kind for kind in (Released, Broken, Stored, Admitted, Stale)}
 _OTHERS.update((kind.__name__, kind) for kind in (Acknowledged, Cancelled, Leased, NotFound))
 _OTHERS["Done"] = Stored
+_OTHERS.update((kind.__name__, kind) for kind in (Requested, RequestedBy))

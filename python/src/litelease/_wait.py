@@ -6,10 +6,13 @@ The GIL is released meanwhile, and signal handlers run within 50 ms.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, TypeVar
 
 from . import _library
-from ._types import Acquired, Busy, LiteleaseError
+from ._request import Asking
+from ._time import Seconds, in_ms
+from ._types import Acquired, Busy, LeaseInfo, LiteleaseError
 
 if TYPE_CHECKING:
     from ._leases import Litelease
@@ -70,17 +73,61 @@ def until(
             raise Stopped
 
 
-def claiming(db: Litelease, name: str, owner: str, ttl_ms: int) -> Callable[[], tuple[Acquired | Busy, int | None]]:
-    """Returns an attempt for ``until``. It takes over from a holder whose process has ended."""
-    examine_at = 0.0
+@dataclass(frozen=True)
+class More:
+    """What is stored in the commit of a claim, and how soon the present holder is asked to give the name up."""
+
+    value: None | int | float | str | bytes = None
+    progress_within_ms: int | None = None
+    max_time_ms: int | None = None
+    request_ms: int | None = None
+
+    @staticmethod
+    def of(
+        name: str,
+        value: None | int | float | str | bytes = None,
+        progress_within: Seconds | None = None,
+        max_time: Seconds | None = None,
+        request: Seconds | None = None,
+    ) -> More:
+        """Converts the options of a hold."""
+
+        def ms(time: Seconds | None, what: str) -> int | None:
+            return None if time is None else in_ms(name, time, None, what)
+
+        within_ms, max_ms = ms(progress_within, "progress_within"), ms(max_time, "max_time")
+        return More(value, within_ms, max_ms, ms(request, "request"))
+
+    def rides(self) -> tuple[object, ...]:
+        """Returns what is stored with the grant, as the verbs take it."""
+        return self.value, self.progress_within_ms, self.max_time_ms
+
+
+def claiming(
+    db: Litelease, name: str, owner: str, ttl_ms: int, more: More = More()
+) -> Callable[[], tuple[Acquired | Busy, int | None]]:
+    """Returns an attempt for ``until``. It takes over from a holder whose process has ended, and takes what a request of
+    this owner's has brought."""
+    examine_at, rides = 0.0, more.rides()
+    has_more, asking = any(value is not None for value in rides), Asking(db, name, owner, ttl_ms, more)
+
+    def claim(dead: LeaseInfo | None) -> Acquired | Busy:
+        if has_more:  # in one call: no exception may come between the claim and what rides on it
+            who = (None, None) if dead is None else (dead.owner, dead.token)
+            return db._answer(Acquired, Busy, "claim_with", name, owner, ttl_ms, *who, *rides)
+        if dead is not None:
+            return db._claim_from_dead(name, owner, ttl_ms=ttl_ms, dead=dead)
+        return db.claim(name, owner, ttl_ms=ttl_ms)
 
     def attempt() -> tuple[Acquired | Busy, int | None]:
         nonlocal examine_at
-        now, answer = clock(), db.claim(name, owner, ttl_ms=ttl_ms)
+        now, answer = clock(), claim(None)
         if isinstance(answer, Busy) and now >= examine_at:
             examine_at = now + _EXAMINE_EVERY
             if _library.is_dead(answer.current.owner):
-                answer = db._claim_from_dead(name, owner, ttl_ms=ttl_ms, dead=answer.current)
+                answer = claim(answer.current)
+        if isinstance(answer, Busy):
+            answer = asking.follow(answer, now)
         return answer, answer.current.lease_expires_at_ms if isinstance(answer, Busy) else None
 
     return attempt

@@ -21,16 +21,18 @@ import threading
 from types import TracebackType
 from typing import Callable, Generator, Generic, TypeVar, Union
 
+from ._election import Leader
+from ._fences import Value
 from ._hold import Held, HeldSlot, Hold
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
 from ._session import Handle
 from ._time import Seconds, in_ms, in_seconds
-from ._types import Acquired, Busy, LiteleaseError
-from ._wait import claiming, file_of, until
+from ._types import Acquired, Busy, LeaseInfo, LiteleaseError, RequestInfo
+from ._wait import More, claiming, file_of, until
 
-__all__ = ["Database", "claim_wait", "hold", "hold_slot"]
+__all__ = ["Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hold)
@@ -158,15 +160,71 @@ class _Holding(Generic[H]):
 
 
 def hold(
-    database: Database, name: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, owner: str | None = None
+    database: Database,
+    name: str,
+    ttl: Seconds = 60.0,
+    *,
+    wait: Seconds = 0.0,
+    owner: str | None = None,
+    value: Value = None,
+    progress_within: Seconds | None = None,
+    max_time: Seconds | None = None,
+    request: Seconds | None = None,
+    on_requested: Callable[[RequestInfo], object] | None = None,
 ) -> _Holding[Held]:
-    """Holds a name while an ``async with`` block runs; see ``Litelease.hold``. The block gets the ``Held``."""
-    place = _Place(database, "hold")
+    """Holds a name while an ``async with`` block runs; see ``Litelease.hold``. The block gets the ``Held``. ``on_requested`` is
+    called by the event loop."""
+    place, more, told = _Place(database, "hold"), More.of(name, value, progress_within, max_time, request), _told(on_requested)
 
     def work(stop: Stop) -> Held:
-        return Held(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop)
+        return Held(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop, more, told)
 
     return _Holding(work)
+
+
+def campaign(
+    database: Database,
+    name: str,
+    value: Value,
+    ttl: Seconds = 60.0,
+    *,
+    wait: Seconds = 0.0,
+    owner: str | None = None,
+    progress_within: Seconds | None = None,
+    max_time: Seconds | None = None,
+    request: Seconds | None = None,
+    on_requested: Callable[[RequestInfo], object] | None = None,
+) -> _Holding[Leader]:
+    """Leads an election while an ``async with`` block runs; see ``Election.campaign``. The block gets the ``Leader``."""
+    place, more, told = _Place(database, "campaign"), More.of(name, value, progress_within, max_time, request), _told(on_requested)
+
+    def work(stop: Stop) -> Leader:
+        return Leader(place.path(), name, in_seconds(ttl), in_seconds(wait), owner, place.conn, stop, more, told)
+
+    return _Holding(work)
+
+
+async def requested(held: Held) -> RequestInfo | None:
+    """Returns the open request for a held lease; see ``Held.requested``."""
+    return await _Work(lambda _: held.requested()).run()
+
+
+async def hand_over(held: Held, ttl: Seconds) -> LeaseInfo:
+    """Hands a held lease to the requester who has asked for it; see ``Held.hand_over``."""
+    return await _Work(lambda _: held.hand_over(ttl)).run()
+
+
+def _told(tell: Callable[[RequestInfo], object] | None) -> Callable[[RequestInfo], object] | None:
+    """Returns what has the event loop tell a holder of a request."""
+    if tell is None:
+        return None
+    loop, callback = asyncio.get_running_loop(), tell
+
+    def told(info: RequestInfo) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(callback, info)
+
+    return told
 
 
 def hold_slot(

@@ -82,6 +82,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
             holders(&leases, note);
             guards(&db, note);
             queues(&db, note);
+            side_tables(&db, note);
             match db.epoch() {
                 Ok(epoch) => tokens(epoch, note),
                 Err(error) => note("tokens", Wrong, error.to_string()),
@@ -152,6 +153,42 @@ fn guards(db: &Litelease, note: Note<'_>) {
                 Wrong,
                 format!("{tables}: not guarded any more, litelease guard restores it"),
             );
+        }
+    }
+}
+
+/// Checks the tables of what rides on grants, and counts what is left of grants that have ended.
+fn side_tables(db: &Litelease, note: Note<'_>) {
+    let tables = match db.side_tables() {
+        Ok(tables) => tables,
+        Err(error) => return note("side rows", Wrong, error.to_string()),
+    };
+    for info in &tables {
+        let table = info.table;
+        if let Some(fault) = &info.fault {
+            let text = format!(
+                "{table} is not litelease's: {fault}; rename it or restore it, for what needs it is refused"
+            );
+            note("side rows", Wrong, text);
+        }
+        if info.damaged > 0 {
+            let text = format!(
+                "{table}: {} damaged rows: delete them, for the leases they belong to are not renewed",
+                info.damaged
+            );
+            note("side rows", Wrong, text);
+        }
+    }
+    let ended: i64 = tables.iter().map(|info| info.ended).sum();
+    let rows: i64 = tables.iter().map(|info| info.rows).sum();
+    match ended {
+        0 if tables.is_empty() || tables.iter().any(|info| info.fault.is_some()) => {}
+        0 => note("side rows", Fine, format!("{}, with {rows} rows", tables.len())),
+        ended => {
+            let text = format!(
+                "{ended} of {rows} rows are of grants that have ended: litelease purge deletes them"
+            );
+            note("side rows", Fine, text);
         }
     }
 }

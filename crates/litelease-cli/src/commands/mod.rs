@@ -6,6 +6,7 @@ mod break_lease;
 mod claim;
 mod command_line;
 mod completions;
+mod credential;
 mod demo;
 mod doctor;
 mod ensure;
@@ -23,6 +24,7 @@ mod request;
 mod restore_fence;
 mod run;
 mod serve;
+mod shards;
 mod status;
 mod take_over;
 mod transfer;
@@ -77,8 +79,10 @@ commands! {
     Release in release,
     Transfer in transfer,
     Progress in progress,
+    Shards in shards,
     Request in request,
     TakeOver in take_over,
+    Credential in credential,
     Break in break_lease,
     Purge in purge,
     Queue in queue,

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use litelease::credentials::Issuer;
 use litelease_serve::{OpenError, Options, Service, Tls, run_until_signal};
 use serde_json::json;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -66,6 +67,10 @@ pub(crate) struct Args {
     /// Listen beyond loopback without TLS, behind a proxy that has it; also allows --open there
     #[arg(long, env = "LITELEASE_INSECURE", hide_env_values = true)]
     insecure: bool,
+    /// The folder with the keys of `litelease credential`, whose public keys are served at
+    /// /.well-known/jwks.json
+    #[arg(long, env = "LITELEASE_CREDENTIALS", hide_env_values = true, value_name = "FOLDER")]
+    credentials: Option<PathBuf>,
     /// The largest pool
     #[arg(long, env = "LITELEASE_MAX_COUNT", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(i64).range(0..=1_000_000))]
@@ -121,6 +126,10 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     database::check_local(&path)?;
     start_log(args.log);
     let options = Options { tls, ..args.options() };
+    if let Some(issuer) = &options.credentials {
+        // Better now than at the first request.
+        issuer.keys()?;
+    }
     let opened = match args.restore_fence {
         true => Service::open_restored(&path, options),
         false => Service::open(&path, options),
@@ -180,6 +189,7 @@ impl Args {
             max_batch: size(self.max_batch),
             open: self.open,
             open_metrics: self.open_metrics,
+            credentials: self.credentials.clone().map(Issuer::at),
             hosts: self.host.iter().map(|name| name.trim().to_owned()).collect(),
             ..Options::default()
         }

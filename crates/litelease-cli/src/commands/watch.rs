@@ -98,7 +98,7 @@ fn tell(as_json: bool, event: &str, seen: &Seen) -> Result<()> {
 }
 
 /// Returns a value as text.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::Integer(number) => number.to_string(),

@@ -57,7 +57,7 @@ impl Server {
             Err(Error::Rejected { reason, current }) => (reason, current),
             Err(error) => return Err(failure(error)),
         };
-        let token = || self.client.look(name).ok()?.token;
+        let token = || self.client.inspect(name).ok()?.token;
         let text = match (reason.as_str(), &current) {
             ("superseded", Some(current)) => format!("superseded by token {}", current.token),
             ("superseded", None) => match token() {
@@ -181,7 +181,7 @@ impl Place for Server {
     }
 
     fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        Ok(self.client.look(name).map_err(failure)?.lease.map(info))
+        Ok(self.client.inspect(name).map_err(failure)?.lease.map(info))
     }
 
     fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
@@ -379,7 +379,7 @@ impl Hearing {
     /// A lease has ended: the server tells its newest token, and its end was known.
     fn ended(&mut self, name: &str) {
         let Some(seen) = self.seen.get_mut(name).filter(|seen| seen.was_live) else { return };
-        let newest = self.client.look(name).ok().and_then(|name| name.token);
+        let newest = self.client.inspect(name).ok().and_then(|name| name.token);
         let is_expired = seen.tenure().is_some_and(|end_ms| end_ms <= litelease::now_ms());
         seen.was_live = false;
         match newest {

@@ -319,6 +319,17 @@ pub(crate) fn take_exception() -> Result<Object> {
     }
 }
 
+/// Sets an exception, such as one that was taken.
+pub(crate) fn set_exception(exception: Object) -> Raised {
+    let class = Object::borrowed(exception.class());
+    // SAFETY: the class is alive, and both references are given away.
+    unsafe {
+        let class = class.map_or(ptr::null_mut(), Object::into_raw);
+        (py().PyErr_Restore)(class, exception.into_raw(), ptr::null_mut());
+    }
+    Raised
+}
+
 /// Lets Python handle signals that have come. Their handlers may raise.
 pub(crate) fn check_signals() -> Result<()> {
     // SAFETY: the GIL is held.

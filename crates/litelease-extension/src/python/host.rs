@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use litelease_store::{Failure, Host, OwnedValue, Rows, Value, code};
+use litelease_store::{Failure, Host, Rows, Value, code};
 
 use crate::python::api::{Object, Raised, Result, clear, py, string, take_exception, tuple};
 use crate::python::values::{Names, to_integer};
@@ -23,6 +23,12 @@ struct Running {
     /// The caller's `text_factory`, while it is replaced.
     text_factory: Option<Object>,
 }
+
+const NO_TUPLES: &str = "the cursors of this connection answer other rows than tuples: Litelease needs a connection whose \
+                         cursor class leaves fetchall() and row_factory as sqlite3 has them; open one for it, such as \
+                         sqlite3.connect(path)";
+const CONVERTED: &str = "a converter has changed what Litelease reads: this connection was opened with detect_types, and a \
+                         converter is registered for INTEGER or TEXT; open one without detect_types for Litelease";
 
 impl PythonHost {
     pub(crate) fn new(names: &'static Names) -> Self {
@@ -97,20 +103,26 @@ impl PythonHost {
     }
 
     fn rows(&self, list: &Object) -> Result<Rows> {
+        if !list.is_instance(&self.names.list) {
+            return Err(self.names.type_error(NO_TUPLES));
+        }
         // SAFETY: the list is alive; what is no list raises.
         let count = unsafe { (py().PyList_Size)(list.as_raw()) };
         let mut rows = Rows::default();
         for at in 0..count {
             // SAFETY: as above, and there are so many rows.
             let row = Object::borrowed(unsafe { (py().PyList_GetItem)(list.as_raw(), at) })?;
+            if !row.is_instance(&self.names.tuple) {
+                return Err(self.names.type_error(NO_TUPLES));
+            }
             let columns = row.tuple_len()?;
             if at == 0 {
                 rows = Rows::new(columns);
             }
             for column in 0..columns {
-                // What SQLite has not, a converter of the caller's has made: it counts as damaged.
+                // What SQLite has not, a converter of the caller's has made.
                 let value = self.names.to_value(&row.item(column)?)?;
-                rows.push(value.unwrap_or(OwnedValue::Null));
+                rows.push(value.ok_or_else(|| self.names.type_error(CONVERTED))?);
             }
         }
         if count < 0 { Err(Raised) } else { Ok(rows) }

@@ -52,7 +52,7 @@ pub extern "C" fn litelease_version() -> *const c_char {
 ///
 /// # Safety
 /// The GIL must be held. The addresses must be those of the functions that [`litelease_python_needs`] names, in their order;
-/// `classes` must be a tuple of `None`, `str`, `int`, `float`, `bytes` and `sqlite3.Error`.
+/// `classes` must be a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,

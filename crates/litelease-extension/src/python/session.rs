@@ -7,7 +7,7 @@ use std::rc::Rc;
 use litelease_core::LeaseInfo;
 use litelease_store::{Error, HostedStore, Misuse, OwnedValue, verb};
 
-use crate::python::api::{Object, Raised, Result, clear, py, string, tuple};
+use crate::python::api::{Object, Raised, Result, clear, py, set_exception, string, tuple};
 use crate::python::host::{PythonHost, SharedHost};
 use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
@@ -181,7 +181,7 @@ impl Session {
                         format!("{what} must be a whole number of at most 64 bits, got {shown}"),
                     ),
                     (_, "value") => misuse(format!(
-                        "a checkpoint is None, an int, a float, a str or bytes, got {shown}"
+                        "a checkpoint or a value is None, an int, a float, a str or bytes, got {shown}"
                     )),
                     (_, "body") => misuse(format!(
                         "a body is None, an int, a float, a str or bytes, got {shown}"
@@ -189,7 +189,11 @@ impl Session {
                     (_, "receipt" | "key" | "note" | "item_or_key") => {
                         misuse(format!("{what} must be a str, got {shown}"))
                     }
-                    (_, "name" | "owner" | "new_owner" | "id" | "lease" | "table" | "queue") => {
+                    (
+                        _,
+                        "name" | "owner" | "new_owner" | "id" | "lease" | "table" | "queue"
+                        | "requester" | "reader",
+                    ) => {
                         misuse(format!("names and owners are str, got {shown}"))
                     }
                     (_, what) => misuse(format!("{what} must be a whole number, got {shown}")),
@@ -266,7 +270,7 @@ impl Session {
                 if forbidden.is_err() {
                     clear();
                 }
-                return Err(set_again(exception?));
+                return Err(set_exception(exception?).into());
             }
             drop(forbidden?);
         }
@@ -322,7 +326,7 @@ impl Session {
 /// Checks whether an answer says that nothing was done.
 fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
     match rows.first().and_then(|row| row.first()) {
-        Some(OwnedValue::Text(case)) => case == "Rejected",
+        Some(OwnedValue::Text(case)) => ["Rejected", "Busy"].contains(&case.as_str()),
         Some(value) => *value == OwnedValue::Integer(0),
         None => false,
     }
@@ -330,15 +334,4 @@ fn is_no(rows: &[Vec<OwnedValue>]) -> bool {
 
 fn misuse(text: String) -> Failed {
     Failed::Kind("TypeError", text)
-}
-
-/// Sets an exception that was taken.
-fn set_again(exception: Object) -> Failed {
-    let class = Object::borrowed(exception.class());
-    // SAFETY: the class is alive, and both references are given away.
-    unsafe {
-        let class = class.map_or(std::ptr::null_mut(), Object::into_raw);
-        (py().PyErr_Restore)(class, exception.into_raw(), std::ptr::null_mut());
-    }
-    Failed::Raised
 }

@@ -3,7 +3,8 @@
 use litelease_store::{OwnedValue, Value};
 
 use crate::python::api::{
-    Object, Result, bytes, float, integer, interned, list, py, string, take_exception, tuple,
+    Object, Raised, Result, bytes, float, integer, interned, list, py, set_exception, string,
+    take_exception, tuple,
 };
 
 /// Attributes by their names, and classes. They live as long as the interpreter.
@@ -25,13 +26,16 @@ pub(crate) struct Names {
     pub(crate) none: Object,
     pub(crate) str: Object,
     pub(crate) sqlite_error: Object,
+    pub(crate) tuple: Object,
+    pub(crate) list: Object,
+    type_error: Object,
     int: Object,
     float: Object,
     bytes: Object,
 }
 
 impl Names {
-    /// From a tuple of `None`, `str`, `int`, `float`, `bytes` and `sqlite3.Error`.
+    /// From a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
     pub(crate) fn new(classes: &Object) -> Result<Self> {
         Ok(Names {
             autocommit: interned(c"autocommit")?,
@@ -54,11 +58,20 @@ impl Names {
             float: classes.item(3)?,
             bytes: classes.item(4)?,
             sqlite_error: classes.item(5)?,
+            tuple: classes.item(6)?,
+            list: classes.item(7)?,
+            type_error: classes.item(8)?,
         })
     }
 
     pub(crate) fn none(&self) -> Result<Object> {
         Object::borrowed(self.none.as_raw())
+    }
+
+    /// Sets a `TypeError`.
+    pub(crate) fn type_error(&self, text: &str) -> Raised {
+        let made = string(text).and_then(|text| self.type_error.call(vec![text]));
+        made.map_or_else(|raised| raised, set_exception)
     }
 
     pub(crate) fn is_none(&self, object: &Object) -> bool {

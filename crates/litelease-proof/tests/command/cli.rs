@@ -30,7 +30,7 @@ fn the_shell_worker_of_the_page_on_queues_does_what_it_says() {
 }
 
 /// Runs the examples of a document in their order, and returns how many there are.
-fn run_examples(document: &str) -> usize {
+pub(crate) fn run_examples(document: &str) -> usize {
     let manual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
     let manual = fs::read_to_string(manual).unwrap();
     let desk = Desk::new();
@@ -573,6 +573,67 @@ fn the_doctor_names_dead_items_and_those_of_a_clock_that_went_back() {
     db.conn().execute_batch("CREATE TABLE litelease_items (theirs)").unwrap();
     let (code, said, _) = told(&desk.run(&["doctor"]));
     assert!(code == 1 && said.contains("the table litelease_items is not"), "{said}");
+}
+
+#[test]
+fn the_doctor_counts_what_is_left_of_ended_grants_and_names_damaged_and_foreign_side_tables() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let lease = acquired(db.claim("x", "a", LONG));
+    let _ = db.attach("x", lease.token, "here").unwrap();
+    let _ = db.request("x", "b", LONG).unwrap();
+    let said = |code: i32| {
+        let (found, said, _) = told(&desk.run(&["doctor"]));
+        assert_eq!(found, code, "{said}");
+        said
+    };
+    assert!(said(0).contains("2, with 2 rows"));
+    let _ = db.break_lease("x").unwrap();
+    assert!(said(0).contains("2 of 2 rows are of grants that have ended: litelease purge"));
+    db.purge(litelease::now_ms()).unwrap();
+    assert!(!said(0).contains("ended"));
+    acquired(db.claim("x", "a", LONG));
+    let _ = db.request("x", "b", LONG).unwrap();
+    db.conn().execute_batch("UPDATE litelease_requests SET until_ms = 'soon'").unwrap();
+    assert!(said(1).contains("litelease_requests: 1 damaged rows: delete them"));
+    db.conn().execute_batch("CREATE TABLE litelease_limits (theirs)").unwrap();
+    assert!(said(1).contains("litelease_limits is not litelease's"));
+}
+
+#[test]
+fn shards_shows_who_has_what_who_asks_for_it_and_how_far_it_is() {
+    let desk = Desk::new();
+    let db = desk.db();
+    let (code, _, errors) = told(&desk.run(&["shards", "orders"]));
+    assert!(code == 64 && errors.contains("no such group"), "{errors}");
+    assert_eq!(told(&desk.run(&["shards", "orders/shard/0"])).0, 64);
+    for (member, owner) in [("a", "one"), ("b", "two")] {
+        let name = format!("orders/member/{member}");
+        let lease = acquired(db.claim(&name, owner, LONG));
+        let _ = db.attach(&name, lease.token, 3).unwrap();
+    }
+    let lease = acquired(db.claim("orders/shard/1", "one", LONG));
+    let _ = db.checkpoint("orders/shard/1", lease.token, "page 17").unwrap();
+    let _ = db.request("orders/shard/1", "two", LONG).unwrap();
+    let (code, answer) = json(&desk, &["shards", "orders"]);
+    assert_eq!((code, &answer["members"][0]["shards"]), (0, &json!(1)));
+    assert_eq!(answer["members"][1]["id"], "b");
+    let shard = &answer["shards"][1];
+    assert_eq!((&shard["member"], &shard["token"]), (&json!("a"), &json!(lease.token)));
+    assert_eq!(
+        (&shard["request"]["member"], &shard["checkpoint"]),
+        (&json!("b"), &json!("page 17"))
+    );
+    assert_eq!((&answer["shards"][2]["owner"], &answer["shards"][3]), (&Value::Null, &Value::Null));
+    let (_, said, _) = told(&desk.run(&["shards", "orders"]));
+    for word in ["MEMBER", "REQUESTED BY", "page 17", "free", "to drain"] {
+        assert!(said.contains(word), "{said}");
+    }
+    for member in ["orders/member/a", "orders/member/b"] {
+        let _ = db.break_lease(member).unwrap();
+    }
+    let (code, said, _) = told(&desk.run(&["shards", "orders"]));
+    assert!(code == 1 && said.contains("no member is live"), "{said}");
 }
 
 #[test]

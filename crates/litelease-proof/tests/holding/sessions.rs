@@ -175,6 +175,64 @@ fn a_session_whose_identity_is_broken_writes_nothing_any_more() {
 }
 
 #[test]
+fn a_session_does_not_lend_its_own_identity() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let session = Session::open(&db, "worker", TTL).unwrap();
+    // The handle would have shared the grant of the session, and dropping it would have closed the session.
+    assert!(matches!(session.claim("worker"), Err(HoldError::Busy(_))));
+    session.check().unwrap();
+    assert_eq!(db.owner("worker").unwrap().as_deref(), Some(session.owner()));
+}
+
+#[test]
+fn a_renewal_inside_a_transaction_prolongs_no_name_if_the_identity_is_refused() {
+    let place = TestFolder::new("WAL");
+    let mut db = place.open(LONG);
+    let session = Session::open(&db, "worker", TTL).unwrap();
+    let held = claim_all(&session);
+    let before = expiries(&db);
+    assert!(db.limit("worker", session.token(), None, Some(1)).unwrap().is_done());
+    sleep(Duration::from_millis(5));
+    let tx = db.transaction().unwrap();
+    assert!(held[0].renew_in(&tx).is_err(), "the time of its session is up");
+    // The holder may have stored other things, and commits.
+    tx.commit().unwrap();
+    assert_eq!(expiries(&db), before);
+}
+
+#[test]
+fn a_name_that_was_lost_and_claimed_again_is_not_released_by_the_old_handle() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let session = Session::open(&db, "worker", Duration::from_secs(1)).unwrap();
+    let old = session.claim("fiction").unwrap();
+    let limit = |time| db.limit("fiction", old.token(), time, None).unwrap();
+    assert!(limit(Some(Duration::from_millis(1))).is_done());
+    assert_eq!(old.lost().wait(), Some(Loss::NoProgress));
+    // It is no longer trusted, and its row is live for a moment.
+    let _ = limit(None);
+    let new = session.claim("fiction").unwrap();
+    drop(old);
+    new.check().unwrap();
+    assert_eq!(db.owner("fiction").unwrap().as_deref(), Some(session.owner()));
+}
+
+#[test]
+fn a_damaged_row_of_one_name_is_not_the_others_fault() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let plain = db.hold("plain", HoldOptions::new(SHORT)).unwrap();
+    let damaged = db.hold("damaged", HoldOptions::new(SHORT)).unwrap();
+    assert!(db.limit("damaged", damaged.token(), Some(TTL), None).unwrap().is_done());
+    let damage = "UPDATE litelease_limits SET progress_at_ms = 'yesterday'";
+    db.conn().execute_batch(damage).unwrap();
+    assert!(matches!(damaged.lost().wait(), Some(Loss::CannotRenew { .. })));
+    sleep(SHORT);
+    plain.check().unwrap();
+}
+
+#[test]
 fn odd_sessions_are_refused() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);

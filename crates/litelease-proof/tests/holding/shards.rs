@@ -120,8 +120,19 @@ fn another_count_is_refused_while_a_member_lives_and_odd_names_always() {
         let odd = Shards::join(&db, group, count, ShardsOptions::new(id, TTL));
         assert!(matches!(odd, Err(HoldError::InvalidShards(_))));
     }
+    for count in [10_001, usize::MAX] {
+        assert!(matches!(join(&db, count, "b"), Err(HoldError::InvalidShards(_))));
+    }
     a.leave().unwrap();
     join(&db, 3, "b").unwrap().leave().unwrap();
+}
+
+#[test]
+fn a_member_may_wait_for_ever() {
+    let place = TestFolder::new("WAL");
+    let shards = join(&place.open(LONG), 1, "a").unwrap();
+    let event = shards.next(Duration::MAX).unwrap();
+    assert!(matches!(event, Some(ShardEvent::Assigned { shard: 0, .. })));
 }
 
 struct Member {
@@ -183,7 +194,13 @@ fn checkpoints_never_go_back_while_five_processes_are_stopped_and_killed() {
         }
     };
     eventually("all have their share", is_balanced);
-    for round in 0..4 {
+    // A long run goes on until its time is up.
+    let seconds = std::env::var("LITELEASE_STRESS_SECONDS").ok().and_then(|text| text.parse().ok());
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    for round in 0.. {
+        if round >= 4 && end.is_none_or(|end| Instant::now() >= end) {
+            break;
+        }
         let victim = dice.below(5) as usize;
         if round % 2 == 0 {
             members[victim].signal(libc::SIGSTOP);

@@ -219,3 +219,23 @@ fn many_processes_that_wait_are_all_served_one_at_a_time() {
     tokens.sort_unstable();
     assert_eq!(tokens, (2..=121).collect::<Vec<i64>>(), "each grant once, none lost");
 }
+
+#[test]
+fn what_is_handed_over_to_a_waiter_at_its_last_moment_is_the_waiters() {
+    let place = TestFolder::new("WAL");
+    let mut holder = place.open(LONG);
+    let lease = acquired(holder.claim("x", "a", LONG));
+    let db = place.open(LONG);
+    let waiting = thread::spawn(move || {
+        db.request_wait("x", "b", LONG, LONG, Duration::from_millis(200)).unwrap()
+    });
+    eventually("a request", || holder.requested("x").unwrap());
+    // While this transaction is open, the waiter gives up, and waits for the lock to withdraw its request.
+    let tx = holder.transaction().unwrap();
+    thread::sleep(Duration::from_millis(600));
+    let handed = tx.hand_over(&lease, LONG).unwrap().transferred().unwrap();
+    tx.commit().unwrap();
+    // Otherwise nobody would have the name, and nobody could claim it before it expires.
+    let waited = waiting.join().unwrap().acquired().expect("what was handed over");
+    assert_eq!((waited.token, waited.owner), (handed.token, "b".to_owned()));
+}

@@ -4,3 +4,4 @@ mod installing;
 mod integrations;
 mod misuse;
 mod project;
+mod recipes;

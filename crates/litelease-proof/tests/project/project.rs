@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
@@ -84,6 +84,16 @@ fn the_examples_run() {
     let shown: Vec<&str> =
         block("rust,no_run").lines().filter(|line| !line.starts_with("# ")).collect();
     assert!(read("examples/paused_worker.rs").contains(&shown.join("\n")), "{shown:?}");
+    let mut credential = cargo();
+    credential.args(["run", "-q", "-p", "litelease", "--features", "credentials"]);
+    credential.args(["--example", "credential", "--"]).arg(folder.path().join("credential"));
+    let page = read("docs/recipes/credential.md");
+    let shown = page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    assert_eq!(
+        Some(run(&mut credential).as_str()),
+        shown,
+        "as docs/recipes/credential.md shows it"
+    );
     let single = |words: &[&str]| {
         let mut cargo = cargo();
         let file = folder.path().join("notes.sqlite3");
@@ -344,6 +354,18 @@ fn dependencies_point_inward() {
             &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
+        (
+            "litelease-credentials",
+            &[
+                "base64",
+                "jsonwebtoken",
+                "litelease-core",
+                "litelease-files",
+                "ring",
+                "serde",
+                "serde_json",
+            ],
+        ),
         ("litelease-keeper", &["libc", "litelease-files"]),
         ("litelease-filelock", &["libc", "litelease-files"]),
         (
@@ -452,6 +474,20 @@ fn the_embedded_crate_gets_no_larger() {
         "smallvec",
     ];
     assert_eq!(known, all);
+}
+
+/// Signatures are behind a feature, and a service that only verifies them gets no SQLite.
+#[test]
+fn credentials_cost_nothing_without_their_feature_and_verifiers_need_no_sqlite() {
+    let tree = |arguments: &[&str]| {
+        let arguments = [&["tree", "-e", "normal", "--prefix", "none"], arguments].concat();
+        run(cargo().args(arguments))
+    };
+    let signs = |tree: &str| tree.contains("jsonwebtoken v") || tree.contains("ring v");
+    assert!(!signs(&tree(&["-p", "litelease"])));
+    assert!(signs(&tree(&["-p", "litelease", "--features", "credentials"])));
+    let verifier = tree(&["-p", "litelease-credentials"]);
+    assert!(signs(&verifier) && !verifier.contains("sqlite"), "{verifier}");
 }
 
 /// SQLite hands an extension a table of functions. A name in the wrong position would call another function.

@@ -70,7 +70,7 @@ fn a_store_whose_statements_a_host_runs_plays_all_scenarios() {
 #[test]
 fn the_service_plays_all_scenarios() {
     let tally = check("HTTP", HttpPlayer::new);
-    assert!(tally.played > 350, "only {} steps were played", tally.played);
+    assert!(tally.played > 750, "only {} steps were played", tally.played);
 }
 
 /// How many scenario files notice a bug.

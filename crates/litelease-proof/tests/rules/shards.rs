@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use litelease_core::{ShardState, plan};
+use litelease_core::{MAX_SHARDS, ShardState, plan};
 use litelease_proof::rig::{Dice, tell};
 use litelease_proof::shards::*;
 
@@ -257,4 +257,17 @@ fn a_stranger_keeps_its_shard_and_who_is_no_member_does_nothing() {
     assert!(plan(&[0], &[], 0).is_empty());
     // Members in any order, and named twice, are the same members.
     assert_eq!(plan(&[1, 0, 1], &shards, 1), plan(&[0, 1], &shards, 1));
+}
+
+#[test]
+fn the_largest_group_is_planned_within_a_heartbeat() {
+    // A plan is made inside a write transaction. It took minutes while every request looked at every shard.
+    let mut shards = vec![held(0); MAX_SHARDS];
+    let asked = plan(&[0, 1], &shards, 1).request;
+    assert_eq!(asked.len(), MAX_SHARDS / 2);
+    for shard in asked {
+        shards[shard].requester = Some(1);
+    }
+    assert_eq!(plan(&[0, 1], &shards, 0).give_up.len(), MAX_SHARDS / 2);
+    assert_eq!(plan(&[0, 1], &shards, 1).withdraw, [0; 0]);
 }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
-use litelease_client::{Client, Error, Held, HoldOptions, Loss};
+use litelease_client::{Client, Error, Held, HoldOptions, Loss, SendOptions, Value};
 use litelease_proof::command::kill;
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::Server;
@@ -369,4 +369,80 @@ fn under_random_faults_no_client_trusts_what_another_one_was_granted() {
     }
     let rounds = rounds.load(SeqCst);
     assert!(rounds >= 5, "only {rounds} holds");
+}
+
+#[test]
+fn items_are_sent_received_and_acknowledged_once_whatever_becomes_of_the_answers() {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, &["--open"]);
+    let proxy = Proxy::to(server.address);
+    let client = Client::open(&format!("http://{}", proxy.address)).unwrap();
+    let queue = client.queue("mail");
+    let (visibility, now) = (Duration::from_secs(60), Duration::ZERO);
+    for fault in [Fault::None, Fault::Lose, Fault::Cut, Fault::Replay] {
+        proxy.plan(&[fault]);
+        let id = queue.send("hello").unwrap();
+        proxy.plan(&[fault]);
+        let item = queue.receive(visibility, now).unwrap().unwrap();
+        assert_eq!(
+            (item.id, item.attempt, item.body.as_str()),
+            (id, 1, Some("hello")),
+            "{fault:?}"
+        );
+        assert!(item.is_trusted());
+        proxy.plan(&[fault]);
+        queue.ack(&item.receipt).unwrap();
+        assert_eq!(queue.info().unwrap().unwrap().visible, 0, "{fault:?}: nothing was sent twice");
+        let gone = queue.ack(&item.receipt).unwrap_err();
+        assert!(matches!(gone, Error::Stale { reason } if reason == "gone"));
+    }
+    for fault in [Fault::None, Fault::Lose, Fault::Cut] {
+        queue.send(vec![0, 255]).unwrap();
+        let item = queue.receive(visibility, now).unwrap().unwrap();
+        assert_eq!(item.body, Value::Blob(vec![0, 255]));
+        assert!(queue.extend(&item.receipt, visibility * 2).unwrap() > visibility);
+        proxy.plan(&[fault]);
+        queue.give_back(&item.receipt, now, Some("busy")).unwrap();
+        let item = queue.receive(visibility, now).unwrap().unwrap();
+        assert_eq!(item.attempt, 2);
+        proxy.plan(&[fault]);
+        queue.bury(&item.receipt, None).unwrap();
+        assert!(queue.receive(visibility, now).unwrap().is_none());
+    }
+    let later = SendOptions::new().delay(visibility).key("order-17");
+    let id = queue.send_with(7, later).unwrap();
+    assert_eq!(queue.send_with(8, later).unwrap(), id);
+    let queues = client.queues("").unwrap();
+    assert_eq!((queues[0].delayed, queues[0].dead), (1, 3));
+    assert!(client.queue("nothing").info().unwrap().is_none());
+}
+
+#[test]
+fn a_client_attaches_checkpoints_limits_and_hands_over() {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, &["--open"]);
+    let client = Client::open(&format!("http://{}", server.address)).unwrap();
+    let ttl = Duration::from_secs(60);
+    let held = client.hold("n", HoldOptions::new(ttl).owner("a")).unwrap();
+    assert_eq!(client.value("n").unwrap(), None);
+    client.attach(held.grant(), "10.0.0.7:5000").unwrap();
+    assert_eq!(client.value("n").unwrap(), Some("10.0.0.7:5000".into()));
+    assert_eq!(client.last_checkpoint("n").unwrap(), None);
+    client.checkpoint(held.grant(), 4711).unwrap();
+    client.limit(held.grant(), Some(ttl), None).unwrap();
+    client.progress(held.grant()).unwrap();
+    assert!(client.requested("n").unwrap().is_none());
+    assert!(client.request("n", "b", ttl).unwrap() <= ttl);
+    let second = client.request("n", "c", ttl).unwrap_err();
+    assert!(matches!(second, Error::RequestedBy { requester } if requester == "b"));
+    assert_eq!(client.requested("n").unwrap().unwrap().requester, "b");
+    let url = format!("http://{}", server.address);
+    let heir = thread::spawn(move || {
+        Client::open(&url).unwrap().claim("n", "b", ttl, Duration::from_secs(30)).unwrap()
+    });
+    assert_eq!(client.hand_over(held.grant(), ttl).unwrap().owner, "b");
+    assert_eq!(heir.join().unwrap().lease.token, 2);
+    let late = client.checkpoint(held.grant(), 1).unwrap_err();
+    assert!(matches!(late, Error::Rejected { reason, .. } if reason == "superseded"));
+    assert_eq!(client.last_checkpoint("n").unwrap().unwrap().value, Value::Integer(4711));
 }

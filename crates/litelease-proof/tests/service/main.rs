@@ -2,11 +2,14 @@
 
 mod access;
 mod client;
+mod credentials;
 mod http;
+mod items;
 mod keep;
 mod names;
 mod page;
 mod place;
+mod payloads;
 mod queueing;
 mod serve;
 mod server_faults;

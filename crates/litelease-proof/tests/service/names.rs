@@ -508,6 +508,31 @@ fn calls(grant: &Value) -> Vec<(&'static str, String, Value, &'static str)> {
         ("GET", "/v1/events?name=n".into(), Value::Null, "observe"),
         ("GET", "/v1/events?prefix=n".into(), Value::Null, "observe"),
         ("GET", "/v1/events".into(), Value::Null, "observe"),
+        ("POST", "/v1/attach".into(), json!({"grant": grant, "value": 1}), "claim"),
+        ("POST", "/v1/limit".into(), json!({"grant": grant, "max_time": 0.001}), "claim"),
+        ("POST", "/v1/progress".into(), json!({"grant": grant}), "claim"),
+        ("POST", "/v1/checkpoint".into(), json!({"grant": grant, "value": 1}), "claim"),
+        (
+            "POST",
+            "/v1/request".into(),
+            json!({"name": "n", "requester": "b", "within": 1}),
+            "claim",
+        ),
+        ("POST", "/v1/hand-over".into(), json!({"grant": grant, "ttl": 60}), "claim"),
+        ("POST", "/v1/queue/send".into(), json!({"queue": "n", "body": 1}), "send"),
+        ("POST", "/v1/queue/receive".into(), json!({"queue": "n", "visibility": 1}), "receive"),
+        ("POST", "/v1/queue/ack".into(), json!({"queue": "n", "receipt": "x"}), "receive"),
+        (
+            "POST",
+            "/v1/queue/extend".into(),
+            json!({"queue": "n", "receipt": "x", "visibility": 1}),
+            "receive",
+        ),
+        ("POST", "/v1/queue/give-back".into(), json!({"queue": "n", "receipt": "x"}), "receive"),
+        ("POST", "/v1/queue/bury".into(), json!({"queue": "n", "receipt": "x"}), "receive"),
+        ("GET", "/v1/queues?queue=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/queues?prefix=n".into(), Value::Null, "observe"),
+        ("GET", "/v1/queues".into(), Value::Null, "observe"),
     ]
 }
 
@@ -554,6 +579,26 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
     }
     let current = look(&mut owner, "name=n");
     assert_eq!((&current["owner"], &current["token"]), (&json!("a"), &json!(1)), "nothing is done");
+
+    assert!(current.get("value").is_none() && current.get("requested").is_none(), "{current}");
+    let counted = owner.ask("GET", "/v1/queues", &Value::Null, "").unwrap().json();
+    assert_eq!(counted["queues"], json!([]), "nothing was sent");
+    // Who may observe or claim a name may read its checkpoint, and nobody else.
+    for (allow, status) in [
+        ("observe:n", 200),
+        ("claim:n", 200),
+        ("observe:m", 403),
+        ("operate:*", 403),
+        ("send:*", 403),
+    ] {
+        let key = add(&format!("checkpoint {allow}"), &["--allow", allow]);
+        let mut client = Client::of(server.address).bearing(&key);
+        let read = client.ask("GET", "/v1/checkpoint?name=n", &Value::Null, "").unwrap();
+        assert_eq!(read.status, status, "{allow}");
+    }
+    let mut nobody = Client::of(server.address);
+    let read = nobody.ask("GET", "/v1/checkpoint?name=n", &Value::Null, "").unwrap();
+    assert_eq!(read.status, 401);
 
     // The least that is enough: for one name, and for a prefix a pattern that covers all of it.
     let one = add("one", &["--allow", "observe:n", "--allow", "claim:n"]);

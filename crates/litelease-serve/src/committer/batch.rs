@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use litelease::{BorrowOptions, Error, Litelease, ReleaseResult};
 
+use super::items;
 use super::names;
 use super::wait_lists::WaitLists;
 use crate::access::Keys;
@@ -21,6 +22,8 @@ pub(super) struct Batch {
     pub(super) answers: Vec<Answered>,
     /// What has changed, in any order, some of them more than once.
     pub(super) changed: Vec<Id>,
+    /// Names whose open request is by a client that may wait for them here.
+    pub(super) requesters: Vec<(Id, String)>,
 }
 
 impl Batch {
@@ -46,6 +49,7 @@ impl Batch {
         let (id, reply, done) = match job {
             Job::Grant(job) => return self.grant(job, file, waiting),
             Job::Named(job) => return self.perform_on_name(job, file, waiting),
+            Job::Queued(job) => return self.perform_on_queue(job, file, waiting),
             Job::Register { id, count, reply } => {
                 let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, done)
@@ -77,6 +81,8 @@ impl Batch {
             // The committer does these without a transaction.
             Job::Look { .. }
             | Job::Leases { .. }
+            | Job::LastCheckpoint { .. }
+            | Job::AdmitKey { .. }
             | Job::Admit { .. }
             | Job::Ready { .. }
             | Job::Leave { .. }
@@ -113,10 +119,17 @@ impl Batch {
             }
             Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.waits => {
                 self.changed.push(job.id.clone());
+                if let Wanted::Name(claim) = &job.wanted {
+                    self.note_requester(&job.id, &claim.owner, file);
+                }
                 waiting.join(job);
             }
             Ok(answer) => {
-                if matches!(answer, Ok(Answer::Lent { .. } | Answer::Granted { .. })) {
+                let is_grant = matches!(
+                    answer,
+                    Ok(Answer::Lent { .. } | Answer::Granted { .. } | Answer::Delivered(_))
+                );
+                if is_grant {
                     self.changed.push(job.id.clone());
                 }
                 self.answer(job.id, job.reply, answer);
@@ -160,6 +173,11 @@ impl Batch {
                         waiting.hand_over(&id, file, self)?;
                     }
                 }
+                Grant::Item { id, receipt, visible_at_ms } => {
+                    if file.db.queue(id).at(now_ms).undeliver(receipt, *visible_at_ms)? {
+                        self.freed(id, file, waiting)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -184,6 +202,7 @@ pub(super) type Granting = Result<Result<Answer, JobError>, Error>;
 pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Granting {
     let note = match &job.wanted {
         Wanted::Name(claim) => return names::claim(file, job, claim, now_ms),
+        Wanted::Item(caller) => return items::receive(file, job, **caller, now_ms),
         Wanted::Slot { note } => note.as_deref(),
     };
     let (ttl_ms, has_key) = (job.ttl_ms, job.key.is_some());

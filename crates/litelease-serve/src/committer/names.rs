@@ -6,6 +6,7 @@ use litelease::{
 };
 
 use super::batch::{Batch, Granting, Served, duration};
+use super::payloads;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
 use crate::job::{Answer, Claim, GrantJob, Id, JobError, NamedJob, Timed, Verb, Why, no_id};
@@ -130,6 +131,32 @@ impl Batch {
                     }
                 })
             }),
+            Verb::Attach { grant, value } => {
+                self.on_grant(caller, &grant, file, |lease, now_ms| {
+                    payloads::attach(file.db, lease, &value, now_ms)
+                })
+            }
+            Verb::Limit { grant, progress_within_ms, max_time_ms } => {
+                self.on_grant(caller, &grant, file, |lease, now_ms| {
+                    payloads::limit(file.db, lease, progress_within_ms, max_time_ms, now_ms)
+                })
+            }
+            Verb::Progress { grant } => self.on_grant(caller, &grant, file, |lease, now_ms| {
+                payloads::progress(file.db, lease, now_ms)
+            }),
+            Verb::Checkpoint { grant, value } => {
+                self.on_grant(caller, &grant, file, |lease, now_ms| {
+                    payloads::checkpoint(file.db, lease, &value, now_ms)
+                })
+            }
+            Verb::Request { name, requester, within_ms } => {
+                self.request(caller, &name, &requester, within_ms, file)
+            }
+            Verb::HandOver { grant, ttl_ms } => {
+                self.on_grant(caller, &grant, file, |lease, now_ms| {
+                    payloads::hand_over(file.db, lease, ttl_ms, now_ms)
+                })
+            }
             Verb::Transfer { grant, new_owner, ttl_ms } => {
                 self.on_grant(caller, &grant, file, |lease, now_ms| {
                     transfer(file.db, lease, &new_owner, ttl_ms, now_ms)
@@ -144,9 +171,12 @@ impl Batch {
             }
         };
         let frees = matches!(answer, Ok(Answer::Released { .. } | Answer::Broken { .. }));
-        let (hands_over, prolongs) = (
+        let (hands_over, changes) = (
             matches!(answer, Ok(Answer::Transferred(_))),
-            matches!(answer, Ok(Answer::RenewedName { .. })),
+            matches!(
+                answer,
+                Ok(Answer::RenewedName { .. } | Answer::Stored { .. } | Answer::Requested(_))
+            ),
         );
         self.answer(id.clone(), reply, answer);
         match (frees, hands_over) {
@@ -156,7 +186,7 @@ impl Batch {
                 waiting.hand_over(&id, file, self)
             }
             _ => {
-                if prolongs {
+                if changes {
                     self.changed.push(id);
                 }
                 Ok(())
@@ -248,13 +278,13 @@ pub(super) fn wait_for_owner(db: &Litelease, lease: &LeaseInfo) -> Result<(), Er
     db.serve(&lease.name, number, lease.token, |_| Secret { hash: None, salt: None, made: () })
 }
 
-fn rejected(reason: Reason, current: Option<LeaseInfo>, now_ms: i64) -> Answer {
+pub(super) fn rejected(reason: Reason, current: Option<LeaseInfo>, now_ms: i64) -> Answer {
     let current = current.map(|current| Timed::at(now_ms, current));
     Answer::Rejected { why: Why::Rule(reason), current }
 }
 
 /// Separates errors that concern one client from those that fail the whole batch.
-fn for_client<T>(done: Result<T, Error>) -> Result<Result<T, JobError>, Error> {
+pub(super) fn for_client<T>(done: Result<T, Error>) -> Result<Result<T, JobError>, Error> {
     match done {
         Ok(done) => Ok(Ok(done)),
         Err(Error::TimeOverflow { .. }) => Ok(Err(JobError::TooLong)),

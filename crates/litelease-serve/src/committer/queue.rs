@@ -69,6 +69,11 @@ impl Queue {
         (gone, self.jobs.values().next().and_then(|sharing| sharing.first()))
     }
 
+    /// Checks whether such a request waits.
+    pub(super) fn has(&self, is_it: impl Fn(&GrantJob) -> bool) -> bool {
+        self.jobs.values().flatten().any(is_it)
+    }
+
     /// Takes out all requests at the first place that has such a one.
     pub(super) fn take(&mut self, is_it: impl Fn(&GrantJob) -> bool) -> Option<Vec<GrantJob>> {
         let mut places = self.jobs.iter();

@@ -10,7 +10,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::access::Caller;
-use crate::job::{Claim, GrantJob, Jobs, NamedJob, Reply, Verb, Wanted, channel};
+use crate::job::{
+    Claim, GrantJob, Jobs, NamedJob, QueueJob, QueueVerb, Reply, Verb, Wanted, channel,
+};
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
 
@@ -401,5 +403,148 @@ fn names_and_slots_share_a_commit_and_fail_together() {
             assert!(matches!(told.try_recv().unwrap(), Err(JobError::Database)));
         }
         assert_eq!(desk.owner("m"), None);
+    });
+}
+
+impl Desk {
+    fn receive(&mut self, queue: &str, waits: bool, key: Option<&str>) -> Told {
+        self.places += 1;
+        let (id, wanted) = (Id::Queue(queue.into()), Wanted::Item(Box::default()));
+        let (place, key) = (self.places, key.map(str::to_owned));
+        self.leave_job(|reply| {
+            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, waits, place, reply })
+        })
+    }
+
+    fn on_queue(&self, queue: &str, verb: QueueVerb) -> Told {
+        let (caller, queue) = (Caller::default(), queue.into());
+        self.leave_job(|reply| Job::Queued(QueueJob { caller, queue, verb, key: None, reply }))
+    }
+
+    fn send(&self, queue: &str, body: &str, delay_ms: i64) -> Told {
+        self.on_queue(queue, QueueVerb::Send { body: body.to_owned().into(), delay_ms, key: None })
+    }
+}
+
+/// The id and the attempt of an item that was delivered.
+#[track_caller]
+fn delivered(told: &mut Told) -> (i64, i64) {
+    match told.try_recv().unwrap() {
+        Ok(Answer::Delivered(item)) => (item.id, item.attempt),
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn an_item_that_its_client_does_not_hear_of_counts_no_attempt_and_keeps_its_place() {
+    alone(|| {
+        let mut desk = Desk::open();
+        desk.committer.file.db.queue("q").set_max_attempts(1).unwrap();
+        let _sent = [desk.send("q", "first", 0), desk.send("q", "second", 0)];
+        desk.turn();
+        NOW_MS.set(NOW_MS.get() + 10);
+        let told = desk.receive("q", false, None);
+        turn_while(&mut desk, || drop(told));
+        // The last attempt that is allowed would have been used up.
+        let mut next = desk.receive("q", false, None);
+        desk.turn();
+        assert_eq!(delivered(&mut next), (1, 1), "the same item, before the other one");
+        // One that waits gets it in the same commit.
+        let told = desk.receive("q", false, None);
+        let mut waiter = desk.receive("q", true, None);
+        turn_while(&mut desk, || drop(told));
+        desk.turn();
+        assert_eq!(delivered(&mut waiter), (2, 1));
+        // A key keeps the delivery for the retry.
+        let _sent = desk.send("q", "third", 0);
+        let told = desk.receive("q", false, Some("k"));
+        turn_while(&mut desk, || drop(told));
+        let (mut again, mut other) =
+            (desk.receive("q", false, Some("k")), desk.receive("q", false, None));
+        desk.turn();
+        assert_eq!(delivered(&mut again).1, 1);
+        assert!(matches!(other.try_recv().unwrap(), Ok(Answer::Nothing)));
+    });
+}
+
+#[test]
+fn an_item_whose_time_was_over_before_its_answer_is_not_delivered() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let _sent = desk.send("q", "x", 0);
+        desk.turn();
+        let mut late = desk.receive("q", false, None);
+        // Every reading of the clock takes longer than the visibility.
+        PASSES_MS.set(601);
+        desk.turn();
+        assert!(matches!(late.try_recv().unwrap(), Err(JobError::TooShort)));
+        PASSES_MS.set(0);
+        let mut next = desk.receive("q", false, None);
+        desk.turn();
+        assert_eq!(delivered(&mut next).1, 1);
+    });
+}
+
+#[test]
+fn one_bad_request_on_a_queue_does_not_fail_those_that_came_with_it() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let mut bad = desk.send("q", "too late", i64::MAX);
+        let mut good = desk.send("q", "x", 0);
+        let mut unknown = desk.on_queue("q", QueueVerb::Ack { receipt: "x".into() });
+        let mut name = desk.claim("n", "a", false, None);
+        let mut slot = desk.borrow(600, false, None);
+        desk.committer.file.db.pools().register("p", 1).unwrap();
+        desk.turn();
+        assert!(matches!(bad.try_recv().unwrap(), Err(JobError::TooLong)));
+        assert!(matches!(good.try_recv().unwrap(), Ok(Answer::Sent { id: 1, .. })));
+        assert!(matches!(unknown.try_recv().unwrap(), Ok(Answer::StaleReceipt(_))));
+        granted(&mut name);
+        lent(&mut slot);
+        assert!(desk.committer.metrics.text().contains("litelease_commits_total 1\n"));
+        // A table that is not ours concerns those who use it.
+        let db = &desk.committer.file.db;
+        db.conn().execute_batch("CREATE TABLE litelease_answered (x)").unwrap();
+        let mut keyed = desk.receive("q", false, Some("k"));
+        let mut plain = desk.receive("q", false, None);
+        desk.turn();
+        assert!(matches!(keyed.try_recv().unwrap(), Err(JobError::Damaged)));
+        delivered(&mut plain);
+    });
+}
+
+#[test]
+fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
+        let (id, wanted) = (Id::Name("n".into()), Wanted::Name(Box::new(claim)));
+        let mut held = desk.leave_job(|reply| {
+            let (ttl_ms, key, waits, place) = (1_000_000, None, false, 1);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
+        });
+        desk.turn();
+        granted(&mut held);
+        let (name, requester) = ("n".to_owned(), "b".to_owned());
+        let mut asked = desk.verb(Verb::Request { name, requester, within_ms: 900_000 });
+        desk.turn();
+        assert!(matches!(asked.try_recv().unwrap(), Ok(Answer::Requested(_))));
+        let waiter = desk.claim("n", "b", true, None);
+        desk.turn();
+        let requester = |desk: &Desk| {
+            let open = desk.committer.file.db.at(NOW_MS.get()).requested("n").unwrap();
+            open.map(|open| open.requester)
+        };
+        for _ in 0..10 {
+            NOW_MS.set(NOW_MS.get() + 4_000);
+            desk.turn();
+            assert_eq!(requester(&desk).as_deref(), Some("b"));
+        }
+        drop(waiter);
+        for _ in 0..4 {
+            NOW_MS.set(NOW_MS.get() + 4_000);
+            desk.turn();
+        }
+        assert_eq!(requester(&desk), None, "a client that is gone evicts nobody");
     });
 }

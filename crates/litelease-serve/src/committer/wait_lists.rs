@@ -48,6 +48,15 @@ impl WaitLists {
         self.queues.get(id).map_or(0, Queue::len)
     }
 
+    /// Checks whether a claim of this name by this owner waits.
+    pub(super) fn has_owner(&self, id: &Id, owner: &str) -> bool {
+        let is_it = |job: &GrantJob| match &job.wanted {
+            Wanted::Name(claim) => claim.owner == owner && !job.reply.is_closed(),
+            Wanted::Slot { .. } | Wanted::Item(_) => false,
+        };
+        self.queues.get(id).is_some_and(|queue| queue.has(is_it))
+    }
+
     pub(super) fn join(&mut self, job: GrantJob) {
         self.count += 1;
         self.queues.entry(job.id.clone()).or_default().join(job);
@@ -116,7 +125,7 @@ impl WaitLists {
         let Some(current) = file.db.at(batch.now_ms).inspect(id)? else { return Ok(()) };
         let is_owner = |job: &GrantJob| match &job.wanted {
             Wanted::Name(claim) => claim.owner == current.owner && !job.reply.is_closed(),
-            Wanted::Slot { .. } => false,
+            Wanted::Slot { .. } | Wanted::Item(_) => false,
         };
         let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
         let Some(sharing) = queue.take(is_owner) else { return Ok(()) };
@@ -183,6 +192,17 @@ impl WaitLists {
                     Ok(None) | Err(_) => true,
                 };
             }
+            Id::Queue(name) => {
+                return match db.queue(name).next_visible() {
+                    Ok(Some(at_ms)) if at_ms > now_ms => {
+                        self.expiries.set(id, at_ms);
+                        false
+                    }
+                    Ok(next) => next.is_some(),
+                    // The file fails: the waiters must be told.
+                    Err(_) => true,
+                };
+            }
         };
         match (pools.at(now_ms).info(id), pools.next_expiry(id)) {
             // Serving removes a lease that is over, even where the pool has shrunk below its slot.
@@ -207,6 +227,7 @@ impl WaitLists {
                 let current = db.at(now_ms()).inspect(name);
                 current.map(|current| current.map(|lease| lease.lease_expires_at_ms))
             }
+            Id::Queue(name) => db.queue(name).next_visible(),
         };
         match next {
             Ok(Some(at_ms)) => self.expiries.set(id, at_ms),

@@ -1,0 +1,109 @@
+//! Requests that are repeated until they are answered, each under one key.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use litelease_keeper::{Clock, SystemClock, unique};
+use serde_json::Value;
+
+use crate::Error;
+use crate::client::{Client, PATIENCE, pauses, rejected};
+use crate::transport::Outcome;
+
+/// For how long a request is repeated while the server cannot be reached.
+const INSIST: Duration = Duration::from_secs(30);
+
+/// An answer of the server.
+pub(crate) struct Told {
+    answer: Result<Value, Value>,
+    /// An earlier try of the same request may have been done.
+    is_repeated: bool,
+    /// It is about a receipt, and not about a grant.
+    is_of_queue: bool,
+}
+
+impl Told {
+    /// Returns what was done, or why it cannot be.
+    pub(crate) fn done(self) -> Result<Value, Error> {
+        self.answer.map_err(|no| refusal(&no, self.is_of_queue))
+    }
+
+    /// The same for a verb that gives this reason when it is done twice.
+    pub(crate) fn done_or(self, reason: &str) -> Result<(), Error> {
+        match self.answer {
+            Err(no) if self.is_repeated && no["reason"] == *reason => Ok(()),
+            answer => answer.map(drop).map_err(|no| refusal(&no, self.is_of_queue)),
+        }
+    }
+}
+
+impl Client {
+    /// Sends a request until it is answered. The server knows by its key that it is the same one.
+    pub(crate) fn insist(&self, call: &str, body: &Value) -> Result<Told, Error> {
+        let request = |left| (body.clone(), left);
+        self.insist_waiting(call, Duration::ZERO, INSIST, request)
+    }
+
+    /// The same for a request that waits. `request` gets the time that is left to wait.
+    pub(crate) fn insist_waiting(
+        &self,
+        call: &str,
+        wait: Duration,
+        patience: Duration,
+        request: impl Fn(Duration) -> (Value, Duration),
+    ) -> Result<Told, Error> {
+        let (first, tag) = (SystemClock.now(), unique());
+        let (mut pauses, mut is_repeated) = (pauses(), false);
+        loop {
+            let waited = SystemClock.now().saturating_sub(first);
+            let (body, left) = request(wait.saturating_sub(waited));
+            let why = match self.transport.call(call, &tag, &body, left + PATIENCE) {
+                Outcome::Unknown(why) | Outcome::Unreached(why) => why,
+                outcome => return told(call, outcome, is_repeated),
+            };
+            if waited > wait + patience {
+                return Err(Error::Unreachable(why));
+            }
+            is_repeated = true;
+            sleep(pauses());
+        }
+    }
+
+    /// Sends a request once.
+    pub(crate) fn ask(&self, call: &str, body: &Value, timeout: Duration) -> Result<Told, Error> {
+        told(call, self.transport.call(call, &unique(), body, timeout), false)
+    }
+
+    /// Reads something, and tries again while the server cannot be reached.
+    pub(crate) fn look(&self, call: &str, query: &[(&str, &str)]) -> Result<Value, Error> {
+        let (first, mut pauses) = (SystemClock.now(), pauses());
+        loop {
+            let why = match self.transport.look(call, &unique(), query, PATIENCE) {
+                Outcome::Unknown(why) | Outcome::Unreached(why) => why,
+                outcome => return told(call, outcome, false)?.done(),
+            };
+            if SystemClock.now().saturating_sub(first) > INSIST {
+                return Err(Error::Unreachable(why));
+            }
+            sleep(pauses());
+        }
+    }
+}
+
+fn told(call: &str, outcome: Outcome, is_repeated: bool) -> Result<Told, Error> {
+    let is_of_queue = call.starts_with("queue/");
+    match outcome {
+        Outcome::Done(value) => Ok(Told { answer: Ok(value), is_repeated, is_of_queue }),
+        Outcome::No(value) => Ok(Told { answer: Err(value), is_repeated, is_of_queue }),
+        outcome => Err(outcome.into_error()),
+    }
+}
+
+fn refusal(no: &Value, is_of_queue: bool) -> Error {
+    let text = |field: &str| no[field].as_str();
+    match (text("reason"), no["requested"]["requester"].as_str()) {
+        (Some(reason), _) if is_of_queue => Error::Stale { reason: reason.into() },
+        (_, Some(requester)) => Error::RequestedBy { requester: requester.into() },
+        _ => rejected(no),
+    }
+}

@@ -1,0 +1,435 @@
+//! Queues on a server: sending, and receiving items that are leased to one worker at a time.
+
+use std::time::Duration;
+
+use litelease_keeper::{Clock, SystemClock, Window};
+use serde_json::{Value as Json, json};
+
+use crate::client::{PATIENCE, nonsense, seconds};
+use crate::{Client, Error, Value};
+
+/// A queue on a server.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use litelease_client::{Client, Error};
+/// let client = Client::open("http://127.0.0.1:7070")?;
+/// let mail = client.queue("mail");
+/// mail.send("hello")?;
+/// while let Some(item) = mail.receive(Duration::from_secs(30), Duration::from_secs(60))? {
+///     println!("{:?}", item.body);
+///     mail.ack(&item.receipt)?;
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Queue<'c> {
+    client: &'c Client,
+    name: String,
+}
+
+/// An item that was delivered to this client.
+///
+/// Dropping it does nothing: the item is delivered again after its time.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use litelease_client::{Client, Error, Item};
+/// # let client = Client::open("http://127.0.0.1:7070")?;
+/// let item: Option<Item> = client.queue("mail").receive(Duration::from_secs(30), Duration::ZERO)?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Item {
+    /// The item.
+    pub id: i64,
+    /// What acknowledges, extends, gives back or buries it. Whoever has it can do so.
+    pub receipt: String,
+    /// How often the item was delivered, this time included.
+    pub attempt: i64,
+    /// The fencing token: larger than that of every earlier delivery.
+    pub token: i64,
+    /// How long the delivery had left when the server answered.
+    pub expires_in: Duration,
+    /// What was sent.
+    pub body: Value,
+    trusted_until: Duration,
+}
+
+/// How to send an item.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_client::SendOptions;
+/// let options = SendOptions::new().delay(Duration::from_secs(60)).key("order-17");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendOptions<'a> {
+    delay: Duration,
+    key: Option<&'a str>,
+}
+
+/// How many items a queue has, by their state.
+///
+/// ```no_run
+/// # use litelease_client::{Client, Error};
+/// # let client = Client::open("http://127.0.0.1:7070")?;
+/// for queue in client.queues("")? {
+///     println!("{}: {} to do", queue.queue, queue.visible);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueInfo {
+    /// The queue.
+    pub queue: String,
+    /// Items that the next receive may deliver.
+    pub visible: i64,
+    /// Items that become visible later.
+    pub delayed: i64,
+    /// Items that a worker has.
+    pub leased: i64,
+    /// Items that only a redrive revives.
+    pub dead: i64,
+    /// For how long the item that is visible longest has been so.
+    pub oldest: Option<Duration>,
+    /// How often an item is delivered before it is dead; 0 for any number.
+    pub max_attempts: i64,
+}
+
+impl<'a> SendOptions<'a> {
+    /// Returns options that ask for nothing special.
+    ///
+    /// ```
+    /// # use litelease_client::SendOptions;
+    /// let options = SendOptions::new();
+    /// ```
+    pub fn new() -> Self {
+        SendOptions::default()
+    }
+
+    /// Hides the item for so long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_client::SendOptions;
+    /// let options = SendOptions::new().delay(Duration::from_secs(60));
+    /// ```
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Sets a key of 1 to 200 bytes. While an item of the queue with this key is neither
+    /// acknowledged nor dead, a send returns the id of that item and changes nothing.
+    ///
+    /// ```
+    /// # use litelease_client::SendOptions;
+    /// let options = SendOptions::new().key("order-17");
+    /// ```
+    pub fn key(mut self, key: &'a str) -> Self {
+        self.key = Some(key);
+        self
+    }
+}
+
+impl Client {
+    /// Returns the queue called `name`. It exists from its first use.
+    ///
+    /// ```
+    /// # use litelease_client::{Client, Error};
+    /// let client = Client::open("http://127.0.0.1:7070")?;
+    /// let mail = client.queue("mail");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn queue(&self, name: &str) -> Queue<'_> {
+        Queue { client: self, name: name.into() }
+    }
+
+    /// Lists the queues whose name begins with `prefix`, with how many items each has.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let dead: i64 = client.queues("mail/")?.iter().map(|queue| queue.dead).sum();
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn queues(&self, prefix: &str) -> Result<Vec<QueueInfo>, Error> {
+        let (mut queues, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let mut query = vec![("prefix", prefix)];
+            query.extend(after.iter().map(|after| ("after", after.as_str())));
+            let page = self.look("queues", &query)?;
+            let infos = page["queues"].as_array().ok_or_else(nonsense)?;
+            for info in infos {
+                queues.push(queue_info(info).ok_or_else(nonsense)?);
+            }
+            match page["next"].as_str() {
+                Some(next) => after = Some(next.into()),
+                None => return Ok(queues),
+            }
+        }
+    }
+}
+
+impl Queue<'_> {
+    /// Returns the name of the queue.
+    ///
+    /// ```
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// assert_eq!(client.queue("mail").name(), "mail");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends an item, and returns its id. A lost answer is asked for again, with the same key, so
+    /// that nothing is sent twice.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// client.queue("mail").send("hello")?;
+    /// client.queue("thumbnails").send(vec![0xff, 0xd8])?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn send(&self, body: impl Into<Value>) -> Result<i64, Error> {
+        self.send_with(body, SendOptions::new())
+    }
+
+    /// Sends like [`send`](Queue::send), with a delay or a key.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error, SendOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// client.queue("mail").send_with("hello", SendOptions::new().key("order-17"))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn send_with(
+        &self,
+        body: impl Into<Value>,
+        options: SendOptions<'_>,
+    ) -> Result<i64, Error> {
+        let mut request = json!({
+            "queue": self.name, "body": body.into().to_json(), "delay": seconds(options.delay),
+        });
+        if let Some(key) = options.key {
+            request["key"] = key.into();
+        }
+        let sent = self.client.insist("queue/send", &request)?.done()?;
+        sent["id"].as_i64().ok_or_else(nonsense)
+    }
+
+    /// Receives the item that was visible longest, and waits for one for at most `wait`: first come,
+    /// first served among all clients. No other worker gets it within `visibility`.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let mail = client.queue("mail");
+    /// if let Some(item) = mail.receive(Duration::from_secs(30), Duration::from_secs(60))? {
+    ///     mail.ack(&item.receipt)?;
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn receive(&self, visibility: Duration, wait: Duration) -> Result<Option<Item>, Error> {
+        let window = Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
+        let first = SystemClock.now();
+        let request = |left: Duration| {
+            let (visibility, wait) = (seconds(visibility), seconds(left));
+            (json!({ "queue": self.name, "visibility": visibility, "wait": wait }), left)
+        };
+        let received = self.client.insist_waiting("queue/receive", wait, visibility, request)?;
+        let value = received.done()?;
+        if value["item"].is_null() {
+            return Ok(None);
+        }
+        // The item was delivered after the first request was sent, so this is safe. After a long wait
+        // nothing may be left of it, and an extension is needed first.
+        item(&value["item"], window.end_of(first, None)).map(Some).ok_or_else(nonsense)
+    }
+
+    /// Acknowledges an item: it is done, and gone. [`Error::Stale`] says that the work belongs to
+    /// another worker.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// match mail.ack(&item.receipt) {
+    ///     Err(Error::Stale { reason }) => eprintln!("another worker does it: {reason}"),
+    ///     answer => answer?,
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn ack(&self, receipt: &str) -> Result<(), Error> {
+        let request = json!({ "queue": self.name, "receipt": receipt });
+        self.client.insist("queue/ack", &request)?.done().map(drop)
+    }
+
+    /// Prolongs a live delivery to at least `visibility` from now. Returns how long it has left, of
+    /// which count from before the call.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// mail.extend(&item.receipt, Duration::from_secs(60))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn extend(&self, receipt: &str, visibility: Duration) -> Result<Duration, Error> {
+        self.extend_within(receipt, visibility, PATIENCE)
+    }
+
+    /// Prolongs like [`extend`](Queue::extend), with one request that takes at most `timeout`, for
+    /// callers that must know in time.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// mail.extend_within(&item.receipt, Duration::from_secs(30), Duration::from_secs(5))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn extend_within(
+        &self,
+        receipt: &str,
+        visibility: Duration,
+        timeout: Duration,
+    ) -> Result<Duration, Error> {
+        let visibility = seconds(visibility);
+        let request = json!({ "queue": self.name, "receipt": receipt, "visibility": visibility });
+        let extended = self.client.ask("queue/extend", &request, timeout)?.done()?;
+        duration(&extended["expires_in"]).ok_or_else(nonsense)
+    }
+
+    /// Makes an item visible again, now or after `delay`. Attempts stay counted, and after the last
+    /// allowed one the item is dead instead. `note` is for operators: at most 1,000 bytes.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// mail.give_back(&item.receipt, Duration::from_secs(60), Some("no route to host"))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn give_back(
+        &self,
+        receipt: &str,
+        delay: Duration,
+        note: Option<&str>,
+    ) -> Result<(), Error> {
+        let delay = seconds(delay);
+        let mut request = json!({ "queue": self.name, "receipt": receipt, "delay": delay });
+        note.into_iter().for_each(|note| request["note"] = note.into());
+        self.client.insist("queue/give-back", &request)?.done_or("given_back")
+    }
+
+    /// Makes an item dead at once. `note` is for operators: at most 1,000 bytes.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// mail.bury(&item.receipt, Some("no such address"))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
+        let mut request = json!({ "queue": self.name, "receipt": receipt });
+        note.into_iter().for_each(|note| request["note"] = note.into());
+        self.client.insist("queue/bury", &request)?.done_or("buried")
+    }
+
+    /// Returns how many items the queue has, or `None` if there is no such queue.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let left = client.queue("mail").info()?.map_or(0, |info| info.visible);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn info(&self) -> Result<Option<QueueInfo>, Error> {
+        let found = self.client.look("queues", &[("queue", &self.name)])?;
+        found["queues"].get(0).map(|info| queue_info(info).ok_or_else(nonsense)).transpose()
+    }
+}
+
+impl Item {
+    /// Checks whether the item can be trusted to be this client's: no other worker can have received
+    /// it. False after a long wait, until the delivery is extended.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let mail = client.queue("mail");
+    /// let item = mail.receive(Duration::from_secs(30), Duration::ZERO)?.unwrap();
+    /// assert!(item.is_trusted());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn is_trusted(&self) -> bool {
+        SystemClock.now() < self.trusted_until
+    }
+}
+
+impl std::fmt::Debug for Item {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The receipt is nobody else's, and neither is the body.
+        let Item { id, attempt, token, .. } = self;
+        f.debug_struct("Item")
+            .field("id", id)
+            .field("attempt", attempt)
+            .field("token", token)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Queue<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn item(value: &Json, trusted_until: Duration) -> Option<Item> {
+    Some(Item {
+        id: value["id"].as_i64()?,
+        receipt: value["receipt"].as_str()?.into(),
+        attempt: value["attempt"].as_i64()?,
+        token: value["token"].as_i64()?,
+        expires_in: duration(&value["expires_in"])?,
+        body: Value::of_json(&value["body"])?,
+        trusted_until,
+    })
+}
+
+fn queue_info(value: &Json) -> Option<QueueInfo> {
+    let number = |field: &str| value[field].as_i64();
+    Some(QueueInfo {
+        queue: value["queue"].as_str()?.into(),
+        visible: number("visible")?,
+        delayed: number("delayed")?,
+        leased: number("leased")?,
+        dead: number("dead")?,
+        oldest: duration(&value["oldest"]),
+        max_attempts: number("max_attempts")?,
+    })
+}
+
+fn duration(seconds: &Json) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds.as_f64()?).ok()
+}

@@ -1,0 +1,132 @@
+//! Stored values as JSON: bodies of items, values on grants and checkpoints.
+
+use litelease::rusqlite::types::Value;
+use serde_json::{Value as Json, json};
+
+/// Writes a value as JSON: bytes as `{"base64":…}`, everything else as it is.
+pub(crate) fn to_json(value: &Value) -> Json {
+    match value {
+        Value::Null => Json::Null,
+        Value::Integer(number) => json!(number),
+        Value::Real(number) => json!(number),
+        Value::Text(text) => json!(text),
+        Value::Blob(bytes) => json!({ "base64": encode(bytes) }),
+    }
+}
+
+/// Reads a value that a client has sent. `None` if it is none.
+pub(crate) fn of_json(json: Json) -> Option<Value> {
+    match json {
+        Json::Null => Some(Value::Null),
+        Json::String(text) => Some(Value::Text(text)),
+        Json::Number(number) if number.is_f64() => number.as_f64().map(Value::Real),
+        Json::Number(number) => number.as_i64().map(Value::Integer),
+        Json::Object(members) if members.len() == 1 => {
+            members.get("base64").and_then(Json::as_str).and_then(decode).map(Value::Blob)
+        }
+        Json::Object(_) | Json::Bool(_) | Json::Array(_) => None,
+    }
+}
+
+/// Returns how many bytes a value has, as far as a limit is concerned.
+pub(crate) fn len(value: &Value) -> usize {
+    match value {
+        Value::Text(text) => text.len(),
+        Value::Blob(bytes) => bytes.len(),
+        Value::Null | Value::Integer(_) | Value::Real(_) => 8,
+    }
+}
+
+/// The digits of base64 (RFC 4648).
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// The value of each digit, or 64.
+const VALUES: [u8; 256] = {
+    let mut values = [64; 256];
+    let mut at = 0;
+    while at < 64 {
+        values[DIGITS[at] as usize] = at as u8;
+        at += 1;
+    }
+    values
+};
+
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for three in bytes.chunks(3) {
+        let byte = |at| u32::from(*three.get(at).unwrap_or(&0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let digit = (bits >> (18 - 6 * at) & 63) as usize;
+            let digit = DIGITS.get(digit).copied().unwrap_or_default();
+            text.push(if at <= three.len() { digit.into() } else { '=' });
+        }
+    }
+    text
+}
+
+/// Decodes a text with its padding, exactly as it is encoded.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
+    if padding > 2 || !text.len().is_multiple_of(4) {
+        return None;
+    }
+    let digits = text.as_bytes().get(..text.len() - padding)?;
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    for four in digits.chunks(4) {
+        let mut bits: u32 = 0;
+        for at in 0..4 {
+            let digit =
+                four.get(at).map_or(Some(0), |digit| VALUES.get(usize::from(*digit)).copied());
+            bits = bits << 6 | u32::from(digit.filter(|value| *value < 64)?);
+        }
+        let [_, three @ ..] = bits.to_be_bytes();
+        let (used, rest) = three.split_at_checked(four.len().checked_sub(1)?)?;
+        // The bits behind the last byte are no one's.
+        if rest.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        bytes.extend_from_slice(used);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_survives_the_way_there_and_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let blobs = (0..=all.len()).filter_map(|length| all.get(..length));
+        let blobs = blobs.map(|bytes| Value::Blob(bytes.into()));
+        let others = [
+            Value::Null,
+            Value::Integer(i64::MIN),
+            Value::Integer(i64::MAX),
+            Value::Real(0.5),
+            Value::Text("é\0\"".into()),
+        ];
+        for value in blobs.chain(others) {
+            assert_eq!(of_json(to_json(&value)), Some(value.clone()), "{value:?}");
+        }
+        assert_eq!(encode(b"lease"), "bGVhc2U=");
+        for wrong in ["b", "bGVh?AAA", "bGVhc", "bGVhc2U", "====", "bGV=c2U=", "bGVhc2V="] {
+            assert_eq!(decode(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_sqlite_cannot_store_is_no_value() {
+        for wrong in [
+            json!(true),
+            json!([]),
+            json!({}),
+            json!({ "base64": 7 }),
+            json!({ "base64": "", "x": 1 }),
+            json!(u64::MAX),
+        ] {
+            assert_eq!(of_json(wrong.clone()), None, "{wrong}");
+        }
+    }
+}
