@@ -551,3 +551,13 @@ def test_asyncio_holds_and_a_cancelled_claim_leaves_nothing_behind(server: Serve
         assert item is not None and await queue.ack(item) == Acknowledged()
 
     asyncio.run(work())
+
+
+def test_the_examples_of_the_page_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELEASE_ACCESS_FILE", str(server.key))
+    page = (Path(__file__).parents[2] / "docs/client.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```python\n")[1:]]
+    assert len(blocks) == 3
+    names: dict[str, object] = {"__name__": "example"}
+    for block in blocks:
+        exec(compile(block.replace("http://127.0.0.1:7070", server.url), "client.md", "exec"), names)

@@ -47,6 +47,7 @@ _PATIENCE = 0.02, 10.0
 _LAST_PATIENCE = 1.0
 # How many renewals of one round are under way at a time.
 _ABREAST = 8
+_BROKEN = Loss("Broken", Reason.SUPERSEDED.value)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class RemoteHold(Hold):
         except LiteleaseError as error:
             # An access key that was taken back may be given again: the trust window decides.
             self._failed(str(error))
-            return False
+            return isinstance(error, ServerRefused)
         if isinstance(told, Rejected):
             self._rejected(told)
         else:
@@ -108,9 +109,16 @@ class RemoteHold(Hold):
         return True
 
     def _rejected(self, answer: Rejected) -> None:
-        if answer.reason is Reason.SUPERSEDED and answer.current is None:
-            return self._refused(Loss("Broken", answer.reason.value))  # a break leaves the name free
+        if _is_broken(answer):
+            return self._refused(_BROKEN)
         super()._rejected(answer)
+
+    def _lose(self, answer: Rejected) -> Lost:
+        """Notes that the server says that the lease is over. The keeper's thread sets the event."""
+        self._reasons.append(_BROKEN if _is_broken(answer) else loss(self.token, answer))
+        if self._kept is not None:
+            self._kept.tell()
+        return Lost(self.name, self._reasons[0])
 
     def _kept_by(self) -> Keeper:
         return _remote
@@ -152,7 +160,7 @@ class RemoteHeld(RemoteHold):
         self.check()
         told = self._client.progress(self._lease)
         if isinstance(told, Rejected):
-            raise Lost(self.name, loss(self.token, told))
+            raise self._lose(told)
 
     def requested(self) -> RequestInfo | None:
         """Returns the open request for this lease, if somebody asks for it."""
@@ -174,8 +182,7 @@ class RemoteHeld(RemoteHold):
             self._is_handed = False
             if answer.reason is Reason.NOT_REQUESTED:
                 raise NotRequested(_NOT_REQUESTED.format(self.name))
-            self._rejected(answer)
-            raise Lost(self.name, loss(self.token, answer))
+            raise self._lose(answer)
         self._is_released = self._ended = True
         if self._kept is not None:
             self._kept.leave()
@@ -278,6 +285,11 @@ class Remote(Keeper):
                 held._is_released = held._ended = True
             if not _quietly(kept):
                 return
+
+
+def _is_broken(answer: Rejected) -> bool:
+    """Checks whether the lease was broken, which raises the token and leaves the name free."""
+    return answer.reason is Reason.SUPERSEDED and answer.current is None
 
 
 def _quietly(kept: Kept) -> bool:
