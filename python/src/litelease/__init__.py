@@ -7,10 +7,9 @@
 1
 """
 
+from typing import TYPE_CHECKING
+
 from ._cached import Cached, ReadersLeft
-from ._client import Client
-from ._client_hold import Grant, RemoteHeld, RemoteSlot
-from ._client_queue import RemoteItem, RemoteQueue
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
 from ._hold import Held, HeldSlot
@@ -91,6 +90,23 @@ from ._types import (
 )
 from ._worker import Worker, WorkerCounts, WorkItem
 from ._writer import SingleWriter
+
+if TYPE_CHECKING:
+    from ._client import Client
+    from ._client_hold import Grant, RemoteHeld, RemoteSlot
+    from ._client_queue import RemoteItem, RemoteQueue
+else:
+
+    def __getattr__(name: str) -> object:
+        """Imports the client of the service when it is first used. Programs that use a file need not wait for it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import _client, _client_hold, _client_queue
+
+        found = {**vars(_client_queue), **vars(_client_hold), **vars(_client)}[name]
+        globals()[name] = found
+        return found
+
 
 __version__ = version()
 

@@ -11,13 +11,15 @@ import json
 import os
 import selectors
 import socket
-import ssl
 import urllib.parse
 from pathlib import Path
-from typing import Any, Callable, Literal, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, NamedTuple
 
 from ._types import InvalidUrl, LiteleaseError, ServerRefused, ServerUnreachable
 from ._wait import Stopped, clock, never
+
+if TYPE_CHECKING:
+    import ssl
 
 Stop = Callable[[], bool]
 # The part of a key file before the key, if it has one.
@@ -115,8 +117,7 @@ class Transport:
 
     def __init__(self, place: Place, key: str | None, ca_file: str | os.PathLike[str] | None) -> None:
         self.base, self._place, self._key = place.base, place, key
-        # The system's, or those in the file and no other.
-        self._tls = ssl.create_default_context(cafile=ca_file) if place.is_https else None
+        self._tls = _trusting(ca_file) if place.is_https else None
         self._idle: list[http.client.HTTPConnection] = []
         self._pid = os.getpid()
 
@@ -137,15 +138,13 @@ class Transport:
             headers["Authorization"] = f"Bearer {self._key}"
         try:
             status, echoed, text = self._send(method, path, payload, headers, clock() + timeout, stop)
-        except ssl.SSLError as error:
-            if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)) or "timed out" in str(error):
-                return Outcome("unknown", why=str(error))
-            raise ServerUnreachable(f"{self.base}: {self._tls_trouble(error)}") from None
         except http.client.BadStatusLine as error:
             if isinstance(error, ConnectionError):
                 return Outcome("unknown", why="the server hung up")
             raise ServerUnreachable(f"{self.base}: what is there speaks no HTTP: if it speaks TLS, use https") from None
         except (OSError, http.client.HTTPException) as error:
+            if self._tls is not None and (trouble := _tls_trouble(error)):
+                raise ServerUnreachable(f"{self.base}: {trouble}") from None
             return Outcome("unknown", why=str(error) or type(error).__name__)
         return self._outcome(status, text, echoed == tag or not is_named)
 
@@ -209,11 +208,25 @@ class Transport:
         hint = {401: _NO_KEY, 403: _NO_SCOPE}.get(status, "")
         raise ServerRefused(status, f"{self.base} refuses it ({status}): {error}{hint}")
 
-    def _tls_trouble(self, error: ssl.SSLError) -> str:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            told = error.verify_message
-            return f"the certificate is not trusted ({told}): pass ca_file= with the CA that has signed it"
-        return f"no TLS connection ({error.reason or error}): use http if the server speaks no TLS"
+
+def _trusting(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:
+    """Trusts the system's certificates, or those in the file and no other."""
+    import ssl  # some Pythons have none
+
+    return ssl.create_default_context(cafile=ca_file)
+
+
+def _tls_trouble(error: Exception) -> str | None:
+    """Says why there is no TLS connection, if trying again does not help."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        told = error.verify_message
+        return f"the certificate is not trusted ({told}): pass ca_file= with the CA that has signed it"
+    passing = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+    if not isinstance(error, ssl.SSLError) or isinstance(error, passing) or "timed out" in str(error):
+        return None
+    return f"no TLS connection ({error.reason or error}): use http if the server speaks no TLS"
 
 
 class _Response(http.client.HTTPResponse):
