@@ -198,6 +198,22 @@ def test_a_hold_is_released_at_the_end_of_the_interpreter(server: Server, client
     assert client.inspect(name) is None
 
 
+def test_a_forked_child_is_not_the_holder_and_may_use_the_client(client: Client, name: str) -> None:
+    with client.hold(name, ttl=30) as held:
+        child = os.fork()
+        if child == 0:
+            try:
+                held.check()
+            except Lost as lost:
+                held.release()
+                seen = client.inspect(name)
+                os._exit(0 if lost.reason.kind == "Forked" and seen is not None and seen.owner == held.owner else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        held.check()
+        assert client.renew(held.lease, ttl=30)
+
+
 def run(server: Server, text: str) -> None:
     assert start(server, text).wait() == 0
 

@@ -180,7 +180,7 @@ class Transport:
             except IndexError:
                 break
             if _is_quiet(connection):
-                connection.sock.settimeout(left)
+                connection.sock.settimeout(max(left, 0.001))
                 return connection
             connection.close()
         host, port, timeout = self._place.host, self._place.port, max(min(left, 10.0), 0.001)
