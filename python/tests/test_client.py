@@ -164,9 +164,9 @@ def test_a_holder_hands_over_to_the_requester_that_waits(client: Client, name: s
 
 
 def test_a_hold_outlives_its_ttl_and_ends_with_its_block(client: Client, name: str) -> None:
-    with client.hold(name, ttl=0.4) as held:
+    with client.hold(name, ttl=0.3) as held:
         first = held.lease.trusted_until
-        eventually(lambda: held.lease.trusted_until > first + 0.5)
+        eventually(lambda: held.lease.trusted_until > first + 0.3)
         held.check()
         with pytest.raises(HoldTimeout, match="is held by"):
             client.hold(name, ttl=30)
@@ -429,10 +429,10 @@ def test_a_slot_is_kept_alive_and_returned(server: Server, client: Client) -> No
     with pytest.raises(NoSuchPool):
         client.borrow(pool)
     client.register(pool, 1)
-    with client.borrow(f"{server.url}/l/{pool}", ttl=0.4, note="import") as slot:
+    with client.borrow(f"{server.url}/l/{pool}", ttl=0.3, note="import") as slot:
         first = slot._trusted_until
         assert slot.position == 0 and slot.token > 0
-        eventually(lambda: slot._trusted_until > first + 0.5)
+        eventually(lambda: slot._trusted_until > first + 0.3)
         slot.check()
         with pytest.raises(NoFreeSlot):
             client.borrow(pool)
