@@ -20,7 +20,7 @@ const SECONDS: f64 = 2.0;
 const PEERS: [Peer; 2] = [
     Peer {
         id: "B20",
-        what: "named claims and releases/s over HTTP ÷ etcd, its lock API",
+        what: "claim + release of names over HTTP, calls/s ÷ etcd",
         reach: 2.0,
         rate: |place, seconds| {
             let server = etcd::start(place.folder.path())?;
@@ -30,7 +30,7 @@ const PEERS: [Peer; 2] = [
     },
     Peer {
         id: "B20",
-        what: "named claims and releases/s over HTTP ÷ Redis SET NX, always",
+        what: "claim + release of names over HTTP, calls/s ÷ Redis always",
         reach: 1.0,
         rate: |place, seconds| {
             let server = place.redis()?;
@@ -41,9 +41,10 @@ const PEERS: [Peer; 2] = [
     },
 ];
 
-/// Returns the name that a client claims, whichever server it asks.
+/// Returns the name that a client claims, whichever server it asks. Each run has its own names: when
+/// the clients stop, some of them have a lease.
 pub(super) fn name(client: usize) -> String {
-    format!("jobs/{client}")
+    format!("jobs/{}/{client}", std::process::id())
 }
 
 /// Measures B20, each once per round.
