@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-
-import litelease
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -26,14 +21,3 @@ def examples() -> dict[str, str]:
 @pytest.mark.parametrize("name", examples())
 def test_an_example_runs(name: str) -> None:
     exec(compile(examples()[name], name, "exec"), {"__name__": "example"})
-
-
-def test_the_examples_have_types(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
-    for name, text in examples().items():
-        (tmp_path / f"{name.replace(' ', '_')}.py").write_text(text)
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache"), str(tmp_path)]
-    package = str(Path(litelease.__file__).parents[1])
-    path = {} if "site-packages" in package else {"MYPYPATH": package}
-    checked = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ, **path})
-    assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -53,6 +53,12 @@ def reason(held: Session | litelease.SessionName) -> str:
     return lost.value.reason
 
 
+def kind(held: litelease.SessionName) -> str:
+    with pytest.raises(Lost) as lost:
+        held.check()
+    return lost.value.reason.kind
+
+
 def expiries(db: Litelease) -> list[int]:
     return [lease.lease_expires_at_ms for lease in db.leases()]
 
@@ -70,7 +76,7 @@ def test_an_identity_is_busy_until_its_session_is_closed_and_closing_frees_every
         assert session.release("essays") and not session.release("essays")
         assert session.names == NAMES[1:] and db.owner("essays") is None
     assert db.leases() == []
-    assert reason(held[0]) == "it was released"
+    assert reason(held[0]) == "it was released" and kind(held[0]) == "Released" and kind(held[1]) == "SessionOver"
     assert [reason(name) for name in held[1:]] == ["its session is over: it was closed"] * 2
     with pytest.raises(Lost):
         session.claim("other")
@@ -107,7 +113,7 @@ def test_a_replaced_session_loses_every_name_and_its_guarded_writes_are_refused(
     with pytest.raises(Lost):
         session.claim("other")
     assert db.token("other") is None
-    assert [reason(name) for name in held] == ["superseded by a newer token"] * 3
+    assert [kind(name) for name in held] == ["Broken"] * 3
     assert all(name.lost.wait(20) for name in held) and session.lost.wait(20) and session.names == []
     session.close()
     newer.check()

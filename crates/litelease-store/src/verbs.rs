@@ -143,7 +143,6 @@ pub static VERBS: &[Verb] = &[
     verb_of("shard_member", "group count id", shard_member),
     verb_of("shard_join", "group count name owner token ttl_ms", shard_join),
     verb_of("shard_look", "group count owner repeats", shard_look),
-    freeing("shard_hand_over", "name owner ttl_ms token", shard_hand_over),
     verb_of("drain", "name token", drain),
     freeing("ring", "", ring),
     verb_of("shard_step", "group count drain_ms name owner token ttl_ms", shard_step),
@@ -1066,16 +1065,6 @@ fn shard_step(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
             (true, assigned.into_iter().map(row).collect())
         })
     })
-}
-
-/// Hands a shard to the member that has requested it.
-fn shard_hand_over(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
-    let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 3)?, given.integer(2)?);
-    let answer = store.hand_over(name, who, ttl_ms, When::Now, |answer| answer.into_owned())?;
-    Ok(vec![match answer {
-        TransferResult::Transferred(lease) => case("Transferred", lease),
-        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current)?,
-    }])
 }
 
 /// One row for the identity, one for each name, and then the rest; only the rest if that says not to commit. A renewal ends

@@ -93,7 +93,7 @@ class Election:
 
     def _open(self) -> Litelease:
         self._check_file()
-        return Leader._opened(self._path)
+        return Leader._connected(self._path)
 
     def _look(self, db: Litelease) -> LeaderInfo | None:
         self._check_file()

@@ -186,10 +186,10 @@ class Hold:
         many seconds, if that is less than was asked for."""
         self._stored = self._passed_on
         if self._look(clock()):
-            self._trusted_until = max(self._trusted_until, self._end(start, granted))
+            self._trusted_until = max(self._trusted_until, self._trusted_end(start, granted))
             self._due, self._trouble, self._is_cut = start + self._interval, None, granted is not None
 
-    def _end(self, start: float, granted: float | None) -> float:
+    def _trusted_end(self, start: float, granted: float | None) -> float:
         """Returns until when a grant of so many seconds is trusted."""
         if granted is None:
             return start + self._trusted_for
@@ -302,10 +302,10 @@ class Hold:
                 self._undo(db)
 
     def _open(self) -> Litelease:
-        return self._opened(self._path)
+        return self._connected(self._path)
 
     @staticmethod
-    def _opened(path: str) -> Litelease:
+    def _connected(path: str) -> Litelease:
         return Litelease(sqlite3.connect(path, isolation_level=None, check_same_thread=False))
 
 
@@ -373,7 +373,9 @@ class Held(Hold):
             self._is_handed = False
             if answer.reason is Reason.NOT_REQUESTED:
                 raise NotRequested(_NOT_REQUESTED.format(self.name))
-            self._refused(loss(self.token, answer))
+            self._reasons.append(loss(self.token, answer))
+            if self._kept is not None:
+                self._kept.tell()  # whose thread sets the event
             raise Lost(self.name, self._reasons[0])
         self._is_released = self._ended = True
         if self._kept is not None:

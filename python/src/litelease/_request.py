@@ -71,7 +71,7 @@ class Ear:
 
     def __init__(self, path: str, held: Held, tell: Callable[[RequestInfo], object]) -> None:
         self._held, self._waiter = weakref.ref(held), _library.waiter(path)
-        self._open, self._name, self._token, self._tell = type(held)._opened, held.name, held.token, tell
+        self._open, self._name, self._token, self._tell = type(held)._connected, held.name, held.token, tell
         self._path = path
 
     def listen(self) -> None:

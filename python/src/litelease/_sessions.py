@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any, Callable, Generator, Sequence, TypeVar
 
 from . import _library
-from ._hold import Hold
+from ._hold import _LATE, _LIMITS, _REPLACED, Hold, loss
 from ._identity import identity as new_owner
 from ._keeper import Keeper
 from ._leases import Litelease, open
 from ._time import Seconds, in_ms, in_seconds
-from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Lost, Reason, Rejected
+from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Loss, Lost, Reason, Rejected, answer
 from ._wait import clock, file_of, never
 
 T = TypeVar("T")
@@ -30,7 +30,6 @@ PATIENCE = 5.0
 _STEP = 0.05
 # How long the keeper waits for a claim that is under way.
 _TURN = 1.0
-_MOVED = "the database file was moved, deleted or replaced"
 
 
 class SessionName:
@@ -41,15 +40,15 @@ class SessionName:
         self.lost = threading.Event()
         self._session = weakref.ref(session)
         self._pid = os.getpid()
-        self._reasons: list[str] = []
+        self._reasons: list[Loss] = []
         self.was_given_up = False
-        self._trouble: str | None = None
+        self._trouble: Loss | None = None
         self._trusted_until = session._trusted_until
 
     def check(self) -> None:
         """Raises ``Lost`` once the name or its session can no longer be trusted."""
         if os.getpid() != self._pid:
-            raise Lost(self.name, "this is a forked process: the hold belongs to its parent")
+            raise Lost(self.name, Loss("Forked", "this is a forked process: the hold belongs to its parent"))
         session = self._session()
         self._look(clock())
         if self._reasons:
@@ -80,23 +79,23 @@ class SessionName:
         if self._reasons:
             return False
         if session is None:
-            self._reasons.append("its session is over: it was dropped")
+            self._reasons.append(_over("it was dropped"))
         elif session._is_released:
-            self._reasons.append("its session is over: it was closed")
+            self._reasons.append(_over("it was closed"))
         elif not session._look(now):
-            self._reasons.append(f"its session is over: {session._reasons[0]}")
+            self._reasons.append(_over(session._reasons[0]))
         elif now >= self._trusted_until:
-            self._reasons.append(self._trouble or "it could not be renewed in time")
+            self._reasons.append(self._trouble or _LATE)
         return not self._reasons
 
     def _answered(self, session: SessionHold, start: float, row: tuple[Any, ...]) -> None:
         """Notes the answer to a renewal begun at ``start``. A late answer does not prolong trust."""
         if row[0] == "Rejected":
-            self._reasons.append(Reason[row[1]].value)
+            self._reasons.append(loss(self.token, answer(row)))
         elif not self._look(clock()):
             return
         elif row[0] == "Refused":
-            self._trouble = Reason[row[1]].value
+            self._trouble = _LIMITS[Reason[row[1]]]
         else:
             self._trusted_until, self._trouble = session.end_of(start, row[5]), None
 
@@ -250,7 +249,7 @@ class SessionHold(Hold):
                 ended = how(db)
                 if ended:
                     name.was_given_up = True
-                    name._reasons.append("it was released")
+                    name._reasons.append(Loss("Released", "it was released"))
                     self.names.pop(name.name, None)
                 return ended
 
@@ -265,7 +264,7 @@ class SessionHold(Hold):
             with self._lock:
                 self.check()
                 if self._was_replaced():
-                    raise Lost(self.name, _MOVED)
+                    raise Lost(self.name, _REPLACED)
                 with self._briefly_opened() as db:
                     return self._beat(db, keep, verb, *values)
 
@@ -296,12 +295,12 @@ class SessionHold(Hold):
             return rows
         if self._was_replaced():
             # It may be stored in a file that nobody else opens any more.
-            self._lose_all(names, (), _MOVED)
+            self._lose_all(names, (), _REPLACED)
         identity, answers = rows[0], rows[1 : 1 + len(names)]
         if identity[0] == "Refused":
             raise LiteleaseError(Reason[identity[1]].value)
         if identity[0] == "Rejected":
-            self._lose_all(names, answers, Reason[identity[1]].value)
+            self._lose_all(names, answers, loss(self.token, answer(identity)))
         if self._look(clock()):
             self._trusted_until, self._trouble = self.end_of(start, identity[5]), None
             self._due = start + self._interval
@@ -317,11 +316,10 @@ class SessionHold(Hold):
             keep(rows[1 + len(names) :])
         return ()
 
-    def _lose_all(self, names: list[SessionName], answers: Rows, reason: str) -> None:
+    def _lose_all(self, names: list[SessionName], answers: Rows, reason: Loss) -> None:
         """Ends trust in everything."""
         for name, row in zip(names, answers):
-            own = Reason[row[1]].value if row[0] == "Rejected" else f"its session is over: {reason}"
-            name._reasons.append(own)
+            name._reasons.append(loss(name.token, answer(row)) if row[0] == "Rejected" else _over(reason))
         self._reasons.append(reason)
         if self._kept is not None:
             self._kept.tell()
@@ -343,7 +341,7 @@ class SessionHold(Hold):
 
     # What the keeper calls.
 
-    def _renewed(self, start: float, *_: object) -> None:
+    def _renewed(self, start: float, granted: float | None = None) -> None:
         pass  # noted by the heartbeat, with what was granted
 
     def _tell(self) -> None:
@@ -387,7 +385,7 @@ class SessionHold(Hold):
             raise HoldTimeout(LeaseInfo(*row[1:]))
         self.token = row[3]
         if self._was_replaced():
-            raise LiteleaseError(f"{self._path}: {_MOVED}: open it again")
+            raise LiteleaseError(f"{self._path}: {_REPLACED}: open it again")
         return start
 
     def _undo(self, db: Litelease) -> None:
@@ -425,6 +423,10 @@ def place_of(db: Litelease | str | os.PathLike[str], what: str) -> tuple[str, sq
         return file_of(db, what), db.conn
     with open(db) as opened:
         return file_of(opened, what), None
+
+
+def _over(reason: str) -> Loss:
+    return Loss("SessionOver", f"its session is over: {reason}")
 
 
 def patiently(attempt: Callable[[], T], patience: float = PATIENCE) -> T:

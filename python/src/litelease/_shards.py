@@ -19,7 +19,7 @@ from . import _fork, _library
 from ._leases import Litelease
 from ._sessions import Rows, SessionHold, SessionName, place_of
 from ._time import Seconds, in_ms, in_seconds
-from ._types import Checkpoint, LiteleaseError, Lost, Stale, Transferred, answer
+from ._types import Checkpoint, LiteleaseError, Loss, Lost, Stale, Transferred, answer
 from ._wait import clock
 from ._worker import nap
 
@@ -67,7 +67,7 @@ class ShardLost:
     """The shard is no longer this member's: stop."""
 
     shard: int
-    reason: str
+    reason: Loss
 
 
 ShardEvent = Union[ShardAssigned, ShardRequested, ShardLost]
@@ -174,7 +174,7 @@ class Shards:
         with self._work.using() as db:
             told = db.checkpoint(name.name, name.token, value)
         if isinstance(told, Stale):
-            raise Lost(name.name, "superseded by a newer token")
+            raise Lost(name.name, Loss("Superseded", "superseded by a newer token"))
 
     def hand_over(self, shard: int) -> bool:
         """Hands a shard over to the member that has requested it, in one commit. Returns whether one had. Store the last
@@ -183,7 +183,7 @@ class Shards:
         ttl_ms = in_ms(name.name, self._session._ttl, None)
 
         def hand_over(db: Litelease) -> bool:
-            told = answer(db._row("shard_hand_over", name.name, name.owner, ttl_ms, name.token))
+            told = answer(db._row("hand_over", name.name, name.owner, ttl_ms, None, name.token))
             return isinstance(told, Transferred)
 
         return self._end(shard, name, self._session.end_name(name, hand_over))
@@ -223,7 +223,7 @@ class Shards:
     def _name(self, shard: int) -> SessionName:
         name = self._work.held.get(shard)
         if name is None:
-            raise Lost(f"{self.group}/shard/{shard}", "it is not this member's")
+            raise Lost(f"{self.group}/shard/{shard}", Loss("ReleasedElsewhere", "it is not this member's"))
         return name
 
     def _end(self, shard: int, name: SessionName, has_ended: bool) -> bool:

@@ -504,7 +504,7 @@ fn one_bad_request_on_a_queue_does_not_fail_those_that_came_with_it() {
         assert!(desk.committer.metrics.text().contains("litelease_commits_total 1\n"));
         // A table that is not ours concerns those who use it.
         let db = &desk.committer.file.db;
-        let _other = db.conn().execute_batch("CREATE TABLE litelease_answered (x)").unwrap();
+        db.conn().execute_batch("CREATE TABLE litelease_answered (x)").unwrap();
         let mut keyed = desk.receive("q", false, Some("k"));
         let mut plain = desk.receive("q", false, None);
         desk.turn();
