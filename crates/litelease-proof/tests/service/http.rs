@@ -409,7 +409,10 @@ fn health_metrics_and_the_description_are_there() {
                 // The stream goes on.
                 client.hang_up();
             }
+            let parameters = call["parameters"].as_array().into_iter().flatten();
+            let is_missing = |given: &Value| given["in"] == "query" && given["required"] == true;
             let expected = match (body.is_null(), method.as_str()) {
+                (true, _) if parameters.clone().any(is_missing) => 400,
                 (true, _) if path.starts_with("/v1") => 200,
                 (false, _) => 400,
                 (true, "delete") => 200,
@@ -418,7 +421,7 @@ fn health_metrics_and_the_description_are_there() {
             assert_eq!(answer.status, expected, "{method} {path}: {answer:?}");
         }
     }
-    assert_eq!(calls, 15);
+    assert_eq!(calls, 32);
 }
 
 #[test]
