@@ -20,6 +20,7 @@
 //! that it goes back to, for the ttl less a margin. Clocks of client and server are never compared.
 
 mod access;
+mod builder;
 mod client;
 mod error;
 mod hold;
@@ -30,6 +31,7 @@ mod rows;
 mod transport;
 mod value;
 
+pub use builder::ClientBuilder;
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use hold::{Held, HoldOptions};

@@ -2,6 +2,7 @@
 
 mod access;
 mod client;
+mod client_ca;
 mod credentials;
 mod http;
 mod items;
