@@ -11,9 +11,16 @@ use litelease::{LeaseInfo, Litelease, ReleaseResult};
 
 use crate::Common;
 use crate::exit::{Failure, Result, is_locked};
+use crate::output::printable;
 
 /// Returns the file to use: `--db`, else `$LITELEASE_DB`, else the user's own.
 pub(crate) fn path(common: &Common) -> Result<PathBuf> {
+    if let Some(url) = common.server()? {
+        return Err(Failure::usage(format!(
+            "this works on a file only, not at {}: name the file with --db",
+            printable(url)
+        )));
+    }
     match &common.db {
         Some(path) if path.as_os_str().is_empty() => {
             Err(Failure::usage("--db (or $LITELEASE_DB) is empty: give it a file"))

@@ -97,8 +97,11 @@ impl Failure {
 
     /// The same, with the file in front if it is about the file and does not name it yet.
     pub(crate) fn naming_file(self, common: &Common) -> Self {
-        let Ok(path) = database::path(common) else { return self };
-        let file = path.display().to_string();
+        let file = match (common.server(), database::path(common)) {
+            (Ok(Some(url)), _) => url.to_owned(),
+            (_, Ok(path)) => path.display().to_string(),
+            _ => return self,
+        };
         let is_about_it = self.code == code::FAILED && !self.is_elsewhere;
         if !is_about_it || self.message.contains(&file) {
             return self;

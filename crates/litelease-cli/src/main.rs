@@ -12,6 +12,7 @@ mod duration;
 mod exit;
 mod holder;
 mod output;
+mod place;
 mod similar;
 mod stream;
 mod waiting;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::commands::Command;
@@ -42,6 +44,18 @@ pub(crate) struct Common {
     /// The file with the leases [default: one of your own, see `litelease doctor`]
     #[arg(long, global = true, env = "LITELEASE_DB", value_name = "FILE", hide_env_values = true)]
     db: Option<PathBuf>,
+    /// The URL of a server to use instead of a file: https://HOST or http://127.0.0.1:7070
+    ///
+    /// The access key is in the file $LITELEASE_ACCESS_FILE; on the machine of the server it is found
+    /// by itself.
+    #[arg(
+        long,
+        global = true,
+        env = "LITELEASE_SERVER",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    server: Option<String>,
     /// Print answers and errors as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -51,9 +65,40 @@ pub(crate) struct Common {
     quiet: bool,
 }
 
+impl Common {
+    /// Returns the URL of the server to use, if it is not a file.
+    pub(crate) fn server(&self) -> exit::Result<Option<&str>> {
+        match (&self.server, &self.db) {
+            (Some(_), Some(_)) => Err(Failure::usage(
+                "a file or a server? give --db or --server, and not both (the same holds for \
+                 $LITELEASE_DB and $LITELEASE_SERVER)",
+            )),
+            (Some(url), None) if url.is_empty() => {
+                Err(Failure::usage("--server (or $LITELEASE_SERVER) is empty: give it a URL"))
+            }
+            (server, _) => Ok(server.as_deref()),
+        }
+    }
+
+    /// A flag counts more than a variable: `--db` hides `$LITELEASE_SERVER`, and `--server` hides
+    /// `$LITELEASE_DB`.
+    fn settle(&mut self, mut matches: &clap::ArgMatches) {
+        while let Some((_, inner)) = matches.subcommand() {
+            matches = inner;
+        }
+        let is_flag = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        match (is_flag("db"), is_flag("server")) {
+            (true, false) => self.server = None,
+            (false, true) => self.db = None,
+            _ => {}
+        }
+    }
+}
+
 const EXAMPLES: &str = "Examples:
   litelease run nightly -- backup.sh      run it, but only one at a time
   litelease run -n nightly -- backup.sh   or not at all, if it is already running
+  litelease run --slots 3 x -- job.sh     at most three at a time
   litelease status                        who has what, for how long
   litelease demo                          why a token is better than a lock, in 20 seconds";
 
@@ -65,10 +110,11 @@ fn main() -> ExitCode {
         Ok(matches) => matches,
         Err(error) => return tell_usage(&error, wants_json),
     };
-    let cli = match Cli::from_arg_matches(&matches) {
+    let mut cli = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => return tell_usage(&error, wants_json),
     };
+    cli.common.settle(&matches);
     match cli.command.execute(&cli.common) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => end(&failure.naming_file(&cli.common), cli.common.json),
@@ -112,12 +158,13 @@ fn tell_usage(error: &clap::Error, wants_json: bool) -> ExitCode {
         .nth(1)
         .filter(|word| command_line().get_subcommands().any(|command| command.get_name() == word));
     if error.kind() == ErrorKind::MissingRequiredArgument
-        && let Some(word @ ("run" | "work" | "write")) = subcommand.as_deref()
+        && let Some(word @ ("run" | "work" | "write" | "borrow")) = subcommand.as_deref()
     {
         // What it is missing is best shown.
         let name = match word {
             "run" => " NAME",
             "work" => " QUEUE",
+            "borrow" => "",
             _ => " --db FILE",
         };
         let text = format!("{said}: like litelease {word}{name} -- COMMAND");

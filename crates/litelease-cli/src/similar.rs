@@ -3,6 +3,7 @@
 use litelease::{Litelease, Reason};
 
 use crate::output::printable;
+use crate::place::Place;
 
 /// Returns a similar name that was claimed, if `name` never was.
 pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
@@ -12,6 +13,12 @@ pub(crate) fn similar(db: &Litelease, name: &str) -> Option<String> {
         return None;
     }
     closest(name, known.into_iter().map(|listed| listed.name))
+}
+
+/// Returns a similar name of a place, if `name` is not known there.
+pub(crate) fn similar_at(place: &dyn Place, name: &str) -> Option<String> {
+    let known = place.known();
+    if known.iter().any(|other| other == name) { None } else { closest(name, known.into_iter()) }
 }
 
 /// The same for a verb that was rejected.

@@ -5,11 +5,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use litelease::{LeaseInfo, Litelease};
+use litelease::LeaseInfo;
 
+use crate::Common;
 use crate::holder::Holder;
 use crate::output::{complain, held_by};
-use crate::{Common, database};
+use crate::place::{self, Place};
 
 /// Shorter waits are not reported.
 const FIRST_LOOK: Duration = Duration::from_millis(300);
@@ -45,13 +46,13 @@ fn tell(common: &Common, name: &str, is_over: &Receiver<()>) -> Option<()> {
         pause = if told.is_empty() { FIRST_LOOK } else { PAUSE };
         // A connection of its own: the one that waits is in use. What cannot be seen now may be
         // seen later.
-        let Some(db) = database::look(common).ok().flatten() else { continue };
-        let writer = db.write_lock_pid();
-        let (key, line) = match db.inspect(name).ok().flatten() {
+        let place = place::open(common).ok()?;
+        let writer = place.writer();
+        let (key, line) = match place.inspect(name).ok().flatten() {
             Some(current) => (format!("token {}", current.token), for_holder(&current)),
             // Seen twice, it is more than a commit.
             None if writer.is_some() && writer == last_writer => {
-                (format!("writer {writer:?}"), for_writer(&db, common)?)
+                (format!("writer {writer:?}"), for_writer(&*place)?)
             }
             None => {
                 last_writer = writer;
@@ -72,7 +73,6 @@ fn for_holder(current: &LeaseInfo) -> String {
     format!("{} unless renewed{what}", held_by(current))
 }
 
-fn for_writer(db: &Litelease, common: &Common) -> Option<String> {
-    let file = database::path(common).ok()?;
-    Some(format!("pid {} is writing {}", db.write_lock_pid()?, file.display()))
+fn for_writer(place: &dyn Place) -> Option<String> {
+    Some(format!("pid {} is writing {}", place.writer()?, place.shown()))
 }

@@ -25,7 +25,8 @@ pub struct Client {
     pub(crate) transport: Arc<Transport>,
     pub(crate) base: String,
     pub(crate) keeper: OnceLock<Arc<Keeper>>,
-    pub(crate) secrets: OnceLock<Secrets>,
+    /// The secrets of names, and of slots.
+    pub(crate) secrets: OnceLock<[Secrets; 2]>,
 }
 
 /// A live lease, as everybody may see it.
@@ -48,14 +49,38 @@ pub struct Lease {
 pub struct Grant {
     /// The lease.
     pub lease: Lease,
-    pub(crate) secret: String,
+    pub(crate) secret: Secret,
     /// Until when the client may act on it, by the system's clock that counts suspend; `None` if it
     /// must be renewed first.
     pub(crate) trusted_until: Option<Duration>,
 }
 
+/// What opens a grant, and where.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Secret {
+    /// A grant of a name.
+    Grant(String),
+    /// A lease on a slot of a pool.
+    Slot {
+        /// The path of the pool's calls.
+        base: String,
+        /// The name of the pool, where the path does not say which it is.
+        pool: Option<String>,
+        lease: String,
+    },
+}
+
+/// When something was asked for first, and when the answer came.
+pub(crate) struct Times {
+    pub(crate) first: Duration,
+    pub(crate) now: Duration,
+}
+
 /// How long one request may take besides the time that it waits for a name.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest time that one request waits. Proxies end those that take longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
 
 /// The pause after a first failure, and the longest one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
@@ -84,6 +109,13 @@ impl Client {
     /// ```
     pub fn with_key(url: &str, key: &str) -> Result<Self, Error> {
         Client::of(&Place::parse(url)?, Some(key.into()))
+    }
+
+    /// Prepares to talk to a server without a key, about something whose path is a secret.
+    pub(crate) fn without_key(url: &str) -> Result<Self, Error> {
+        let place = Place::parse(url)?;
+        place.check(Some(""))?;
+        Client::of(&place, None)
     }
 
     fn of(place: &Place, key: Option<String>) -> Result<Self, Error> {
@@ -124,35 +156,82 @@ impl Client {
         ttl: Duration,
         wait: Duration,
     ) -> Result<Grant, Error> {
+        self.claim_above(name, owner, ttl, wait, 0)
+    }
+
+    /// Claims a name like [`claim`](Client::claim), under a token larger than `above`, which was seen
+    /// elsewhere.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let grant = client.claim_above("backup", "a", Duration::from_secs(30), Duration::ZERO, 41)?;
+    /// assert!(grant.lease.token > 41);
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn claim_above(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        wait: Duration,
+        above: i64,
+    ) -> Result<Grant, Error> {
         let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
+        let body = |wait: f64| {
+            let mut body =
+                json!({ "name": name, "owner": owner, "ttl": ttl.as_secs_f64(), "wait": wait });
+            if above > 0 {
+                body["min_token"] = above.into();
+            }
+            body
+        };
+        let busy = |value: &Value| match lease(&value["current"]) {
+            Some(current) => Error::Busy(Box::new(current)),
+            None => Error::Unreachable("the name has just come free".into()),
+        };
+        let (value, times) = self.acquire("/v1/claim", ttl, wait, &body, &busy)?;
+        let (lease, secret) = lease(&value).zip(value["grant"].as_str()).ok_or_else(nonsense)?;
+        let secret = Secret::Grant(secret.into());
+        let trusted_until = times.trusted_until(&lease, ttl, window);
+        Ok(Grant { lease, secret, trusted_until })
+    }
+
+    /// Asks for something until it is granted, refused, or the time to wait is over. `body` makes a
+    /// request from the seconds to wait, and `no` an error from the answer that nothing is free.
+    pub(crate) fn acquire(
+        &self,
+        path: &str,
+        ttl: Duration,
+        wait: Duration,
+        body: &dyn Fn(f64) -> Value,
+        no: &dyn Fn(&Value) -> Error,
+    ) -> Result<(Value, Times), Error> {
         let (first, tag) = (SystemClock.now(), unique());
-        let mut pauses = pauses();
+        let (mut pauses, mut was_heard, mut trouble) = (pauses(), false, None);
         loop {
-            let waited = SystemClock.now().saturating_sub(first);
-            let left = wait.saturating_sub(waited);
-            let body = json!({
-                "name": name, "owner": owner, "ttl": ttl.as_secs_f64(), "wait": left.as_secs_f64(),
-            });
-            let outcome = self.transport.call("claim", &tag, &body, left + PATIENCE);
-            let why = match outcome {
-                Outcome::Done(value) => {
-                    let now = SystemClock.now();
-                    return grant(&value, ttl, window, first, now).ok_or_else(nonsense);
+            let left = wait.saturating_sub(SystemClock.now().saturating_sub(first));
+            let left = left.min(LONGEST_WAIT);
+            let outcome =
+                self.transport.post(path, &tag, &body(left.as_secs_f64()), left + PATIENCE);
+            let now = SystemClock.now();
+            was_heard |= !matches!(outcome, Outcome::Unreached(_));
+            match outcome {
+                Outcome::Done(value) => return Ok((value, Times { first, now })),
+                // The server lets nobody wait as long as this client wants to.
+                Outcome::No(_) if now.saturating_sub(first) < wait => trouble = None,
+                Outcome::No(value) => return Err(no(&value)),
+                Outcome::Unknown(why) | Outcome::Unreached(why) => {
+                    let lasted = now.saturating_sub(*trouble.get_or_insert(now));
+                    // What a lost answer has granted ends with its ttl: nobody has to ask longer. If
+                    // nothing was ever sent, there may be no server.
+                    let most = if was_heard { ttl.max(PATIENCE) } else { ttl.min(PATIENCE / 2) };
+                    if lasted > most || now.saturating_sub(first) > wait.saturating_add(ttl) {
+                        return Err(Error::Unreachable(why));
+                    }
                 }
-                Outcome::No(value) => {
-                    return Err(match lease(&value["current"]) {
-                        Some(current) => Error::Busy(Box::new(current)),
-                        // It has just come free.
-                        None if waited < wait => continue,
-                        None => Error::Unreachable("the name has just come free".into()),
-                    });
-                }
-                Outcome::Unknown(why) => why,
                 refused @ Outcome::Refused { .. } => return Err(refused.into_error()),
-            };
-            // What the lost answer has granted ends with its ttl. Nobody has to ask longer.
-            if waited > wait + ttl {
-                return Err(Error::Unreachable(why));
             }
             sleep(pauses());
         }
@@ -176,9 +255,12 @@ impl Client {
             // Each try is a request of its own: trust begins with the one that was answered.
             let start = SystemClock.now();
             match renew_once(&self.transport, &grant.secret, ttl, PATIENCE) {
-                Ok(renewed) => {
+                Ok(mut renewed) => {
                     let end = window.end_of(start, renewed.granted(ttl));
                     let trusted_until = Some(grant.trusted_until.map_or(end, |old| old.max(end)));
+                    if let Secret::Slot { .. } = grant.secret {
+                        renewed.name.clone_from(&grant.lease.name);
+                    }
                     return Ok(Grant { lease: renewed, trusted_until, ..grant.clone() });
                 }
                 Err(Error::Unreachable(why)) if start.saturating_sub(begin) > ttl => {
@@ -201,19 +283,154 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn release(&self, grant: &Grant) -> Result<(), Error> {
-        let mut pauses = pauses();
-        for _ in 0..5 {
+        match self.end(grant) {
+            Ok(_) | Err(Error::Rejected { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over already.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error, Grant};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let (name, token) = client.end(&Grant::with_secret("0b5b1f0e-…"))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
+        let (mut pauses, mut tries) = (pauses(), 0);
+        loop {
             match release_once(&self.transport, &grant.secret, PATIENCE) {
-                Err(Error::Unreachable(_)) => sleep(pauses()),
-                Ok(()) | Err(Error::Rejected { .. }) => return Ok(()),
+                // The answer to an earlier try was lost.
+                Err(Error::Rejected { reason, .. }) if tries > 0 && reason == "released" => {
+                    return Ok((grant.lease.name.clone(), grant.lease.token));
+                }
+                Err(Error::Unreachable(_)) if tries < 5 => sleep(pauses()),
+                Ok(value) => {
+                    let (name, token) = (value["name"].as_str(), value["token"].as_i64());
+                    return name.map(str::to_owned).zip(token).ok_or_else(nonsense);
+                }
                 Err(error) => return Err(error),
             }
+            tries += 1;
         }
-        release_once(&self.transport, &grant.secret, PATIENCE)
+    }
+
+    /// Hands a lease to a new owner under a larger token. The new owner gets its grant by claiming the
+    /// name under that owner text.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let ttl = Duration::from_secs(30);
+    /// let grant = client.claim("backup", "a", ttl, Duration::ZERO)?;
+    /// client.transfer(&grant, "b", ttl)?;
+    /// let fetched = client.claim("backup", "b", ttl, Duration::ZERO)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn transfer(&self, grant: &Grant, to: &str, ttl: Duration) -> Result<Lease, Error> {
+        let Secret::Grant(secret) = &grant.secret else { return Err(nonsense()) };
+        let body = json!({ "grant": secret, "new_owner": to, "ttl": ttl.as_secs_f64() });
+        match self.transport.call("transfer", &unique(), &body, PATIENCE) {
+            Outcome::Done(value) => lease(&value).ok_or_else(nonsense),
+            Outcome::No(value) => Err(rejected(&value)),
+            // Not asked again: if it was done, the grant is another one's now.
+            outcome => Err(outcome.into_error()),
+        }
+    }
+
+    /// Ends the lease of any holder. Returns its owner and the token that counts no more.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let (owner, token) = client.break_lease("backup")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn break_lease(&self, name: &str) -> Result<(String, i64), Error> {
+        // Not asked again: somebody else may have the name by then.
+        match self.transport.call("break", &unique(), &json!({ "name": name }), PATIENCE) {
+            Outcome::Done(value) => {
+                let (owner, killed) = (value["owner"].as_str(), value["killed"].as_i64());
+                owner.map(str::to_owned).zip(killed).ok_or_else(nonsense)
+            }
+            Outcome::No(value) => Err(rejected(&value)),
+            outcome => Err(outcome.into_error()),
+        }
+    }
+}
+
+impl Times {
+    /// Returns until when the client may act on what was granted: from the start of the first request
+    /// on. `None` if so much time has passed that it was waited for, or nearly so: then it is not
+    /// trusted before its first renewal.
+    pub(crate) fn trusted_until(
+        &self,
+        lease: &Lease,
+        ttl: Duration,
+        window: Window,
+    ) -> Option<Duration> {
+        let end = window.end_of(self.first, lease.granted(ttl));
+        (self.now < self.first + window.interval()).then_some(end)
+    }
+}
+
+impl Secret {
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Secret::Grant(secret) | Secret::Slot { lease: secret, .. } => secret,
+        }
+    }
+
+    /// Returns the path and the body of a call on what it opens.
+    fn call(&self, on_grant: &str, on_slot: &str) -> (String, Value) {
+        match self {
+            Secret::Grant(grant) => (format!("/v1/{on_grant}"), json!({ "grant": grant })),
+            Secret::Slot { base, pool, lease } => {
+                let mut body = json!({ "lease": lease });
+                if let Some(pool) = pool {
+                    body["name"] = pool.as_str().into();
+                }
+                (format!("{base}/{on_slot}"), body)
+            }
+        }
+    }
+
+    /// Reads the answer to a renewal.
+    fn renewed(&self, value: &Value) -> Option<Lease> {
+        match self {
+            Secret::Grant(grant) => lease(value).filter(|_| value["grant"] == **grant),
+            Secret::Slot { lease, .. } => slot(value).filter(|_| value["lease"] == **lease),
+        }
     }
 }
 
 impl Grant {
+    /// Returns the grant that this secret opens, to renew, release or transfer it. Its lease is not
+    /// known before that.
+    ///
+    /// ```
+    /// # use litelease_client::Grant;
+    /// let grant = Grant::with_secret("0b5b1f0e-1111-4222-8333-444455556666");
+    /// assert!(!grant.is_trusted());
+    /// ```
+    pub fn with_secret(secret: &str) -> Self {
+        let (name, owner) = (String::new(), String::new());
+        let lease = Lease { name, owner, token: 0, expires_in: Duration::ZERO };
+        Grant { lease, secret: Secret::Grant(secret.into()), trusted_until: None }
+    }
+
+    /// Returns the secret. Everyone who knows it may renew and release the lease.
+    ///
+    /// ```
+    /// # use litelease_client::Grant;
+    /// assert_eq!(Grant::with_secret("0b5b1f0e").secret(), "0b5b1f0e");
+    /// ```
+    pub fn secret(&self) -> &str {
+        self.secret.text()
+    }
+
     /// Checks whether the client may act on the grant now: no other client can have been granted the
     /// name. False for a grant that was waited for, until it is renewed.
     ///
@@ -247,47 +464,48 @@ impl Lease {
 /// Sends one renewal.
 pub(crate) fn renew_once(
     transport: &Transport,
-    secret: &str,
+    secret: &Secret,
     ttl: Duration,
     timeout: Duration,
 ) -> Result<Lease, Error> {
-    let body = json!({ "grant": secret, "ttl": ttl.as_secs_f64() });
-    match transport.call("renew", &unique(), &body, timeout) {
-        Outcome::Done(value) if value["grant"] == *secret => lease(&value).ok_or_else(nonsense),
-        Outcome::Done(_) => Err(nonsense()),
-        Outcome::No(value) => Err(rejected(&value)),
-        outcome => Err(outcome.into_error()),
+    let (path, mut body) = secret.call("renew", "renew");
+    body["ttl"] = ttl.as_secs_f64().into();
+    match (transport.post(&path, &unique(), &body, timeout), secret) {
+        (Outcome::Done(value), _) => secret.renewed(&value).ok_or_else(nonsense),
+        (Outcome::No(value), Secret::Grant(_)) => Err(rejected(&value)),
+        (Outcome::No(_), Secret::Slot { .. }) => Err(over("expired")),
+        (Outcome::Refused { status: 404, .. }, Secret::Slot { .. }) => Err(over("deleted")),
+        (outcome, _) => Err(outcome.into_error()),
     }
 }
 
 /// Sends one release.
 pub(crate) fn release_once(
     transport: &Transport,
-    secret: &str,
+    secret: &Secret,
     timeout: Duration,
-) -> Result<(), Error> {
-    match transport.call("release", &unique(), &json!({ "grant": secret }), timeout) {
-        Outcome::Done(_) => Ok(()),
+) -> Result<Value, Error> {
+    let (path, body) = secret.call("release", "return");
+    match transport.post(&path, &unique(), &body, timeout) {
+        Outcome::Done(value) => Ok(value),
         Outcome::No(value) => Err(rejected(&value)),
         outcome => Err(outcome.into_error()),
     }
 }
 
-/// Makes the grant of an answer to a claim whose first request was sent at `first`.
-///
-/// It is trusted from then on, unless so much time has passed that it was waited for, or nearly so:
-/// then it is not trusted before its first renewal.
-fn grant(
-    value: &Value,
-    ttl: Duration,
-    window: Window,
-    first: Duration,
-    now: Duration,
-) -> Option<Grant> {
-    let (lease, secret) = (lease(value)?, value["grant"].as_str()?.to_owned());
-    let end = window.end_of(first, lease.granted(ttl));
-    let trusted_until = (now < first + window.interval()).then_some(end);
-    Some(Grant { lease, secret, trusted_until })
+/// Reads a lease on a slot. Its name is not in the answer.
+pub(crate) fn slot(value: &Value) -> Option<Lease> {
+    Some(Lease {
+        name: String::new(),
+        owner: format!("slot {}", value["position"].as_i64()?),
+        token: value["token"].as_i64()?,
+        expires_in: Duration::try_from_secs_f64(value["expires_in"].as_f64()?).ok()?,
+    })
+}
+
+/// A lease that is over, for a reason that the server has no word for.
+fn over(reason: &str) -> Error {
+    Error::Rejected { reason: reason.into(), current: None }
 }
 
 pub(crate) fn lease(value: &Value) -> Option<Lease> {

@@ -20,6 +20,8 @@ use crate::Lease;
 pub enum Error {
     /// The name has a live owner, and the time to wait is over.
     Busy(Box<Lease>),
+    /// No slot of the pool is free, and the time to wait is over.
+    NoneFree,
     /// The grant is no longer current.
     Rejected {
         /// The server's word for why: `superseded`, `released`, `expired`.
@@ -51,7 +53,9 @@ pub enum Error {
     Unreachable(String),
     /// The URL is not one of a server.
     InvalidUrl(String),
-    /// An access key would be sent over the network in the clear: use https.
+    /// The URL is not one of a pool. It is not shown: it may be a secret.
+    InvalidPool,
+    /// An access key, or the URL of a pool, would be sent over the network in the clear: use https.
     Insecure,
     /// The file with the access key cannot be read.
     Access(io::Error),
@@ -74,6 +78,7 @@ impl fmt::Display for Error {
             Error::Busy(lease) => {
                 write!(f, "{:?} is held by {:?} (token {})", lease.name, lease.owner, lease.token)
             }
+            Error::NoneFree => f.write_str("no slot is free"),
             Error::Rejected { reason, .. } => write!(f, "the grant is no longer current: {reason}"),
             Error::Stale { reason } => write!(f, "the receipt is stale: {reason}"),
             Error::RequestedBy { requester } => {
@@ -90,8 +95,11 @@ impl fmt::Display for Error {
                     "{url:?} is no URL of a server: say http://127.0.0.1:7070 or https://HOST"
                 )
             }
+            Error::InvalidPool => {
+                f.write_str("the URL is not one of a pool: it is http://HOST:PORT/l/UUID")
+            }
             Error::Insecure => {
-                f.write_str("the access key would go over the network in the clear: use https")
+                f.write_str("the secret would go over the network in the clear: use https")
             }
             Error::Access(error) => write!(f, "the file with the access key: {error}"),
             Error::CaFile { path, error } => {

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Hold, HolderKind, Identity, Keeper, Kept, Loss, Renewal, SystemClock, Window, unique,
+    Clock, Hold, HolderKind, Identity, Keeper, Kept, Loss, Renewal, SystemClock, Window,
 };
 
-use crate::client::{Client, Grant};
+use crate::client::{Client, Grant, Secret};
 use crate::error::Error;
 use crate::rows::{Secrets, ServerRows};
 
@@ -22,9 +23,9 @@ use crate::rows::{Secrets, ServerRows};
 /// ```
 #[derive(Clone, Debug)]
 pub struct HoldOptions {
-    ttl: Duration,
-    wait: Duration,
-    owner: Option<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) owner: Option<String>,
 }
 
 impl HoldOptions {
@@ -64,8 +65,7 @@ impl HoldOptions {
     }
 }
 
-/// A name that this process holds. Dropping it releases the name.
-#[derive(Debug)]
+/// A name or a slot that this process holds. Dropping it releases it.
 pub struct Held {
     kept: Kept,
     grant: Grant,
@@ -89,11 +89,18 @@ impl Client {
     pub fn hold(&self, name: &str, options: HoldOptions) -> Result<Held, Error> {
         let HoldOptions { ttl, wait, owner } = options;
         let window = Window::new(ttl).ok_or(Error::TtlTooShort(ttl))?;
-        let owner = owner.unwrap_or_else(|| {
-            let who = Identity::new(HolderKind::Hold);
-            format!("{}:{}:{}", who.host, who.pid, unique())
-        });
-        let mut grant = self.claim(name, &owner, ttl, wait)?;
+        // The server knows no processes of other machines, so this owner is never judged dead.
+        let owner = owner.unwrap_or_else(|| Identity::new(HolderKind::Claim).to_string());
+        self.keep(self.claim(name, &owner, ttl, wait)?, ttl, window)
+    }
+
+    /// Begins to renew a grant in the background. One that is not trusted yet is renewed first.
+    pub(crate) fn keep(
+        &self,
+        mut grant: Grant,
+        ttl: Duration,
+        window: Window,
+    ) -> Result<Held, Error> {
         if grant.trusted_until.is_none() {
             grant = match self.renew(&grant, ttl) {
                 // It was over before it could be trusted.
@@ -101,10 +108,6 @@ impl Client {
                 renewed => renewed?,
             };
         }
-        self.keep(grant, ttl, window)
-    }
-
-    fn keep(&self, grant: Grant, ttl: Duration, window: Window) -> Result<Held, Error> {
         let until = grant.trusted_until.unwrap_or_default();
         if SystemClock.now() >= until {
             let _ = self.release(&grant);
@@ -116,14 +119,19 @@ impl Client {
         // The window of a hold that began at `start` ends at `until`.
         let start = until.saturating_sub(window.end(Duration::ZERO));
         let hold = Hold::new(kept, window, start, Renewal::whole(0));
-        let secrets = self.secrets();
+        // Names and slots are numbered apart from each other.
+        let is_slot = matches!(grant.secret, Secret::Slot { .. });
+        let (secrets, group) = match is_slot {
+            false => (self.secrets(0), self.base.clone()),
+            true => (self.secrets(1), format!("{} slots", self.base)),
+        };
         secrets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert((name, token), (grant.secret.clone(), until));
         let transport = Arc::clone(&self.transport);
         let open = || Ok::<_, Infallible>(Box::new(ServerRows { transport, secrets }) as _);
-        let kept = match self.keeper()?.keep(&self.base, hold, open) {
+        let kept = match self.keeper()?.keep(&group, hold, open) {
             Ok(kept) => kept,
             Err(never) => match never {},
         };
@@ -172,6 +180,83 @@ impl Held {
         self.kept.hold.grant().token
     }
 
+    /// Returns the name that is held, or that of the pool.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// assert_eq!(held.name(), "backup");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.kept.hold.grant().name
+    }
+
+    /// Returns the owner text, which everybody may see.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)).owner("ci"))?;
+    /// assert_eq!(held.owner(), "ci");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn owner(&self) -> &str {
+        &self.kept.hold.grant().owner
+    }
+
+    /// Returns the secret of the grant. Everyone who knows it may renew and release it.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// std::process::Command::new("worker").env("LITELEASE_GRANT", held.secret());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn secret(&self) -> &str {
+        self.grant.secret.text()
+    }
+
+    /// Returns for how long it can be trusted from now on if no further renewal succeeds.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// assert!(held.trusted_for() <= Duration::from_secs(27));
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn trusted_for(&self) -> Duration {
+        let now = SystemClock.now();
+        match self.kept.hold.check(now) {
+            Ok(()) => self.kept.hold.trusted_until().saturating_sub(now),
+            Err(_) => Duration::ZERO,
+        }
+    }
+
+    /// Returns why it is lost or, before that, why the last renewal failed, if it did.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// if let Some(trouble) = held.trouble() {
+    ///     eprintln!("{trouble}");
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn trouble(&self) -> Option<Loss> {
+        let hold = &self.kept.hold;
+        hold.check(SystemClock.now()).err().or_else(|| hold.trouble())
+    }
+
     /// Returns the grant, for the calls on it: [`Client::attach`], [`Client::progress`],
     /// [`Client::checkpoint`], [`Client::hand_over`]. Whether it can be trusted is for
     /// [`check`](Held::check) to say.
@@ -213,9 +298,24 @@ impl Held {
     /// held.release()?;
     /// # Ok::<(), Error>(())
     /// ```
-    pub fn release(mut self) -> Result<(), Error> {
+    pub fn release(self) -> Result<(), Error> {
+        self.release_within(Duration::ZERO)
+    }
+
+    /// Releases it like [`release`](Held::release), and tries again here for so long if the server
+    /// cannot be reached: for a program that ends then.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error, HoldOptions};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// # let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30)))?;
+    /// held.release_within(Duration::from_secs(5))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn release_within(mut self, patience: Duration) -> Result<(), Error> {
         self.is_released = true;
-        Ok(self.kept.release(Duration::ZERO)?)
+        Ok(self.kept.release(patience)?)
     }
 }
 
@@ -229,8 +329,16 @@ impl Drop for Held {
 }
 
 impl Client {
-    /// Returns the secrets that the keeper uses.
-    fn secrets(&self) -> Secrets {
-        self.secrets.get_or_init(|| Arc::new(Mutex::new(HashMap::new()))).clone()
+    /// Returns the secrets that the keeper uses: 0 for names, 1 for slots.
+    fn secrets(&self, kind: usize) -> Secrets {
+        let new = || Arc::new(Mutex::new(HashMap::new()));
+        self.secrets.get_or_init(|| [new(), new()])[kind].clone()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret is nobody else's.
+        f.debug_struct("Held").field("kept", &self.kept).finish_non_exhaustive()
     }
 }

@@ -58,7 +58,7 @@ impl Client {
             let waited = SystemClock.now().saturating_sub(first);
             let (body, left) = request(wait.saturating_sub(waited));
             let why = match self.transport.call(call, &tag, &body, left + PATIENCE) {
-                Outcome::Unknown(why) => why,
+                Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 outcome => return told(call, outcome, is_repeated),
             };
             if waited > wait + patience {
@@ -79,7 +79,7 @@ impl Client {
         let (first, mut pauses) = (SystemClock.now(), pauses());
         loop {
             let why = match self.transport.look(call, &unique(), query, PATIENCE) {
-                Outcome::Unknown(why) => why,
+                Outcome::Unknown(why) | Outcome::Unreached(why) => why,
                 outcome => return told(call, outcome, false)?.done(),
             };
             if SystemClock.now().saturating_sub(first) > INSIST {

@@ -58,7 +58,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn attach(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
-        let request = json!({ "grant": grant.secret, "value": value.into().to_json() });
+        let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
         self.insist("attach", &request)?.done().map(drop)
     }
 
@@ -97,7 +97,7 @@ impl Client {
         max_time: Option<Duration>,
     ) -> Result<(), Error> {
         let request = json!({
-            "grant": grant.secret,
+            "grant": grant.secret(),
             "progress_within": progress_within.map(seconds),
             "max_time": max_time.map(seconds),
         });
@@ -115,7 +115,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn progress(&self, grant: &Grant) -> Result<(), Error> {
-        self.insist("progress", &json!({ "grant": grant.secret }))?.done().map(drop)
+        self.insist("progress", &json!({ "grant": grant.secret() }))?.done().map(drop)
     }
 
     /// Stores progress under a grant. Refused if a newer grant of the name exists.
@@ -129,7 +129,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn checkpoint(&self, grant: &Grant, value: impl Into<Value>) -> Result<(), Error> {
-        let request = json!({ "grant": grant.secret, "value": value.into().to_json() });
+        let request = json!({ "grant": grant.secret(), "value": value.into().to_json() });
         self.insist("checkpoint", &request)?.done().map(drop)
     }
 
@@ -215,7 +215,7 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn hand_over(&self, grant: &Grant, ttl: Duration) -> Result<Lease, Error> {
-        let request = json!({ "grant": grant.secret, "ttl": seconds(ttl) });
+        let request = json!({ "grant": grant.secret(), "ttl": seconds(ttl) });
         lease(&self.insist("hand-over", &request)?.done()?).ok_or_else(nonsense)
     }
 }

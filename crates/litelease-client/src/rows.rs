@@ -7,11 +7,11 @@ use std::time::Duration;
 use litelease_keeper::{Clock, Due, Grant, Loss, Renewal, Rows, Seen, SystemClock, Window};
 
 use crate::Error;
-use crate::client::{release_once, renew_once};
+use crate::client::{Secret, release_once, renew_once};
 use crate::transport::Transport;
 
 /// The secrets of grants, and until when each is trusted, by name and token.
-pub(crate) type Secrets = Arc<Mutex<HashMap<(String, i64), (String, Duration)>>>;
+pub(crate) type Secrets = Arc<Mutex<HashMap<(String, i64), (Secret, Duration)>>>;
 
 /// The leases on a server.
 pub(crate) struct ServerRows {
@@ -44,11 +44,11 @@ impl ServerRows {
         }
     }
 
-    fn secret(&self, grant: &Grant) -> Option<(String, Duration)> {
+    fn secret(&self, grant: &Grant) -> Option<(Secret, Duration)> {
         self.secrets().get(&key(grant)).cloned()
     }
 
-    fn secrets(&self) -> std::sync::MutexGuard<'_, HashMap<(String, i64), (String, Duration)>> {
+    fn secrets(&self) -> std::sync::MutexGuard<'_, HashMap<(String, i64), (Secret, Duration)>> {
         self.secrets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,7 +72,7 @@ impl Rows for ServerRows {
     fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
         let Some((secret, _)) = self.secret(grant) else { return Err(Loss::ReleasedElsewhere) };
         let timeout = (grant.ttl / 3).clamp(PATIENCE.0, PATIENCE.1);
-        let released = release_once(&self.transport, &secret, timeout).map_err(loss);
+        let released = release_once(&self.transport, &secret, timeout).map(drop).map_err(loss);
         if !released.as_ref().is_err_and(Loss::may_pass) {
             self.secrets().remove(&key(grant));
         }
@@ -99,6 +99,8 @@ fn loss(error: Error) -> Loss {
         Error::Rejected { reason, current } => match (reason.as_str(), current) {
             ("expired", _) => Loss::Expired,
             ("released", _) => Loss::ReleasedElsewhere,
+            // The pool was deleted.
+            ("deleted", _) => Loss::Broken,
             ("no_progress", _) => Loss::NoProgress,
             ("time_is_up", _) => Loss::TimeIsUp,
             ("requested", _) => Loss::Requested,

@@ -1,7 +1,9 @@
 //! One request and its answer. An answer that does not belong to the request is none.
 
+use std::io;
 use std::time::Duration;
 
+use litelease_keeper::unique;
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
@@ -31,6 +33,8 @@ pub(crate) enum Outcome {
     Refused { status: u16, text: String },
     /// The answer is not known, or trying again may help.
     Unknown(String),
+    /// Nothing was sent: there is no connection.
+    Unreached(String),
 }
 
 impl Transport {
@@ -48,14 +52,48 @@ impl Transport {
         Transport { agent: config.build().into(), base: place.base.clone(), key }
     }
 
-    /// Sends a call on names, and waits for its answer for at most `timeout`. `tag` must come back
-    /// with the answer: so an answer to another request, which a proxy or a broken connection has
-    /// kept, is not taken for this one's.
+    /// Sends a call on names, and waits for its answer for at most `timeout`.
     pub(crate) fn call(&self, call: &str, tag: &str, body: &Value, timeout: Duration) -> Outcome {
-        let request = self.agent.post(format!("{}/v1/{call}", self.base));
-        let request = request.config().timeout_global(Some(timeout)).build();
-        let request = self.with_key(request, tag).header("content-type", "application/json");
-        outcome(request.send(body.to_string()), tag)
+        self.post(&format!("/v1/{call}"), tag, body, timeout)
+    }
+
+    /// Sends a request to a path, and waits for its answer for at most `timeout`. `tag` must come
+    /// back with the answer: so an answer to another request, which a proxy or a broken connection
+    /// has kept, is not taken for this one's.
+    pub(crate) fn post(&self, path: &str, tag: &str, body: &Value, timeout: Duration) -> Outcome {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
+        let request =
+            request.header("content-type", "application/json").header("idempotency-key", tag);
+        read(request.send(body.to_string()), tag)
+    }
+
+    /// Reads what is at a path, and waits for it for at most `timeout`.
+    pub(crate) fn get(&self, path: &str, timeout: Duration) -> Outcome {
+        let (request, tag) = (self.agent.get(format!("{}{path}", self.base)), unique());
+        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
+        read(request.header("idempotency-key", &tag).call(), &tag)
+    }
+
+    /// Opens a stream of events. A read fails if nothing comes for `patience`.
+    pub(crate) fn stream(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<ureq::BodyReader<'static>, Outcome> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let request = request
+            .config()
+            .timeout_connect(Some(patience))
+            .timeout_recv_response(Some(patience))
+            .timeout_per_read(Some(patience))
+            .build();
+        match self.with_key(request).call() {
+            Ok(response) if response.status().as_u16() == 200 => {
+                Ok(response.into_body().into_with_config().limit(u64::MAX).reader())
+            }
+            answer => Err(read(answer, "")),
+        }
     }
 
     /// Sends a call that only reads.
@@ -68,12 +106,11 @@ impl Transport {
     ) -> Outcome {
         let request = self.agent.get(format!("{}/v1/{call}", self.base));
         let request = request.query_pairs(query.iter().copied());
-        let request = request.config().timeout_global(Some(timeout)).build();
-        outcome(self.with_key(request, tag).call(), tag)
+        let request = self.with_key(request.config().timeout_global(Some(timeout)).build());
+        read(request.header("idempotency-key", tag).call(), tag)
     }
 
-    fn with_key<B>(&self, request: RequestBuilder<B>, tag: &str) -> RequestBuilder<B> {
-        let request = request.header("idempotency-key", tag);
+    fn with_key<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
         match &self.key {
             Some(key) => request.header("authorization", format!("Bearer {key}")),
             None => request,
@@ -81,10 +118,11 @@ impl Transport {
     }
 }
 
-/// Reads an answer.
-fn outcome(answered: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
-    let mut response = match answered {
+/// Reads the answer to the request that was sent with this tag.
+fn read(answer: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
+    let mut response = match answer {
         Ok(response) => response,
+        Err(error) if is_unsent(&error) => return Outcome::Unreached(error.to_string()),
         Err(error) => return Outcome::Unknown(builder::explained(&error)),
     };
     let status = response.status().as_u16();
@@ -108,12 +146,21 @@ fn outcome(answered: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome 
     }
 }
 
+/// Checks whether a request has failed before anything was sent.
+fn is_unsent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+        _ => false,
+    }
+}
+
 impl Outcome {
     /// Returns the error of an outcome that ends a call.
     pub(crate) fn into_error(self) -> Error {
         match self {
             Outcome::Refused { status, text } => Error::Refused { status, text },
-            Outcome::Unknown(why) => Error::Unreachable(why),
+            Outcome::Unknown(why) | Outcome::Unreached(why) => Error::Unreachable(why),
             Outcome::Done(_) | Outcome::No(_) => {
                 Error::Unreachable("no answer was expected".into())
             }

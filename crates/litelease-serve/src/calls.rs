@@ -24,6 +24,9 @@ pub(crate) enum CallKind {
     Break,
     Leases,
     LeaseEvents,
+    SlotBorrow,
+    SlotRenew,
+    SlotReturn,
     Attach,
     Limit,
     Progress,
@@ -59,6 +62,9 @@ impl CallKind {
             CallKind::Break => "break",
             CallKind::Leases => "leases",
             CallKind::LeaseEvents => "lease_events",
+            CallKind::SlotBorrow => "slot_borrow",
+            CallKind::SlotRenew => "slot_renew",
+            CallKind::SlotReturn => "slot_return",
             CallKind::Attach => "attach",
             CallKind::Limit => "limit",
             CallKind::Progress => "progress",
@@ -197,6 +203,16 @@ const WAIT: Field = Field {
     required: false,
     means: "seconds to wait if none is free, 0 if left out",
 };
+const COUNT: Field =
+    Field { name: "count", kind: FieldKind::Count, required: true, means: "how many slots" };
+const NOTE: Field = Field {
+    name: "note",
+    kind: FieldKind::Note,
+    required: false,
+    means: "who and why, for operators; at most 200 bytes",
+};
+const POOL_NAME: Field =
+    Field { name: "name", kind: FieldKind::Name, required: true, means: "the name of the pool" };
 const NAME: Field =
     Field { name: "name", kind: FieldKind::Name, required: true, means: "the name, any text" };
 const GRANT: Field = Field {
@@ -279,12 +295,7 @@ pub(crate) const CALLS: &[Call] = &[
         base: Base::Pool,
         under: "",
         does: "Creates a pool, or changes how many slots it has",
-        fields: &[Field {
-            name: "count",
-            kind: FieldKind::Count,
-            required: true,
-            means: "how many slots",
-        }],
+        fields: &[COUNT],
         query: &[],
         answer: Shape::Pool,
         errors: &[413, 415],
@@ -317,16 +328,7 @@ pub(crate) const CALLS: &[Call] = &[
         base: Base::Pool,
         under: "/borrow",
         does: "Borrows the lowest free slot, and waits for one if asked to",
-        fields: &[
-            TTL,
-            WAIT,
-            Field {
-                name: "note",
-                kind: FieldKind::Note,
-                required: false,
-                means: "who and why, for operators; at most 200 bytes",
-            },
-        ],
+        fields: &[TTL, WAIT, NOTE],
         query: &[],
         answer: Shape::Lease,
         errors: &[404, 409, 413, 415, 429],
@@ -486,6 +488,39 @@ pub(crate) const CALLS: &[Call] = &[
         query: &ONE_OR_MANY,
         answer: Shape::Events,
         errors: &[],
+    },
+    Call {
+        kind: CallKind::SlotBorrow,
+        method: "post",
+        base: Base::V1,
+        under: "/slot/borrow",
+        does: "Borrows a slot of the pool of this name, which is made or resized if it must be",
+        fields: &[POOL_NAME, COUNT, TTL, WAIT, NOTE],
+        query: &[],
+        answer: Shape::Lease,
+        errors: &[409, 413, 415, 429],
+    },
+    Call {
+        kind: CallKind::SlotRenew,
+        method: "post",
+        base: Base::V1,
+        under: "/slot/renew",
+        does: "Prolongs a live lease on a slot under the same token; never shortens it",
+        fields: &[POOL_NAME, LEASE, TTL],
+        query: &[],
+        answer: Shape::Lease,
+        errors: &[404, 409, 413, 415],
+    },
+    Call {
+        kind: CallKind::SlotReturn,
+        method: "post",
+        base: Base::V1,
+        under: "/slot/return",
+        does: "Returns a slot; may be repeated",
+        fields: &[POOL_NAME, LEASE],
+        query: &[],
+        answer: Shape::Returned,
+        errors: &[404, 413, 415],
     },
     Call {
         kind: CallKind::Attach,
@@ -914,7 +949,12 @@ impl Call {
     pub(crate) fn has_key(&self) -> bool {
         matches!(
             self.kind,
-            CallKind::Borrow | CallKind::Claim | CallKind::Send | CallKind::Receive | CallKind::Ack
+            CallKind::Borrow
+                | CallKind::Claim
+                | CallKind::Send
+                | CallKind::Receive
+                | CallKind::Ack
+                | CallKind::SlotBorrow
         )
     }
 

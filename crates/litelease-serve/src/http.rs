@@ -124,6 +124,9 @@ impl Route {
                 | CallKind::Claim
                 | CallKind::RenewLease
                 | CallKind::Release
+                | CallKind::SlotBorrow
+                | CallKind::SlotRenew
+                | CallKind::SlotReturn
                 | CallKind::Progress
                 | CallKind::Send
                 | CallKind::Receive
@@ -281,14 +284,17 @@ impl App {
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             Action::PublicKeys => self.public_keys().await,
-            Action::Call { call, id, key, fields } => self.call(call, id, key, fields, timer).await,
+            Action::Call { call, id, key: None, fields } => {
+                self.call(call, id, None, fields, timer).await
+            }
+            Action::Call { call, id, key, fields } => {
+                let own_key = key.clone().filter(|_| call.has_key());
+                let done = self.call(call, id, own_key, fields, timer).await;
+                Ok(echoing(key, done))
+            }
             Action::Named { call, caller, key, fields } => {
                 let done = self.call_on_names(call, caller, key.clone(), fields, timer).await;
-                // The client can tell an answer to this request from one to another.
-                let response = done.unwrap_or_else(Response::from);
-                Ok(key
-                    .into_iter()
-                    .fold(response, |response, key| response.with("idempotency-key", key)))
+                Ok(echoing(key, done))
             }
         }
     }
@@ -302,13 +308,7 @@ impl App {
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let answer = match call.kind {
-            CallKind::Register => {
-                let (count, most) = (fields.count, self.options.max_count);
-                if count > most {
-                    return Err(HttpError::new(400, format!("count must be at most {most}")));
-                }
-                self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await
-            }
+            CallKind::Register => Ok(self.register(&id, fields.count).await?),
             CallKind::Delete => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
             CallKind::Borrow => self.borrow(&id, fields, key, timer).await,
             CallKind::Return => {
@@ -332,6 +332,9 @@ impl App {
             | CallKind::Break
             | CallKind::Leases
             | CallKind::LeaseEvents
+            | CallKind::SlotBorrow
+            | CallKind::SlotRenew
+            | CallKind::SlotReturn
             | CallKind::Attach
             | CallKind::Limit
             | CallKind::Progress
@@ -408,6 +411,9 @@ impl App {
                 let target = Target::Names(which(&fields)?, caller);
                 return events::stream(self, target).await;
             }
+            CallKind::SlotBorrow | CallKind::SlotRenew | CallKind::SlotReturn => {
+                return self.call_on_named_pool(call, caller, key, fields, timer).await;
+            }
             CallKind::Register
             | CallKind::Look
             | CallKind::Delete
@@ -419,6 +425,51 @@ impl App {
         };
         let answer = self.ask(|reply| Job::Named(NamedJob { caller, verb, reply })).await?;
         Ok(respond(answer, &no_id(), &self.jobs))
+    }
+
+    async fn register(&self, id: &Id, count: i64) -> Result<Answer, HttpError> {
+        let most = self.options.max_count;
+        if count > most {
+            return Err(HttpError::new(400, format!("count must be at most {most}")));
+        }
+        Ok(self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await?)
+    }
+
+    /// Does a call on a pool that has a name. A client that may claim the name may use the pool.
+    async fn call_on_named_pool(
+        self: &Arc<Self>,
+        call: &'static Call,
+        caller: Caller,
+        key: Option<String>,
+        fields: Fields,
+        timer: &mut Timer,
+    ) -> Result<Response, HttpError> {
+        let name = fields.name.as_deref().unwrap_or_default();
+        self.admit(caller, Scope::Claim, Which::One(name.into())).await?;
+        let id = Id::Pool(litelease::pool_of_name(name).into());
+        if call.kind == CallKind::SlotBorrow {
+            let count = fields.count;
+            let has_count = match self.look(&id).await {
+                Ok(Answer::State(state)) => state.info.count == count,
+                Ok(_) | Err(JobError::NoSuchPool) => false,
+                Err(error) => return Err(error.into()),
+            };
+            if !has_count {
+                self.register(&id, count).await?;
+            }
+        }
+        let kind = match call.kind {
+            CallKind::SlotRenew => CallKind::Renew,
+            CallKind::SlotReturn => CallKind::Return,
+            _ => CallKind::Borrow,
+        };
+        let (names, waits) = (Which::One(name.into()), fields.wait > 0.0);
+        let response = self.call(of_kind(kind)?, id, key, fields, timer).await?;
+        if waits {
+            // The key may have been removed meanwhile. Then nobody hears of the slot.
+            self.admit(caller, Scope::Claim, names).await?;
+        }
+        Ok(response)
     }
 
     async fn claim(
@@ -658,6 +709,18 @@ fn on_names(under: &str, method: &str, head: &Head<'_>) -> Found {
     Ok((Route::Call(call.kind), called_on_names(call, head)))
 }
 
+/// Finds a call by what it does.
+fn of_kind(kind: CallKind) -> Result<&'static Call, HttpError> {
+    CALLS.iter().find(|call| call.kind == kind).ok_or_else(HttpError::nothing_there)
+}
+
+/// Returns a response with the key of its request, so that the client can tell it from the response
+/// to another one.
+fn echoing(key: Option<String>, done: Result<Response, HttpError>) -> Response {
+    let response = done.unwrap_or_else(Response::from);
+    key.into_iter().fold(response, |response, key| response.with("idempotency-key", key))
+}
+
 /// Finds a call by its path and method.
 fn find(base: Base, under: &str, method: &str) -> Result<&'static Call, HttpError> {
     let there = || CALLS.iter().filter(|call| call.base == base && call.under == under);
@@ -690,7 +753,7 @@ fn beside_pools(head: &Head<'_>, method: &str) -> Found {
 fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, HttpError> {
     let id = pool_id(id)?;
     check_json(call, head)?;
-    let key = if call.has_key() { key(head)? } else { None };
+    let key = key(head)?;
     Ok(Action::Call { call, id, key, fields: Fields::default() })
 }
 

@@ -62,6 +62,7 @@ mod served;
 mod session;
 mod shards;
 mod single_writer;
+mod slots;
 mod tracker;
 mod transaction;
 mod value;
@@ -107,6 +108,9 @@ pub use served::PageRow;
 pub use session::Session;
 pub use shards::{ShardEvent, Shards, ShardsOptions};
 pub use single_writer::{SingleWriter, Synchronous, WriteError, WriteGuard, WriterOptions};
+pub use slots::HeldSlot;
+#[doc(hidden)]
+pub use slots::pool_of_name;
 pub use tracker::{Tracker, TrackerGuard};
 pub use transaction::{Savepoint, Transaction};
 pub use value::{LeasesUnder, ListedLease};

@@ -2,20 +2,25 @@
 
 use std::time::Duration;
 
-use litelease::{ClaimResult, HoldError, Identity};
+use litelease::{ClaimResult, Identity};
 
 use super::grant::unless_told;
 use super::nesting;
+use crate::Common;
 use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result};
 use crate::output::{answer, busy, lease};
+use crate::place::{self, Claim};
 use crate::waiting::while_waiting;
-use crate::{Common, database};
 
 /// Claim a name for a script, and print its token
 ///
 /// The lease ends after its ttl unless it is renewed. `litelease run` claims, renews and releases
 /// by itself.
+///
+/// On a server, the secret of the grant is kept in a file that only you can read, so that renew, release
+/// and transfer find it by the token. --json prints it, for another machine: give it to them in
+/// $LITELEASE_GRANT.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   token=$(litelease claim nightly --ttl 10m) || exit    exit code 1: somebody has it
@@ -47,20 +52,21 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             "the owner must not be empty: leave --owner out, or name somebody",
         ));
     }
-    let db = database::open_patiently(common, wait)?;
+    let place = place::open(common)?;
     if !wait.is_zero() {
-        nesting::check(&db, &name)?;
+        nesting::check(&*place, &name)?;
     }
     // This process ends at once; the script that called it goes on.
     let who = who.unwrap_or_else(|| Identity::of_parent().to_string());
-    let claimed = match above {
-        Some(above) => db.claim_above(&name, &who, ttl, above).map_err(HoldError::from),
-        None => while_waiting(common, &name, || db.claim_wait(&name, &who, ttl, wait)),
-    }?;
-    match claimed {
+    let ask = Claim { name: &name, owner: &who, ttl, wait, above };
+    match while_waiting(common, &name, || place.claim(&ask))? {
         ClaimResult::Acquired(granted) => {
-            let told = answer(common, lease(&granted), &granted.token.to_string());
-            unless_told(&db, &granted, told)
+            let mut shown = lease(&granted);
+            if let Some(secret) = place.secret(&granted) {
+                shown["grant"] = secret.into();
+            }
+            let told = answer(common, shown, &granted.token.to_string());
+            unless_told(&*place, &granted, told)
         }
         ClaimResult::Busy(current) => busy(common, &current),
     }

@@ -38,6 +38,18 @@ impl CommandLine {
         }
     }
 
+    /// Refuses a URL where the command should be: everybody could see it.
+    pub(super) fn check_no_url(&self) -> Result<()> {
+        let first = self.command[0].to_string_lossy();
+        match first.starts_with("http://") || first.starts_with("https://") {
+            true => Err(Failure::usage(
+                "the URL of a pool is a secret, and other users see arguments: put it into \
+                 $LITELEASE_POOL, or name a file with it: --pool-file",
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The command, ready to be started.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.command[0]);

@@ -2,12 +2,13 @@
 
 use std::env;
 
-use litelease::{LeaseInfo, Litelease, Reason, ReleaseResult};
+use litelease::{LeaseInfo, Litelease, Reason};
 use serde_json::json;
 
 use crate::exit::{Failure, Result, code};
 use crate::output::{lease, owner, printable, remark, time_left};
-use crate::similar::hint;
+use crate::place::{Meant, Place, Rejection, Verdict, not_named};
+use crate::similar::{hint, similar_at};
 use crate::{Common, database};
 
 /// The grant that is meant.
@@ -47,13 +48,13 @@ impl Grant {
     /// Opens the database, and returns the grant as the verbs take it: they match owner and token.
     pub(crate) fn find(&self, common: &Common) -> Result<(Litelease, LeaseInfo)> {
         let Some(token) = self.token else {
-            let (owner, token) = self.of_run().ok_or_else(|| self.not_named())?;
+            let (owner, token) = self.of_run().ok_or_else(|| not_named(&self.name))?;
             return Ok((database::open_existing(common)?, self.grant(owner, token)));
         };
         let db = database::open_existing(common)?;
         let current = db.inspect(&self.name)?;
-        let owner = current.filter(|current| current.token == token).map(|found| found.owner);
-        // Nobody has an empty owner text, so the verb answers why not.
+        // The token says which grant is meant; so the owner is the one that the lease has.
+        let owner = current.map(|found| found.owner);
         Ok((db, self.grant(owner.unwrap_or_default(), token)))
     }
 
@@ -66,12 +67,9 @@ impl Grant {
         Some((owner, env::var("LITELEASE_TOKEN").ok()?.parse().ok()?))
     }
 
-    fn not_named(&self) -> Failure {
-        let name = printable(&self.name);
-        Failure::usage(format!(
-            "which grant of {name}? give its --token, which claim printed; \
-             only directly inside litelease run {name} it is known"
-        ))
+    /// Returns the grant as a place takes it.
+    pub(crate) fn meant(&self) -> Meant {
+        Meant { name: self.name.clone(), token: self.token, run: self.of_run() }
     }
 
     fn grant(&self, owner: String, token: i64) -> LeaseInfo {
@@ -84,14 +82,14 @@ impl Grant {
 }
 
 /// Releases a new grant whose token could not be printed: its caller does not know of it.
-pub(crate) fn unless_told(db: &Litelease, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
+pub(crate) fn unless_told(place: &dyn Place, granted: &LeaseInfo, told: Result<()>) -> Result<u8> {
     let Err(failure) = told else { return Ok(code::OK) };
     let (name, token) = (printable(&granted.name), granted.token);
-    Err(failure.adding(match db.release(granted) {
-        Ok(ReleaseResult::Released { .. }) => {
+    Err(failure.adding(match place.take_back(granted) {
+        Ok(Verdict::Done(_)) => {
             format!("the lease on {name} (token {token}) was released again")
         }
-        Ok(ReleaseResult::Rejected { reason, .. }) => {
+        Ok(Verdict::Rejected(Rejection { reason, .. })) => {
             format!("the lease on {name} (token {token}) is over, {reason}")
         }
         Err(error) => {
@@ -111,17 +109,41 @@ pub(crate) fn rejected(
     current: Option<LeaseInfo>,
     similar: Option<String>,
 ) -> Result<u8> {
+    let is_unknown = reason == Reason::NeverClaimed;
+    let rejection = Rejection { reason: reason.to_string(), is_unknown, current };
+    tell(common, name, &rejection, &database::path(common)?.display().to_string(), similar)
+}
+
+/// Reports that a verb was rejected at a place, and why.
+pub(crate) fn rejected_at(
+    common: &Common,
+    place: &dyn Place,
+    name: &str,
+    rejection: &Rejection,
+) -> Result<u8> {
+    let similar = if rejection.is_unknown { similar_at(place, name) } else { None };
+    tell(common, name, rejection, &place.shown(), similar)
+}
+
+fn tell(
+    common: &Common,
+    name: &str,
+    rejection: &Rejection,
+    shown: &str,
+    similar: Option<String>,
+) -> Result<u8> {
+    let Rejection { reason, is_unknown, current } = rejection;
     let mut text = format!("{}: rejected, {reason}", printable(name));
-    if let Some(current) = &current {
+    if let Some(current) = current {
         text += &format!(" ({}, token {})", owner(&current.owner), current.token);
     }
-    if reason == Reason::NeverClaimed {
+    if *is_unknown {
         // Another user, or another --db, may know it.
-        text += &format!(" in {}", database::path(common)?.display());
+        text += &format!(" in {shown}");
     }
     text += &hint(similar.as_ref());
     let mut value = json!({
-        "rejected": reason.to_string(), "name": name, "current": current.as_ref().map(lease),
+        "rejected": reason, "name": name, "current": current.as_ref().map(lease),
     });
     if let Some(similar) = similar {
         value["did_you_mean"] = json!(similar);

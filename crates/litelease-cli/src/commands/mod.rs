@@ -1,6 +1,7 @@
 //! The subcommands: one file each, with its arguments and what it does.
 
 mod access;
+mod borrow;
 mod break_lease;
 mod claim;
 mod command_line;
@@ -65,6 +66,7 @@ macro_rules! commands {
 
 commands! {
     Run in run,
+    Borrow in borrow,
     Serve in serve,
     Access in access,
     Status in status,

@@ -2,10 +2,9 @@
 
 use std::env;
 
-use litelease::Litelease;
-
 use crate::exit::{Failure, Result};
 use crate::output::printable;
+use crate::place::Place;
 
 /// The owner texts of all `litelease run` around a command, one per line, the innermost last.
 pub(super) const OWNERS: &str = "LITELEASE_OWNERS";
@@ -13,9 +12,9 @@ pub(super) const OWNERS: &str = "LITELEASE_OWNERS";
 /// Refuses to wait for a name that a `litelease run` around this process has. Owner texts are
 /// unique to one grant of one name in one file, so nothing else needs to be compared; one that is
 /// over is in no row.
-pub(super) fn check(db: &Litelease, name: &str) -> Result<()> {
+pub(super) fn check(place: &dyn Place, name: &str) -> Result<()> {
     let Some(outer) = outer() else { return Ok(()) };
-    match db.inspect(name)? {
+    match place.inspect(name)? {
         Some(current) if outer.lines().any(|owner| owner == current.owner) => {
             let (name, token) = (printable(name), current.token);
             Err(Failure::usage(format!(

@@ -1,13 +1,12 @@
 //! `litelease release`: ends exactly one grant.
 
-use litelease::ReleaseResult;
 use serde_json::json;
 
-use super::grant::{Grant, rejected};
+use super::grant::{Grant, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::similar::similar_if;
+use crate::place::{self, Verdict};
 
 /// End a lease that was claimed
 #[derive(clap::Args)]
@@ -19,16 +18,14 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let (db, grant) = args.grant.find(common)?;
-    match db.release(&grant)? {
-        ReleaseResult::Released { name, token } => {
+    let place = place::open(common)?;
+    let grant = args.grant.meant();
+    match place.release(&grant)? {
+        Verdict::Done((name, token)) => {
             let text = format!("{}: released, token {token}", printable(&name));
             remark(common, json!({ "released": name, "token": token }), &text)?;
             Ok(code::OK)
         }
-        ReleaseResult::Rejected { reason, current } => {
-            let similar = similar_if(&db, args.grant.name(), &reason);
-            rejected(common, args.grant.name(), reason, current, similar)
-        }
+        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
     }
 }

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use litelease::RenewResult;
-
-use super::grant::{Grant, rejected};
+use super::grant::{Grant, rejected_at};
 use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::{Result, code};
 use crate::output::{answer, lease};
-use crate::similar::similar_if;
+use crate::place::{self, Verdict};
 
 /// Prolong a lease that was claimed, and print its token
 #[derive(clap::Args)]
@@ -24,15 +22,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let (db, grant) = args.grant.find(common)?;
-    match db.renew(&grant, args.ttl)? {
-        RenewResult::Renewed(renewed) => {
+    let place = place::open(common)?;
+    let grant = args.grant.meant();
+    match place.renew(&grant, args.ttl)? {
+        Verdict::Done(renewed) => {
             answer(common, lease(&renewed), &renewed.token.to_string())?;
             Ok(code::OK)
         }
-        RenewResult::Rejected { reason, current } => {
-            let similar = similar_if(&db, args.grant.name(), &reason);
-            rejected(common, args.grant.name(), reason, current, similar)
-        }
+        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
     }
 }

@@ -4,16 +4,16 @@ use std::io::{self, IsTerminal};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::{Identity, LeaseRow, Litelease, Status};
+use litelease::{Identity, LeaseRow, Status};
 use serde_json::Value;
 
 use crate::Common;
-use crate::database;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
 use crate::output::{entry, lines, owner, printable, process, remark, say, time_left};
-use crate::similar::{hint, similar};
+use crate::place::{self, Place};
+use crate::similar::{hint, similar_at};
 
 /// Show who has what, since when and for how long
 ///
@@ -32,19 +32,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::look(common)?;
+    let place = place::open(common)?;
     let now_ms = litelease::now_ms();
-    let is_wanted = |listed: &LeaseRow| {
-        (args.names.is_empty() || args.names.contains(&listed.name))
-            && (args.all || listed.status(now_ms) == Some(Status::Live))
-    };
-    let all = db.as_ref().map_or(Ok(Vec::new()), |db| db.list())?;
-    let listed: Vec<LeaseRow> = all.into_iter().filter(is_wanted).collect();
+    let is_wanted = |listed: &LeaseRow| args.names.is_empty() || args.names.contains(&listed.name);
+    let listed: Vec<LeaseRow> = place.list(args.all)?.into_iter().filter(is_wanted).collect();
     if common.json {
         let all: Vec<Value> = listed.iter().map(entry).collect();
         say(&Value::from(all).to_string())?;
     } else if listed.is_empty() {
-        remark(common, Value::Null, &nobody(&args.names, db.as_ref(), common)?)?;
+        remark(common, Value::Null, &nobody(&args.names, &*place))?;
     } else {
         say(&table(&listed, now_ms))?;
     }
@@ -53,14 +49,13 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
 
 /// Says that nobody has what was asked for, and in which file: another user or another `--db` has
 /// another one.
-fn nobody(names: &[String], db: Option<&Litelease>, common: &Common) -> Result<String> {
-    let file = database::path(common)?;
+fn nobody(names: &[String], place: &dyn Place) -> String {
     let what = match names {
         [] => "anything".into(),
         names => names.iter().map(|name| printable(name)).collect::<Vec<_>>().join(" or "),
     };
-    let similar = names.iter().find_map(|name| similar(db?, name));
-    Ok(format!("nobody has {what} in {}{}", file.display(), hint(similar.as_ref())))
+    let similar = names.iter().find_map(|name| similar_at(place, name));
+    format!("nobody has {what} in {}{}", place.shown(), hint(similar.as_ref()))
 }
 
 fn table(listed: &[LeaseRow], now_ms: i64) -> String {

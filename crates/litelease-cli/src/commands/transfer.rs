@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use litelease::TransferResult;
-
-use super::grant::{Grant, rejected, unless_told};
+use super::grant::{Grant, rejected_at, unless_told};
 use crate::Common;
 use crate::duration::parse_positive;
 use crate::exit::Result;
 use crate::output::{answer, lease};
-use crate::similar::similar_if;
+use crate::place::{self, Verdict};
 
 /// Hand a lease to a new owner, and print its new token
 ///
@@ -29,15 +27,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let (db, grant) = args.grant.find(common)?;
-    match db.transfer(&grant, &args.to, args.ttl)? {
-        TransferResult::Transferred(handed) => {
+    let place = place::open(common)?;
+    let grant = args.grant.meant();
+    match place.transfer(&grant, &args.to, args.ttl)? {
+        Verdict::Done(handed) => {
             let told = answer(common, lease(&handed), &handed.token.to_string());
-            unless_told(&db, &handed, told)
+            unless_told(&*place, &handed, told)
         }
-        TransferResult::Rejected { reason, current } => {
-            let similar = similar_if(&db, args.grant.name(), &reason);
-            rejected(common, args.grant.name(), reason, current, similar)
-        }
+        Verdict::Rejected(rejection) => rejected_at(common, &*place, &grant.name, &rejection),
     }
 }

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::types::Value;
-use litelease::{LeaseRow, ListedLease, Litelease, Status};
 use serde_json::json;
 
 use crate::Common;
-use crate::database;
 use crate::duration::parse;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, entry, owner, printable, say};
+use crate::place::{self, Seen};
 
 /// Print a line for every grant, release and expiry, and every new value, as they happen
 ///
@@ -30,14 +29,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    let watch = db.watch();
+    let mut looks = place::open(common)?.watch(&args.names)?;
     let begin = Instant::now();
     let mut known = BTreeMap::new();
     loop {
-        let seen = watch.changes();
-        database::check_moved(&db)?;
-        let now = look(&db, &args.names)?;
+        let now = looks.look()?;
         for (name, listed) in &now {
             for event in events(known.get(name), listed) {
                 tell(common.json, event, listed)?;
@@ -45,56 +41,14 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         }
         let now_ms = litelease::now_ms();
         let next = now.values().filter(|listed| listed.is_live(now_ms));
-        let next_ms = next.filter_map(|listed| listed.tenure()).min().unwrap_or(i64::MAX);
+        let next_ms = next.filter_map(Seen::tenure).min().unwrap_or(i64::MAX);
         known = now;
         let left = args.time.unwrap_or(Duration::MAX).saturating_sub(begin.elapsed());
         if left.is_zero() {
             return Ok(code::OK);
         }
-        watch.wait(seen, next_ms, left);
+        looks.rest(next_ms, left)?;
     }
-}
-
-/// A row with its value, and whether it was live when we looked.
-struct Seen {
-    row: LeaseRow,
-    value: Option<Value>,
-    was_live: bool,
-}
-
-impl Seen {
-    fn is_live(&self, now_ms: i64) -> bool {
-        self.row.status(now_ms) == Some(Status::Live)
-    }
-
-    /// Returns when its tenure ends.
-    fn tenure(&self) -> Option<i64> {
-        self.row.tenure.as_ref().map(|(_, expiry)| *expiry)
-    }
-}
-
-fn look(db: &Litelease, names: &[String]) -> Result<BTreeMap<String, Seen>> {
-    let now_ms = litelease::now_ms();
-    let mut found = BTreeMap::new();
-    let mut keep = |listed: ListedLease| {
-        let ListedLease { lease: row, value, .. } = listed;
-        let was_live = row.status(now_ms) == Some(Status::Live);
-        found.insert(row.name.clone(), Seen { row, value, was_live });
-    };
-    if names.is_empty() {
-        for listed in db.at(now_ms).leases_under("") {
-            keep(listed?);
-        }
-    }
-    for name in names {
-        // The first name that begins like this is the name itself, if it is there.
-        if let Some(listed) = db.at(now_ms).leases_under(name).next().transpose()?
-            && listed.lease.name == *name
-        {
-            keep(listed);
-        }
-    }
-    Ok(found)
 }
 
 /// Returns what has happened to a name between two looks, in order.

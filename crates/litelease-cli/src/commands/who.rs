@@ -3,12 +3,12 @@
 use litelease::{Identity, Liveness};
 
 use crate::Common;
-use crate::database;
 use crate::duration::shown;
 use crate::exit::{Result, code};
 use crate::holder::Holder;
 use crate::output::{answer, lease, printable, remark, time_left};
-use crate::similar::{hint, similar};
+use crate::place;
+use crate::similar::{hint, similar_at};
 
 /// Show which process has a name, since when and for how long
 #[derive(clap::Args)]
@@ -21,13 +21,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::look(common)?;
+    let place = place::open(common)?;
     let name = printable(&args.name);
-    let current = db.as_ref().map_or(Ok(None), |db| db.inspect(&args.name))?;
-    let Some(current) = current else {
-        let similar = db.and_then(|db| similar(&db, &args.name));
-        let file = database::path(common)?;
-        let text = format!("{name}: nobody has it in {}{}", file.display(), hint(similar.as_ref()));
+    let Some(current) = place.inspect(&args.name)? else {
+        let similar = similar_at(&*place, &args.name);
+        let text = format!("{name}: nobody has it in {}{}", place.shown(), hint(similar.as_ref()));
         remark(common, serde_json::Value::Null, &text)?;
         return Ok(code::NO);
     };

@@ -12,7 +12,7 @@ fn a_pause_that_kills_the_session_is_told() {
     both_halves(Told, |protection| {
         let two = Two::new();
         two.table("work", "books", Off);
-        let session = Session::open(&two.a, "worker-7", ms(400)).unwrap();
+        let session = Session::open(&two.a, "worker-7", ms(1_000)).unwrap();
         let books = session.claim("books").unwrap();
         // The pause: every renewal waits for this transaction.
         two.b.conn().execute_batch("BEGIN IMMEDIATE").unwrap();

@@ -17,7 +17,7 @@ use litelease_proof::server::Server;
 
 /// What a proxy does with the next answer.
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     /// It is passed on.
     None,
     /// The request is done, and the connection closed without an answer.
@@ -34,8 +34,8 @@ enum Fault {
 type Answers = Vec<(String, String)>;
 
 /// A proxy that passes requests on, and does to each answer what it is told.
-struct Proxy {
-    address: SocketAddr,
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
     faults: Arc<Mutex<VecDeque<Fault>>>,
     /// What to do when no more faults are planned.
     usual: Arc<Mutex<Fault>>,
@@ -43,7 +43,7 @@ struct Proxy {
 }
 
 impl Proxy {
-    fn to(server: SocketAddr) -> Self {
+    pub(crate) fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (faults, usual) = (Arc::default(), Arc::new(Mutex::new(Fault::None)));
@@ -63,11 +63,11 @@ impl Proxy {
         proxy
     }
 
-    fn plan(&self, faults: &[Fault]) {
+    pub(crate) fn plan(&self, faults: &[Fault]) {
         self.faults.lock().unwrap().extend(faults);
     }
 
-    fn usually(&self, fault: Fault) {
+    pub(crate) fn usually(&self, fault: Fault) {
         *self.usual.lock().unwrap() = fault;
     }
 }

@@ -9,6 +9,7 @@ mod items;
 mod keep;
 mod names;
 mod page;
+mod place;
 mod payloads;
 mod queueing;
 mod serve;

@@ -1,24 +1,23 @@
 //! The command: started in a group of its own, signalled and reaped.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 use std::ptr;
 use std::sync::mpsc::Sender;
 use std::thread;
 
 use libc::{c_int, pid_t};
-use litelease::{Held, LeaseInfo};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
 
-use super::super::nesting;
-use super::Args;
+use super::super::command_line::CommandLine;
 use super::sentinel::Sentinel;
 use super::session::Event;
 use super::terminal;
+use crate::place::Variable;
 
 /// How a process ended or paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,11 @@ impl Prepared {
     /// copy.
     ///
     /// It dies when this thread does, so this must be the main thread.
-    pub(crate) fn fork(args: &Args, database: &Path, sentinel: &Sentinel) -> io::Result<Self> {
+    pub(crate) fn fork(
+        command: &CommandLine,
+        place: &[Variable],
+        sentinel: &Sentinel,
+    ) -> io::Result<Self> {
         let (lease, lease_writer) = pipe()?;
         let (outcome, outcome_writer) = pipe()?;
         let parent = std::process::id();
@@ -56,7 +59,7 @@ impl Prepared {
             0 => {
                 drop((lease_writer, outcome));
                 sentinel.let_go();
-                let error = become_command(args, database, parent, lease);
+                let error = become_command(command, place, parent, lease);
                 let _ =
                     (&outcome_writer).write_all(&error.raw_os_error().unwrap_or(0).to_ne_bytes());
                 // SAFETY: ends the copy without running anything of the original's.
@@ -74,10 +77,13 @@ impl Prepared {
     }
 
     /// Lets it become the command.
-    pub(crate) fn start(mut self, lease: &LeaseInfo, take_terminal: bool) -> io::Result<()> {
+    pub(crate) fn start(mut self, lease: &[Variable], take_terminal: bool) -> io::Result<()> {
         // Whoever has stopped it meanwhile cannot have meant the command.
         signal(self.group, libc::SIGCONT);
-        let text = json!([lease.owner, lease.token, lease.lease_expires_at_ms, take_terminal]);
+        let lossless = |text: &OsString| text.to_string_lossy().into_owned();
+        let lease: Vec<(&str, Option<String>)> =
+            lease.iter().map(|(name, value)| (*name, value.as_ref().map(lossless))).collect();
+        let text = json!([lease, take_terminal]);
         // If it was killed meanwhile, that is how the command has ended.
         let _ = self.lease.write_all(text.to_string().as_bytes());
         drop(self.lease);
@@ -92,7 +98,12 @@ impl Prepared {
 }
 
 /// Waits for the lease and becomes the command. Returns only if that fails.
-fn become_command(args: &Args, database: &Path, parent: u32, mut lease: PipeReader) -> io::Error {
+fn become_command(
+    command: &CommandLine,
+    place: &[Variable],
+    parent: u32,
+    mut lease: PipeReader,
+) -> io::Error {
     // SAFETY: no pointers are involved.
     unsafe { libc::setpgid(0, 0) };
     if let Err(error) = die_with(parent) {
@@ -100,13 +111,14 @@ fn become_command(args: &Args, database: &Path, parent: u32, mut lease: PipeRead
     }
     let mut text = String::new();
     let told = lease.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok());
-    let Some((owner, token, lease_expires_at_ms, take_terminal)) = told else {
+    let told: Option<(Vec<(String, Option<String>)>, bool)> = told;
+    let Some((lease, take_terminal)) = told else {
         // SAFETY: ends the copy without running anything of the original's.
         unsafe { libc::_exit(0) } // there will be no lease
     };
-    let lease = LeaseInfo { name: args.name.clone(), owner, token, lease_expires_at_ms };
-    let mut command = args.command.command();
-    environment(&mut command, &lease, database);
+    let mut command = command.command();
+    environment(&mut command, place);
+    environment(&mut command, &lease);
     if take_terminal {
         // SAFETY: no pointers are involved.
         terminal::give_to(unsafe { libc::getpid() });
@@ -117,24 +129,24 @@ fn become_command(args: &Args, database: &Path, parent: u32, mut lease: PipeRead
 /// Starts the shell command that is to be told of a loss.
 pub(crate) fn start_hook(
     hook: &str,
-    held: &Held,
-    database: &Path,
+    place: &[Variable],
+    lease: &[Variable],
     reason: &str,
 ) -> io::Result<pid_t> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", hook]).env("LITELEASE_LOST", reason);
-    environment(&mut command, &held.lease(), database);
+    environment(&mut command, place);
+    environment(&mut command, lease);
     pid_t::try_from(command.spawn()?.id()).map_err(io::Error::other)
 }
 
-fn environment(command: &mut Command, lease: &LeaseInfo, database: &Path) {
-    command
-        .env("LITELEASE_NAME", &lease.name)
-        .env("LITELEASE_OWNER", &lease.owner)
-        .env("LITELEASE_TOKEN", lease.token.to_string())
-        .env("LITELEASE_EXPIRES_AT_MS", lease.lease_expires_at_ms.to_string())
-        .env("LITELEASE_DB", database)
-        .env(nesting::OWNERS, nesting::with(&lease.owner));
+fn environment<N: AsRef<OsStr>, V: AsRef<OsStr>>(command: &mut Command, all: &[(N, Option<V>)]) {
+    for (name, value) in all {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
 }
 
 /// Starts a command in a group of its own, which ends with us. The thread that calls this must wait

@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use libc::pid_t;
-use litelease::{Loss, LossSignal};
+use litelease::Loss;
 
 use super::child::signal_group;
+use crate::place::Trust;
 
 /// The main loop looks at the clock this often: after a suspend its alarm is late.
 pub(crate) const LONGEST_NAP: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ impl Killer {
     }
 
     /// Does what is due now. Returns why the lease is lost when it begins to end the group.
-    pub(crate) fn look(&mut self, lease: &LossSignal) -> Option<Loss> {
+    pub(crate) fn look(&mut self, lease: &dyn Trust) -> Option<Loss> {
         let left = lease.trusted_for();
         match &mut self.ending {
             None if left <= self.grace => return Some(self.lost(lease)),
@@ -61,7 +62,7 @@ impl Killer {
 
     /// The lease is lost, or about to be: SIGTERM now, SIGKILL after the grace. Where only our own
     /// window is running out, SIGKILL comes at its end.
-    fn lost(&mut self, lease: &LossSignal) -> Loss {
+    fn lost(&mut self, lease: &dyn Trust) -> Loss {
         let reason = lease.reason().unwrap_or(Loss::Expired);
         let is_own_clock = matches!(reason, Loss::Expired) || reason.may_pass();
         let left = lease.trusted_for().min(self.grace);
@@ -85,7 +86,7 @@ impl Killer {
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
-    pub(crate) fn nap(&self, lease: &LossSignal) -> Duration {
+    pub(crate) fn nap(&self, lease: &dyn Trust) -> Duration {
         let next = match &self.ending {
             None => lease.trusted_for().saturating_sub(self.grace),
             Some(ending) if !ending.is_killed => {

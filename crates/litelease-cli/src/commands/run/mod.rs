@@ -3,18 +3,22 @@
 pub(super) mod child;
 pub(super) mod killer;
 pub(super) mod sentinel;
-mod session;
+pub(super) mod session;
 mod terminal;
 
 use std::time::Duration;
 
-use litelease::{HoldError, HoldOptions};
+use litelease::HoldError;
 
+use self::session::Task;
 use super::command_line::CommandLine;
+use super::nesting;
 use crate::Common;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result};
 use crate::output::printable;
+use crate::place::{self, Ask};
+use crate::waiting::while_waiting;
 
 /// Run a command under a lease, so that only one runs at a time
 ///
@@ -24,7 +28,7 @@ use crate::output::printable;
 /// breaks it, the group has its kill grace to end, and a successor may already run.
 ///
 /// Sets LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB
-/// in the command's environment. Running the same name inside the command is an error: it would
+/// (or LITELEASE_SERVER and LITELEASE_GRANT) in the command's environment. Running the same name inside the command is an error: it would
 /// wait for itself.
 ///
 /// You may leave out the --: the command begins with the first word after the name.
@@ -35,10 +39,12 @@ use crate::output::printable;
   litelease run -n nightly -- backup.sh          exit code 1: already running
   litelease run -w 30s -E 0 nightly -- backup.sh
   litelease run --progress-within 5m --max-time 2h import -- import.py
+  litelease run --slots 3 importers -- import.py    at most three at a time
+  litelease run --server https://lease.example deploy -- deploy.sh
   litelease run --ttl 5m --on-lost 'mail -s lost ops' import -- import.py
 
-Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file is broken or in
-the way; 75 the lease was lost; 126 the command cannot be run; 127 it was not found.")]
+Exit codes: the command's own (128 + signal if a signal ended it); -E if busy; 64 usage; 69 the file or the
+server is broken or in the way; 75 the lease was lost; 126 the command cannot be run; 127 it was not found.")]
 pub(crate) struct Args {
     /// What to lease
     #[arg(value_parser = super::name)]
@@ -71,6 +77,12 @@ pub(crate) struct Args {
     /// checkpoint, within this time
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     progress_within: Option<Duration>,
+    /// Run at most so many at a time under this name, instead of one
+    ///
+    /// The command finds the number of its slot, from 0 on, in LITELEASE_SLOT. Everybody should give
+    /// the same number: the last one counts.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    slots: Option<u32>,
     /// End the command after this time at the latest
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]
     max_time: Option<Duration>,
@@ -83,19 +95,8 @@ impl Args {
         self.kill_grace.unwrap_or_else(|| killer::default_grace(self.ttl))
     }
 
-    /// What is asked of the hold, besides waiting.
-    fn options(&self) -> HoldOptions {
-        let mut options = HoldOptions::new(self.ttl);
-        if let Some(value) = &self.value {
-            options = options.value(value.clone());
-        }
-        if let Some(time) = self.progress_within {
-            options = options.progress_within(time);
-        }
-        match self.max_time {
-            Some(time) => options.max_time(time),
-            None => options,
-        }
+    fn is_limited(&self) -> bool {
+        self.progress_within.is_some() || self.max_time.is_some()
     }
 
     fn wait(&self) -> Duration {
@@ -114,7 +115,37 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
     check_grace("ttl", args.ttl, grace)?;
     args.command.check(&format!("run {}", printable(&args.name)))?;
-    session::run(args, common)
+    let place = place::open(common)?;
+    if args.slots.is_some() && (args.value.is_some() || args.is_limited()) {
+        return Err(Failure::usage(
+            "--slots takes no --value, --progress-within or --max-time: those are for names",
+        ));
+    }
+    let Args { name, ttl, value, progress_within, max_time, slots, .. } = &args;
+    let (ttl, wait, slots) = (*ttl, args.wait(), *slots);
+    let (progress_within, max_time) = (*progress_within, *max_time);
+    let (name, value) = (name.clone(), value.clone());
+    let ask = Ask { name, ttl, wait, group: 0, value, progress_within, max_time, slots };
+    let task = Task {
+        name: args.name.clone(),
+        conflict_exit_code: args.conflict_exit_code,
+        grace,
+        on_lost: args.on_lost,
+        command: args.command,
+        variables: place.variables(),
+    };
+    let teller = common.clone();
+    let take = move |group| {
+        let ask = Ask { group, ..ask };
+        match ask.slots {
+            Some(_) => place.hold(&ask),
+            None => while_waiting(&teller, &ask.name, || {
+                nesting::check(&*place, &ask.name)?;
+                place.hold(&ask)
+            }),
+        }
+    };
+    session::run(task, common, Box::new(take))
 }
 
 /// Refuses a grace that a lease of this length has no room for. `what` is what its length is called.

@@ -1,29 +1,28 @@
 //! One run, from waiting for the name to releasing it: a loop over everything that can happen.
 
-use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Held, HoldError, HoldOptions, Loss, RequestInfo};
+use litelease::{Loss, RequestInfo};
 use signal_hook::consts::SIGTSTP;
 
+use super::super::command_line::CommandLine;
 use super::super::nesting;
-use super::Args;
 use super::child::{self, Change, Prepared};
 use super::killer::{Killer, LONGEST_NAP};
 use super::sentinel::Sentinel;
 use super::terminal::Terminal;
+use crate::Common;
 use crate::exit::{Failure, Result, code};
-use crate::output::{held_by, printable};
-use crate::waiting::while_waiting;
-use crate::{Common, database, output};
+use crate::output::{self, printable};
+use crate::place::{Tenure, Variable};
 
 /// Something that has happened.
 pub(crate) enum Event {
     /// The waiting is over, one way or the other.
-    Held(std::result::Result<Held, Failure>),
+    Held(Result<Box<dyn Tenure>>),
     /// Somebody wants us to stop.
     Signal(c_int),
     /// A child of ours ended or paused.
@@ -34,27 +33,39 @@ pub(crate) enum Event {
     Requested(RequestInfo),
 }
 
-pub(crate) fn run(args: Args, common: &Common) -> Result<u8> {
-    let path = database::path(common)?;
-    // The child may have another working directory one day; the path should still be right.
-    let path = std::path::absolute(&path).unwrap_or(path);
+/// What to run, and under what.
+pub(crate) struct Task {
+    /// The name or the pool, for messages.
+    pub(crate) name: String,
+    pub(crate) conflict_exit_code: u8,
+    pub(crate) grace: Duration,
+    pub(crate) on_lost: Option<String>,
+    pub(crate) command: CommandLine,
+    /// What the command finds in its environment, besides its lease.
+    pub(crate) variables: Vec<Variable>,
+}
+
+/// Takes the lease or the slot, for a process group.
+pub(crate) type Take = Box<dyn FnOnce(u32) -> Result<Box<dyn Tenure>> + Send>;
+
+pub(crate) fn run(task: Task, common: &Common, take: Take) -> Result<u8> {
     child::hear_of_children();
     let sentinel = Sentinel::post()?;
-    let prepared = Prepared::fork(&args, &path, &sentinel)?;
+    let prepared = Prepared::fork(&task.command, &task.variables, &sentinel)?;
     let (sender, events) = channel();
     child::forward_signals(sender.clone(), Event::Signal)?;
-    take(&args, common, prepared.group, sender.clone())?;
+    wait_on_thread(take, prepared.group, sender.clone())?;
     let held = match wait_for_lease(&events, common)? {
         Waited::Held(held) => held,
         Waited::Signal(signal) => return Ok(code::SIGNAL + signal as u8),
-        Waited::Busy => return Ok(args.conflict_exit_code),
+        Waited::Busy => return Ok(task.conflict_exit_code),
     };
-    Session::start(args, common.json, held, path, prepared, sentinel, sender)?.run(&events)
+    Session::start(task, common.json, held, prepared, sentinel, sender)?.run(&events)
 }
 
 /// How the waiting ended.
 enum Waited {
-    Held(Held),
+    Held(Box<dyn Tenure>),
     Signal(c_int),
     Busy,
 }
@@ -83,40 +94,24 @@ fn wait_for_lease(events: &Receiver<Event>, common: &Common) -> Result<Waited> {
     }
 }
 
-/// Waits for the name on a thread, so that signals are heard meanwhile.
-fn take(args: &Args, common: &Common, group: pid_t, events: Sender<Event>) -> Result<()> {
-    let (name, wait) = (args.name.clone(), args.wait());
-    let options = args.options().wait(wait).group(group.unsigned_abs());
-    let common = common.clone();
+/// Waits for the lease on a thread, so that signals are heard meanwhile.
+fn wait_on_thread(take: Take, group: pid_t, events: Sender<Event>) -> Result<()> {
     let body = move || {
-        let held = hold(&common, &name, options, wait);
-        // Nobody listens any more if a signal came first.
+        let held = take(group.unsigned_abs());
+        // Nobody listens any more if a signal came first: then it is released again.
         let _ = events.send(Event::Held(held));
     };
     thread::Builder::new().name("wait".into()).spawn(body)?;
     Ok(())
 }
 
-fn hold(common: &Common, name: &str, options: HoldOptions, wait: Duration) -> Result<Held> {
-    while_waiting(common, name, || {
-        let db = database::open_patiently(common, wait)?;
-        nesting::check(&db, name)?;
-        db.hold(name, options).map_err(|error| match error {
-            HoldError::Busy(current) => {
-                let failure = Failure::new(code::NO, "Busy", held_by(&current));
-                failure.because_of(output::lease(&current))
-            }
-            error => error.into(),
-        })
-    })
-}
-
 /// A command that runs under a lease.
 struct Session {
-    args: Args,
+    task: Task,
     as_json: bool,
-    held: Held,
-    path: PathBuf,
+    held: Box<dyn Tenure>,
+    /// The variables of the lease.
+    lease: Vec<Variable>,
     group: pid_t,
     sentinel: Sentinel,
     terminal: Terminal,
@@ -131,10 +126,9 @@ struct Session {
 impl Session {
     /// Starts the command.
     fn start(
-        args: Args,
+        task: Task,
         as_json: bool,
-        held: Held,
-        path: PathBuf,
+        held: Box<dyn Tenure>,
         prepared: Prepared,
         sentinel: Sentinel,
         events: Sender<Event>,
@@ -143,29 +137,36 @@ impl Session {
         let mut terminal = Terminal::new();
         let take_terminal = Terminal::is_interactive();
         let group = prepared.group;
-        if let Err(error) = prepared.start(&held.lease(), take_terminal) {
+        let mut lease = held.variables();
+        let owner = lease.iter().find(|(name, _)| *name == "LITELEASE_OWNER");
+        if let Some(owner) = owner.and_then(|(_, owner)| owner.as_ref()?.to_str()) {
+            lease.push((nesting::OWNERS, Some(nesting::with(owner).into())));
+        }
+        if let Err(error) = prepared.start(&lease, take_terminal) {
             if take_terminal {
                 terminal.was_taken();
                 terminal.take_back();
             }
             sentinel.dismiss();
-            return Err(not_started(&args, &error));
+            return Err(task.command.not_started(&error));
         }
         if take_terminal {
             terminal.was_taken();
         }
         let lost = events.clone();
-        held.on_lost(move |_| drop(lost.send(Event::Lost)));
+        held.on_lost(Box::new(move || drop(lost.send(Event::Lost))));
         let requested = events.clone();
-        held.on_requested(move |request| drop(requested.send(Event::Requested(request.clone()))));
+        held.on_requested(Box::new(move |request| {
+            drop(requested.send(Event::Requested(request.clone())));
+        }));
         child::reap(events)?;
-        let killer = Killer::new(group, args.kill_grace());
+        let killer = Killer::new(group, task.grace);
         let (ended, telling, hook) = (None, None, None);
         Ok(Session {
-            args,
+            task,
             as_json,
             held,
-            path,
+            lease,
             group,
             sentinel,
             terminal,
@@ -195,17 +196,16 @@ impl Session {
             return Ok(code::LOST);
         }
         // Released when the work has ended, not before. If that fails, the lease ends by itself.
-        let (name, lease) = (printable(&self.args.name), self.held.lease());
+        let name = printable(&self.task.name);
         match self.held.release() {
-            Err(lost) if lost.reason.may_pass() => {
-                if database::release_patiently(&self.path, &lease) {
-                    return Ok(self.ended.unwrap_or(code::FAILED));
-                }
-                let text =
-                    format!("{name} could not be released and ends by itself: {}", lost.reason);
+            Err(loss) if loss.may_pass() => {
+                let text = format!("{name} could not be released and ends by itself: {loss}");
                 Failure::failed("NotReleased", text).tell(self.as_json);
             }
-            Err(lost) => Failure::failed("Lost", lost).tell(self.as_json),
+            Err(loss) => {
+                let text = format!("lost the lease on {name}: {loss}");
+                Failure::failed("Lost", text).tell(self.as_json);
+            }
             Ok(()) => {}
         }
         Ok(self.ended.unwrap_or(code::FAILED))
@@ -217,16 +217,15 @@ impl Session {
 
     /// No overlap with a successor: ends the group before somebody else can be granted the name.
     fn keep_the_promise(&mut self) {
-        let lease = self.held.lost();
-        if let Some(reason) = self.killer.look(&lease) {
+        if let Some(reason) = self.killer.look(&*self.held) {
             self.telling = self.tell(&reason);
             self.start_hook(&reason);
-            self.killer.look(&lease);
+            self.killer.look(&*self.held);
         }
     }
 
     fn tell(&self, reason: &Loss) -> Option<JoinHandle<()>> {
-        let (name, as_json) = (printable(&self.args.name), self.as_json);
+        let (name, as_json) = (printable(&self.task.name), self.as_json);
         let text = format!("lost the lease on {name}: {reason}");
         let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
         thread::Builder::new().name("tell".into()).spawn(tell).ok()
@@ -235,7 +234,7 @@ impl Session {
     /// Somebody asks for the lease: the command may end early, and is ended when renewals have been
     /// refused for too long.
     fn tell_of(&self, request: &RequestInfo) {
-        let (name, who) = (printable(&self.args.name), output::owner(&request.requester));
+        let (name, who) = (printable(&self.task.name), output::owner(&request.requester));
         let left = output::time_left(request.until_ms);
         let text = format!("{name} is requested by {who}: it is renewed for {left} more");
         let as_json = self.as_json;
@@ -244,8 +243,8 @@ impl Session {
     }
 
     fn start_hook(&mut self, reason: &Loss) {
-        let Some(hook) = self.args.on_lost.take() else { return };
-        match child::start_hook(&hook, &self.held, &self.path, &reason.to_string()) {
+        let Some(hook) = self.task.on_lost.take() else { return };
+        match child::start_hook(&hook, &self.task.variables, &self.lease, &reason.to_string()) {
             Ok(pid) => self.hook = Some(pid),
             Err(error) => Failure::failed("Hook", format!("--on-lost: {error}")).tell(self.as_json),
         }
@@ -255,7 +254,7 @@ impl Session {
     fn nap(&self) -> Duration {
         // A group may lose its last member without any child of ours ending.
         let longest = if self.ended.is_some() { Duration::from_millis(50) } else { LONGEST_NAP };
-        self.killer.nap(&self.held.lost()).min(longest)
+        self.killer.nap(&*self.held).min(longest)
     }
 
     fn pass_on(&mut self, signal: c_int) {
@@ -290,7 +289,7 @@ impl Session {
         }
         self.terminal.take_back();
         child::stop_self();
-        if self.held.check().is_ok() {
+        if !self.held.trusted_for().is_zero() {
             self.terminal.lend(self.group);
             child::signal_group(self.group, libc::SIGCONT);
         }
@@ -303,8 +302,4 @@ fn give_time(telling: &JoinHandle<()>) {
     while !telling.is_finished() && begin.elapsed() < Duration::from_secs(1) {
         thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn not_started(args: &Args, error: &std::io::Error) -> Failure {
-    args.command.not_started(error)
 }

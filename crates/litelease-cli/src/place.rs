@@ -1,0 +1,202 @@
+//! Where a command works: a file or a server. Each command is written once, over [`Place`].
+//!
+//! Another kind of place (a URL of etcd or PostgreSQL in `--db`) is one more implementation, and one
+//! more arm in [`open`].
+
+mod file;
+mod grants;
+mod server;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use litelease::rusqlite::types::Value;
+use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss, LossSignal, RequestInfo, Status};
+
+use crate::Common;
+use crate::exit::Result;
+
+pub(crate) use file::not_named;
+pub(crate) use server::{Lent, failure};
+
+/// The verbs that commands use.
+pub(crate) trait Place: Send {
+    /// Returns the file or the URL, for messages.
+    fn shown(&self) -> String;
+    /// Returns what a command that runs here finds in its environment.
+    fn variables(&self) -> Vec<Variable>;
+    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult>;
+    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>>;
+    /// Returns the name and the token that were released.
+    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>>;
+    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>>;
+    /// Returns the owner and the token that was broken.
+    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>>;
+    /// Ends a lease whose token could not be told to its caller.
+    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>>;
+    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>>;
+    /// Returns the known names: with `all` also those that nobody has.
+    fn list(&self, all: bool) -> Result<Vec<LeaseRow>>;
+    /// Returns names that may be meant by one that is not known.
+    fn known(&self) -> Vec<String>;
+    /// Waits until nobody has the name. Returns the holder if the time is over before.
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>>;
+    /// Watches these names, or all if none is given.
+    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>>;
+    /// Claims a name, or borrows a slot, and keeps it alive.
+    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>>;
+    /// Returns the secret of a grant that was just claimed, where grants have one.
+    fn secret(&self, _: &LeaseInfo) -> Option<String> {
+        None
+    }
+    /// Returns who keeps others from writing, if that can be known.
+    fn writer(&self) -> Option<u32> {
+        None
+    }
+}
+
+/// A variable of the environment, to be set or removed.
+pub(crate) type Variable = (&'static str, Option<OsString>);
+
+/// A claim for a script.
+pub(crate) struct Claim<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) owner: &'a str,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) above: Option<i64>,
+}
+
+/// The grant that a command line means.
+pub(crate) struct Meant {
+    pub(crate) name: String,
+    pub(crate) token: Option<i64>,
+    /// Owner and token of the `litelease run` of this name around this process.
+    pub(crate) run: Option<(String, i64)>,
+}
+
+/// The answer to a verb on a grant.
+pub(crate) enum Verdict<T> {
+    Done(T),
+    Rejected(Rejection),
+}
+
+/// Why a verb was rejected.
+pub(crate) struct Rejection {
+    pub(crate) reason: String,
+    /// Whether nobody was ever granted the name.
+    pub(crate) is_unknown: bool,
+    pub(crate) current: Option<LeaseInfo>,
+}
+
+/// What `run` asks for.
+#[derive(Clone)]
+pub(crate) struct Ask {
+    pub(crate) name: String,
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Duration,
+    pub(crate) group: u32,
+    pub(crate) value: Option<String>,
+    pub(crate) progress_within: Option<Duration>,
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) slots: Option<u32>,
+}
+
+/// How long a lease can be trusted.
+pub(crate) trait Trust {
+    /// Returns for how long it can be trusted if no further renewal succeeds.
+    fn trusted_for(&self) -> Duration;
+    /// Returns why it is lost or, before that, why the last renewal failed.
+    fn reason(&self) -> Option<Loss>;
+}
+
+/// A lease or a slot that is kept alive.
+pub(crate) trait Tenure: Trust + Send {
+    /// Returns what the command finds in its environment.
+    fn variables(&self) -> Vec<Variable>;
+    /// Calls back when it is lost.
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>);
+    /// Calls back when somebody asks for it.
+    fn on_requested(&self, _: Box<dyn FnMut(&RequestInfo) + Send>) {}
+    /// Releases it, and tries for a while. The error may pass if the lease ends by itself.
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss>;
+}
+
+/// Looks at leases again and again.
+pub(crate) trait Looks {
+    /// Returns what is so now.
+    fn look(&mut self) -> Result<BTreeMap<String, Seen>>;
+    /// Waits until something may have changed, until a time, or for so long.
+    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()>;
+}
+
+/// A row with its value, and whether it was live when we looked.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) row: LeaseRow,
+    pub(crate) value: Option<Value>,
+    pub(crate) was_live: bool,
+}
+
+impl Seen {
+    pub(crate) fn is_live(&self, now_ms: i64) -> bool {
+        self.row.status(now_ms) == Some(Status::Live)
+    }
+
+    /// Returns when its tenure ends.
+    pub(crate) fn tenure(&self) -> Option<i64> {
+        self.row.tenure.as_ref().map(|(_, expiry)| *expiry)
+    }
+}
+
+impl Trust for LossSignal {
+    fn trusted_for(&self) -> Duration {
+        LossSignal::trusted_for(self)
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        LossSignal::reason(self)
+    }
+}
+
+/// Returns where the command works. Opens nothing yet.
+pub(crate) fn open(common: &Common) -> Result<Box<dyn Place>> {
+    match common.server()? {
+        Some(url) => Ok(Box::new(server::Server::open(url)?)),
+        None => Ok(Box::new(file::File::new(common)?)),
+    }
+}
+
+/// Returns the variables that a lease on a name has.
+fn of_lease(lease: &LeaseInfo, grant: Option<&str>) -> Vec<Variable> {
+    let text = |text: &str| Some(OsString::from(text));
+    vec![
+        ("LITELEASE_NAME", text(&lease.name)),
+        ("LITELEASE_OWNER", text(&lease.owner)),
+        ("LITELEASE_TOKEN", text(&lease.token.to_string())),
+        ("LITELEASE_EXPIRES_AT_MS", text(&lease.lease_expires_at_ms.to_string())),
+        ("LITELEASE_GRANT", grant.map(OsString::from)),
+        ("LITELEASE_SLOT", None),
+    ]
+}
+
+/// Returns the variables that a slot has. It has no owner, so no verb on names takes it for a lease.
+fn of_slot(name: &str, position: i64, token: i64) -> Vec<Variable> {
+    let text = |text: &str| Some(OsString::from(text));
+    vec![
+        ("LITELEASE_NAME", Some(name).filter(|name| !name.is_empty()).and_then(text)),
+        ("LITELEASE_OWNER", None),
+        ("LITELEASE_TOKEN", text(&token.to_string())),
+        ("LITELEASE_EXPIRES_AT_MS", None),
+        ("LITELEASE_GRANT", None),
+        ("LITELEASE_SLOT", text(&position.to_string())),
+    ]
+}
+
+/// Returns what operators see of a borrowed slot.
+fn note() -> String {
+    let who = litelease::Identity::of_parent();
+    let text = format!("litelease run, host {}, pid {}", who.host, std::process::id());
+    text.chars().take(100).collect()
+}

@@ -1,0 +1,320 @@
+//! Leases in a SQLite file.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use litelease::{
+    BreakResult, ClaimResult, Held, HeldSlot, HoldError, HoldOptions, LeaseInfo, LeaseRow,
+    ListedLease, Litelease, Loss, Reason, ReleaseResult, RenewResult, RequestInfo, Status,
+    TransferResult, Watch, pool_of_name,
+};
+
+use super::{
+    Ask, Claim, Looks, Meant, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict, note,
+    of_lease, of_slot,
+};
+use crate::exit::{Failure, Result, code};
+use crate::output::{self, held_by, printable};
+use crate::{Common, database};
+
+/// A file, opened by each verb as it needs it.
+pub(super) struct File {
+    common: Common,
+    path: PathBuf,
+}
+
+impl File {
+    pub(super) fn new(common: &Common) -> Result<Self> {
+        Ok(File { common: common.clone(), path: database::path(common)? })
+    }
+
+    /// Opens the file, and returns the grant as the verbs take it: they match owner and token.
+    fn find(&self, grant: &Meant) -> Result<(Litelease, LeaseInfo)> {
+        let db = database::open_existing(&self.common)?;
+        let lease = |owner, token| {
+            let name = grant.name.clone();
+            LeaseInfo { name, owner, token, lease_expires_at_ms: 0 }
+        };
+        let token = match (grant.token, &grant.run) {
+            (Some(token), _) => token,
+            (None, Some((owner, token))) => return Ok((db, lease(owner.clone(), *token))),
+            (None, None) => return Err(not_named(&grant.name)),
+        };
+        // The token says which grant is meant; so the owner is the one that the lease has.
+        let owner = db.inspect(&grant.name)?.map(|current| current.owner).unwrap_or_default();
+        Ok((db, lease(owner, token)))
+    }
+}
+
+/// A command line names no grant.
+pub(crate) fn not_named(name: &str) -> Failure {
+    let name = printable(name);
+    Failure::usage(format!(
+        "which grant of {name}? give its --token, which claim printed; \
+         only directly inside litelease run {name} it is known"
+    ))
+}
+
+impl Place for File {
+    fn shown(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn variables(&self) -> Vec<Variable> {
+        // The child may have another working directory one day; the path should still be right.
+        let path = std::path::absolute(&self.path).unwrap_or_else(|_| self.path.clone());
+        vec![("LITELEASE_DB", Some(path.into())), ("LITELEASE_SERVER", None)]
+    }
+
+    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+        let db = database::open_patiently(&self.common, ask.wait)?;
+        Ok(match ask.above {
+            Some(above) => db.claim_above(ask.name, ask.owner, ask.ttl, above)?,
+            None => db.claim_wait(ask.name, ask.owner, ask.ttl, ask.wait)?,
+        })
+    }
+
+    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let (db, grant) = self.find(grant)?;
+        Ok(match db.renew(&grant, ttl)? {
+            RenewResult::Renewed(renewed) => Verdict::Done(renewed),
+            RenewResult::Rejected { reason, current } => rejected(&reason, current),
+        })
+    }
+
+    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
+        let (db, grant) = self.find(grant)?;
+        Ok(released(db.release(&grant)?))
+    }
+
+    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let (db, grant) = self.find(grant)?;
+        Ok(match db.transfer(&grant, to, ttl)? {
+            TransferResult::Transferred(handed) => Verdict::Done(handed),
+            TransferResult::Rejected { reason, current } => rejected(&reason, current),
+        })
+    }
+
+    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
+        Ok(match database::open_existing(&self.common)?.break_lease(name)? {
+            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
+            BreakResult::Rejected { reason, current } => rejected(&reason, current),
+        })
+    }
+
+    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
+        Ok(released(database::open_existing(&self.common)?.release(lease)?))
+    }
+
+    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        Ok(database::look(&self.common)?.map_or(Ok(None), |db| db.inspect(name))?)
+    }
+
+    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+        let now_ms = litelease::now_ms();
+        let rows = database::look(&self.common)?.map_or(Ok(Vec::new()), |db| db.list())?;
+        let is_wanted = |row: &LeaseRow| all || row.status(now_ms) == Some(Status::Live);
+        Ok(rows.into_iter().filter(is_wanted).collect())
+    }
+
+    fn known(&self) -> Vec<String> {
+        // A hint only: whatever goes wrong here is told by what was asked for.
+        self.list(true).unwrap_or_default().into_iter().map(|row| row.name).collect()
+    }
+
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+        let Some(db) = database::look(&self.common)? else { return Ok(None) };
+        let begin = Instant::now();
+        let watch = db.watch();
+        loop {
+            let seen = watch.changes();
+            database::check_moved(&db)?;
+            let Some(current) = db.inspect(name)? else { return Ok(None) };
+            let left = wait.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(Some(current));
+            }
+            watch.wait(seen, current.lease_expires_at_ms, left);
+        }
+    }
+
+    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
+        let db = database::open_existing(&self.common)?;
+        let (watch, names) = (db.watch(), names.to_vec());
+        Ok(Box::new(Looking { db, watch, names, seen: 0 }))
+    }
+
+    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+        let db = database::open_patiently(&self.common, ask.wait)?;
+        if let Some(count) = ask.slots {
+            let pool = pool_of_name(&ask.name);
+            let count = i64::from(count);
+            if db.pools().info(&pool)?.is_none_or(|info| info.count != count) {
+                db.pools().register(&pool, count)?;
+            }
+            let slot = db.hold_slot(&pool, ask.ttl, ask.wait, &note())?;
+            let slot = slot.ok_or_else(|| none_free(&ask.name, count))?;
+            return Ok(Box::new(SlotInFile { name: ask.name.clone(), slot }));
+        }
+        let held = db.hold(&ask.name, options(ask)).map_err(|error| match error {
+            HoldError::Busy(current) => busy(&current),
+            error => error.into(),
+        })?;
+        Ok(Box::new(InFile { held, path: self.path.clone() }))
+    }
+
+    fn writer(&self) -> Option<u32> {
+        database::look(&self.common).ok().flatten()?.write_lock_pid()
+    }
+}
+
+/// Another owner has the name.
+pub(super) fn busy(current: &LeaseInfo) -> Failure {
+    Failure::new(code::NO, "Busy", held_by(current)).because_of(output::lease(current))
+}
+
+/// All slots are taken.
+pub(super) fn none_free(name: &str, count: i64) -> Failure {
+    let text = format!("all {count} slots of {} are taken", printable(name));
+    Failure::new(code::NO, "Busy", text)
+}
+
+fn options(ask: &Ask) -> HoldOptions {
+    let mut options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
+    if let Some(value) = &ask.value {
+        options = options.value(value.clone());
+    }
+    if let Some(time) = ask.progress_within {
+        options = options.progress_within(time);
+    }
+    match ask.max_time {
+        Some(time) => options.max_time(time),
+        None => options,
+    }
+}
+
+fn rejected<T>(reason: &Reason, current: Option<LeaseInfo>) -> Verdict<T> {
+    let is_unknown = *reason == Reason::NeverClaimed;
+    Verdict::Rejected(Rejection { reason: reason.to_string(), is_unknown, current })
+}
+
+fn released(result: ReleaseResult) -> Verdict<(String, i64)> {
+    match result {
+        ReleaseResult::Released { name, token } => Verdict::Done((name, token)),
+        ReleaseResult::Rejected { reason, current } => rejected(&reason, current),
+    }
+}
+
+/// A lease on a name.
+struct InFile {
+    held: Held,
+    path: PathBuf,
+}
+
+impl Trust for InFile {
+    fn trusted_for(&self) -> Duration {
+        self.held.trusted_for()
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        self.held.lost().reason()
+    }
+}
+
+impl Tenure for InFile {
+    fn variables(&self) -> Vec<Variable> {
+        of_lease(&self.held.lease(), None)
+    }
+
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.held.on_lost(move |_| callback());
+    }
+
+    fn on_requested(&self, callback: Box<dyn FnMut(&RequestInfo) + Send>) {
+        self.held.on_requested(callback);
+    }
+
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
+        let lease = self.held.lease();
+        match self.held.release() {
+            Err(lost)
+                if lost.reason.may_pass() && database::release_patiently(&self.path, &lease) =>
+            {
+                Ok(())
+            }
+            released => released.map_err(|lost| lost.reason),
+        }
+    }
+}
+
+/// A slot of a pool.
+struct SlotInFile {
+    name: String,
+    slot: HeldSlot,
+}
+
+impl Trust for SlotInFile {
+    fn trusted_for(&self) -> Duration {
+        self.slot.lost().trusted_for()
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        self.slot.lost().reason()
+    }
+}
+
+impl Tenure for SlotInFile {
+    fn variables(&self) -> Vec<Variable> {
+        of_slot(&self.name, self.slot.position(), self.slot.token())
+    }
+
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.slot.on_lost(move |_| callback());
+    }
+
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
+        self.slot.give_back().map_err(|lost| lost.reason)
+    }
+}
+
+/// Looks at a file whenever it has changed.
+struct Looking {
+    db: Litelease,
+    watch: Watch,
+    names: Vec<String>,
+    seen: u32,
+}
+
+impl Looks for Looking {
+    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+        self.seen = self.watch.changes();
+        database::check_moved(&self.db)?;
+        let now_ms = litelease::now_ms();
+        let mut found = BTreeMap::new();
+        let mut keep = |listed: ListedLease| {
+            let ListedLease { lease: row, value, .. } = listed;
+            let was_live = row.status(now_ms) == Some(Status::Live);
+            found.insert(row.name.clone(), Seen { row, value, was_live });
+        };
+        if self.names.is_empty() {
+            for listed in self.db.at(now_ms).leases_under("") {
+                keep(listed?);
+            }
+        }
+        for name in &self.names {
+            // The first name that begins like this is the name itself, if it is there.
+            if let Some(listed) = self.db.at(now_ms).leases_under(name).next().transpose()?
+                && listed.lease.name == *name
+            {
+                keep(listed);
+            }
+        }
+        Ok(found)
+    }
+
+    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()> {
+        self.watch.wait(self.seen, until_ms, left);
+        Ok(())
+    }
+}

@@ -1,0 +1,393 @@
+//! Leases on a server, through `litelease-client`.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::time::{Duration, Instant};
+
+use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss};
+use litelease_client::{Client, Error, Grant, Held, HoldOptions, Lease, News, Slot, Watch};
+
+use super::file::{busy, none_free, not_named};
+use super::{
+    Ask, Claim, Looks, Meant, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict, grants,
+    note, of_lease, of_slot,
+};
+use crate::exit::{Failure, Result};
+use crate::output::printable;
+
+pub(super) struct Server {
+    url: String,
+    client: Client,
+}
+
+/// How long the end of a hold is tried to be told to the server.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Server {
+    pub(super) fn open(url: &str) -> Result<Self> {
+        let client = Client::open(url).map_err(failure)?;
+        Ok(Server { url: url.trim_end_matches('/').into(), client })
+    }
+
+    /// Returns the grant that a command line means: its secret is in the environment, or was kept when
+    /// it was claimed.
+    fn find(&self, meant: &Meant) -> Result<Grant> {
+        let Meant { name, token, .. } = meant;
+        let is_its_name = env::var("LITELEASE_NAME").map_or(true, |other| other == *name);
+        let own_token = || env::var("LITELEASE_TOKEN").ok()?.parse::<i64>().ok();
+        let is_its_token = token.is_none() || own_token().is_none_or(|own| Some(own) == *token);
+        let given = env::var("LITELEASE_GRANT").ok().filter(|_| is_its_name && is_its_token);
+        let secret = match (given, token) {
+            (Some(secret), _) => secret,
+            (None, None) => return Err(not_named(name)),
+            (None, Some(token)) => grants::find(&self.url, name, *token).ok_or_else(|| {
+                let name = printable(name);
+                Failure::usage(format!(
+                    "the grant of {name} with token {token} is not known here: who claimed it at this \
+                     server has it; give its secret, which claim --json printed, in $LITELEASE_GRANT"
+                ))
+            })?,
+        };
+        Ok(Grant::with_secret(&secret))
+    }
+
+    fn verdict<T>(&self, name: &str, done: std::result::Result<T, Error>) -> Result<Verdict<T>> {
+        let (reason, current) = match done {
+            Ok(done) => return Ok(Verdict::Done(done)),
+            Err(Error::Rejected { reason, current }) => (reason, current),
+            Err(error) => return Err(failure(error)),
+        };
+        let token = || self.client.inspect(name).ok()?.token;
+        let text = match (reason.as_str(), &current) {
+            ("superseded", Some(current)) => format!("superseded by token {}", current.token),
+            ("superseded", None) => match token() {
+                Some(token) => format!("superseded by token {token}"),
+                None => "superseded".into(),
+            },
+            ("held_by", _) => "held by another owner".into(),
+            (reason, _) => reason.replace('_', " "),
+        };
+        Ok(Verdict::Rejected(Rejection {
+            reason: text,
+            is_unknown: reason == "never_claimed",
+            current: current.map(|current| info(*current)),
+        }))
+    }
+}
+
+/// Returns a lease as it is shown. Its end is counted on this machine's clock.
+fn info(lease: Lease) -> LeaseInfo {
+    let left_ms = i64::try_from(lease.expires_in.as_millis()).unwrap_or(i64::MAX);
+    let lease_expires_at_ms = litelease::now_ms().saturating_add(left_ms);
+    LeaseInfo { name: lease.name, owner: lease.owner, token: lease.token, lease_expires_at_ms }
+}
+
+fn row(lease: Lease) -> LeaseRow {
+    let LeaseInfo { name, owner, token, lease_expires_at_ms } = info(lease);
+    LeaseRow { name, tenure: Some((owner, lease_expires_at_ms)), token }
+}
+
+/// Returns what an error of the client means for the command.
+pub(crate) fn failure(error: Error) -> Failure {
+    match error {
+        Error::Busy(current) => busy(&info(*current)),
+        Error::InvalidUrl(_) | Error::InvalidPool | Error::TtlTooShort(_) => Failure::usage(error),
+        Error::Insecure => Failure::usage(error),
+        Error::Access(error) => {
+            let text = format!("cannot read the access key, in $LITELEASE_ACCESS_FILE: {error}");
+            Failure::failed("Access", text)
+        }
+        Error::Refused { status: status @ (401 | 403), text } => {
+            let hint = if status == 401 { "; name its file in $LITELEASE_ACCESS_FILE" } else { "" };
+            Failure::failed("Access", format!("{text}{hint}"))
+        }
+        error => Failure::failed("Server", error),
+    }
+}
+
+impl Place for Server {
+    fn shown(&self) -> String {
+        self.url.clone()
+    }
+
+    fn variables(&self) -> Vec<Variable> {
+        vec![("LITELEASE_SERVER", Some(self.url.clone().into())), ("LITELEASE_DB", None)]
+    }
+
+    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+        let above = ask.above.unwrap_or_default();
+        let grant = match self.client.claim_above(ask.name, ask.owner, ask.ttl, ask.wait, above) {
+            Ok(grant) => grant,
+            Err(Error::Busy(current)) => return Ok(ClaimResult::Busy(info(*current))),
+            Err(error) => return Err(failure(error)),
+        };
+        let lease = info(grant.lease.clone());
+        let until_ms = lease.lease_expires_at_ms;
+        let kept = grants::keep(&self.url, ask.name, lease.token, grant.secret(), until_ms);
+        if let Err(failure) = kept {
+            // Nobody could renew or release it.
+            let _ = self.client.release(&grant);
+            return Err(failure);
+        }
+        Ok(ClaimResult::Acquired(lease))
+    }
+
+    fn secret(&self, lease: &LeaseInfo) -> Option<String> {
+        grants::find(&self.url, &lease.name, lease.token)
+    }
+
+    fn renew(&self, meant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let grant = self.find(meant)?;
+        let renewed = self.client.renew(&grant, ttl).map(|grant| info(grant.lease));
+        if let Ok(lease) = &renewed {
+            // The secret is needed for as long as the lease; where it was not kept, it is not now.
+            let (token, until_ms) = (lease.token, lease.lease_expires_at_ms);
+            if grants::find(&self.url, &meant.name, token).is_some() {
+                let _ = grants::keep(&self.url, &meant.name, token, grant.secret(), until_ms);
+            }
+        }
+        self.verdict(&meant.name, renewed)
+    }
+
+    fn release(&self, meant: &Meant) -> Result<Verdict<(String, i64)>> {
+        let released = self.client.end(&self.find(meant)?);
+        let known = |(name, token): (String, i64)| match name.is_empty() {
+            true => (meant.name.clone(), meant.token.unwrap_or_default()),
+            false => (name, token),
+        };
+        self.verdict(&meant.name, released.map(known))
+    }
+
+    fn transfer(&self, meant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let handed = self.client.transfer(&self.find(meant)?, to, ttl);
+        self.verdict(&meant.name, handed.map(info))
+    }
+
+    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
+        self.verdict(name, self.client.break_lease(name))
+    }
+
+    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
+        let (name, token, ttl) = (&lease.name, lease.token, Duration::from_secs(30));
+        let grant = match grants::find(&self.url, name, token) {
+            Some(secret) => Grant::with_secret(&secret),
+            // It was transferred, and its new owner has not fetched it yet.
+            None => {
+                let fetched = self.client.claim(name, &lease.owner, ttl, Duration::ZERO);
+                fetched.map_err(failure)?
+            }
+        };
+        self.verdict(name, self.client.end(&grant))
+    }
+
+    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        Ok(self.client.inspect(name).map_err(failure)?.lease.map(info))
+    }
+
+    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+        if all {
+            return Err(Failure::usage("--all works on a file only: a server shows live leases"));
+        }
+        let leases = self.client.leases("").map_err(failure)?;
+        Ok(leases.into_iter().map(row).collect())
+    }
+
+    fn known(&self) -> Vec<String> {
+        let live = self.client.leases("").unwrap_or_default();
+        live.into_iter().map(|lease| lease.name).collect()
+    }
+
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+        let (begin, watch) = (Instant::now(), self.client.watch_name(name));
+        // Asked at once: the time to wait may be short.
+        let mut current = self.inspect(name)?;
+        while current.is_some() {
+            let left = wait.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(current);
+            }
+            let Some(news) = watch.next(left.min(LONGEST)).map_err(failure)? else { continue };
+            current = news.live.into_iter().map(info).next_back();
+        }
+        Ok(None)
+    }
+
+    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
+        let watch = match names {
+            [name] => self.client.watch_name(name),
+            names => self.client.watch(&common_start(names)),
+        };
+        // A client without threads of its own, to ask how a lease has ended.
+        let client = Client::open(&self.url).map_err(failure)?;
+        let (seen, news) = (BTreeMap::new(), None);
+        Ok(Box::new(Hearing { client, watch, names: names.to_vec(), seen, news }))
+    }
+
+    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+        if ask.value.is_some() || ask.progress_within.is_some() || ask.max_time.is_some() {
+            return Err(Failure::usage(
+                "--value, --progress-within and --max-time work on a file only",
+            ));
+        }
+        let options = HoldOptions::new(ask.ttl).wait(ask.wait);
+        if let Some(count) = ask.slots {
+            let slot = self.client.hold_slot(&ask.name, count, options, &note());
+            let slot = slot.map_err(|error| not_lent(error, &ask.name, i64::from(count)))?;
+            return Ok(Box::new(Lent { name: ask.name.clone(), slot }));
+        }
+        let held = self.client.hold(&ask.name, options).map_err(failure)?;
+        Ok(Box::new(OnServer(held)))
+    }
+}
+
+/// The longest time between two looks at the clock.
+const LONGEST: Duration = Duration::from_secs(3600);
+
+fn not_lent(error: Error, name: &str, count: i64) -> Failure {
+    match error {
+        Error::NoneFree => none_free(name, count),
+        error => failure(error),
+    }
+}
+
+/// Returns how all of these names begin.
+fn common_start(names: &[String]) -> String {
+    let Some((first, others)) = names.split_first() else { return String::new() };
+    let is_start = |end: &usize| others.iter().all(|name| name.starts_with(&first[..*end]));
+    let ends = (0..=first.len()).rev().filter(|end| first.is_char_boundary(*end));
+    ends.into_iter().find(is_start).map_or_else(String::new, |end| first[..end].to_owned())
+}
+
+/// A lease on a name.
+struct OnServer(Held);
+
+impl Trust for OnServer {
+    fn trusted_for(&self) -> Duration {
+        self.0.trusted_for()
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        self.0.trouble()
+    }
+}
+
+impl Tenure for OnServer {
+    fn variables(&self) -> Vec<Variable> {
+        let left_ms = i64::try_from(self.0.trusted_for().as_millis()).unwrap_or(i64::MAX);
+        let lease = LeaseInfo {
+            name: self.0.name().into(),
+            owner: self.0.owner().into(),
+            token: self.0.token(),
+            lease_expires_at_ms: litelease::now_ms().saturating_add(left_ms),
+        };
+        of_lease(&lease, Some(self.0.secret()))
+    }
+
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.0.on_lost(move |_| callback());
+    }
+
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
+        release(self.0)
+    }
+}
+
+/// A slot of a pool on a server.
+pub(crate) struct Lent {
+    pub(crate) name: String,
+    pub(crate) slot: Slot,
+}
+
+impl Trust for Lent {
+    fn trusted_for(&self) -> Duration {
+        self.slot.held.trusted_for()
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        self.slot.held.trouble()
+    }
+}
+
+impl Tenure for Lent {
+    fn variables(&self) -> Vec<Variable> {
+        of_slot(&self.name, self.slot.position, self.slot.held.token())
+    }
+
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.slot.held.on_lost(move |_| callback());
+    }
+
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
+        release(self.slot.held)
+    }
+}
+
+fn release(held: Held) -> std::result::Result<(), Loss> {
+    let patience = held.trusted_for().min(PATIENCE);
+    held.release_within(patience).map_err(|error| match error {
+        Error::Lost(loss) => loss,
+        error => Loss::CannotRenew { error: error.to_string() },
+    })
+}
+
+/// Hears of leases whenever they change.
+struct Hearing {
+    client: Client,
+    watch: Watch,
+    names: Vec<String>,
+    seen: BTreeMap<String, Seen>,
+    news: Option<News>,
+}
+
+impl Looks for Hearing {
+    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+        let news = match self.news.take() {
+            None if self.seen.is_empty() => self.watch.next(FIRST).map_err(failure)?,
+            news => news,
+        };
+        if let Some(news) = news {
+            let over: Vec<String> = match news.is_whole {
+                // What is not in a whole state has ended meanwhile.
+                true => self.seen.keys().cloned().collect(),
+                false => news.ended,
+            };
+            let live: Vec<LeaseRow> = news.live.into_iter().map(row).collect();
+            for name in over.into_iter().filter(|name| live.iter().all(|row| row.name != *name)) {
+                self.ended(&name);
+            }
+            for row in live {
+                if self.names.is_empty() || self.names.contains(&row.name) {
+                    let name = row.name.clone();
+                    self.seen.insert(name, Seen { row, value: None, was_live: true });
+                }
+            }
+        }
+        Ok(self.seen.clone())
+    }
+
+    fn rest(&mut self, _: i64, left: Duration) -> Result<()> {
+        // The server tells of expiries, too.
+        self.news = self.watch.next(left.min(LONGEST)).map_err(failure)?;
+        Ok(())
+    }
+}
+
+/// How long to wait for the first news.
+const FIRST: Duration = Duration::from_secs(30);
+
+impl Hearing {
+    /// A lease has ended: the server tells its newest token, and its end was known.
+    fn ended(&mut self, name: &str) {
+        let Some(seen) = self.seen.get_mut(name).filter(|seen| seen.was_live) else { return };
+        let newest = self.client.inspect(name).ok().and_then(|name| name.token);
+        let is_expired = seen.tenure().is_some_and(|end_ms| end_ms <= litelease::now_ms());
+        seen.was_live = false;
+        match newest {
+            Some(token) if token > seen.row.token => {
+                (seen.row.token, seen.row.tenure) = (token, None);
+            }
+            _ if !is_expired => seen.row.tenure = None,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Looking at leases, once or as they change.
+
+use std::io::{BufRead, BufReader};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use litelease_keeper::{Clock, SystemClock};
+use serde_json::Value;
+
+use crate::Error;
+use crate::client::{Client, Lease, PATIENCE, lease, nonsense, pauses};
+use crate::transport::{Outcome, Transport};
+
+/// A name, leased or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Name {
+    /// Its newest token, if it was ever granted.
+    pub token: Option<i64>,
+    /// Its lease, if somebody has it.
+    pub lease: Option<Lease>,
+}
+
+/// What a [`Watch`] has heard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct News {
+    /// Whether these are all live leases: the first news, and those after a lost connection.
+    pub is_whole: bool,
+    /// Leases that were granted or renewed.
+    pub live: Vec<Lease>,
+    /// Names whose lease has ended.
+    pub ended: Vec<String>,
+}
+
+/// Hears of every lease that changes. Made by [`Client::watch`].
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use litelease_client::{Client, Error};
+/// let client = Client::open("http://127.0.0.1:7070")?;
+/// let watch = client.watch("backup/");
+/// while let Some(news) = watch.next(Duration::from_secs(60))? {
+///     println!("{news:?}");
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+pub struct Watch {
+    news: Receiver<Result<News, Error>>,
+}
+
+/// The server sends something every 15 seconds. A stream that is silent for longer is over.
+const SILENCE: Duration = Duration::from_secs(40);
+
+/// How long a first connection is tried.
+const FIRST: Duration = Duration::from_secs(5);
+
+/// How many leases are asked for at once.
+const PAGE: usize = 500;
+
+impl Client {
+    /// Returns who has a name.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// match client.inspect("backup")?.lease {
+    ///     Some(lease) => println!("{} has it", lease.owner),
+    ///     None => println!("nobody has it"),
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn inspect(&self, name: &str) -> Result<Name, Error> {
+        let value = self.get(&format!("/v1/leases?name={}", encoded(name)))?;
+        Ok(Name { token: value["token"].as_i64(), lease: lease(&value) })
+    }
+
+    /// Returns all live leases on names that begin like this.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// for lease in client.leases("backup/")? {
+    ///     println!("{}: {}", lease.name, lease.owner);
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
+        let (mut all, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let mut path = format!("/v1/leases?limit={PAGE}&prefix={}", encoded(prefix));
+            if let Some(after) = &after {
+                path += &format!("&after={}", encoded(after));
+            }
+            let page = self.get(&path)?;
+            all.extend(page["leases"].as_array().ok_or_else(nonsense)?.iter().filter_map(lease));
+            match page["next"].as_str() {
+                Some(next) => after = Some(next.into()),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// Watches leases on names that begin like this. A lost connection is made again.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let watch = client.watch("backup/");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn watch(&self, prefix: &str) -> Watch {
+        self.watch_at(format!("/v1/events?prefix={}", encoded(prefix)))
+    }
+
+    /// Watches the lease on one name.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let watch = client.watch_name("backup");
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn watch_name(&self, name: &str) -> Watch {
+        self.watch_at(format!("/v1/events?name={}", encoded(name)))
+    }
+
+    fn watch_at(&self, path: String) -> Watch {
+        let (sender, news) = sync_channel(64);
+        let transport = Arc::clone(&self.transport);
+        // Without a thread nothing is heard, and that is told.
+        let body = move || _ = listen(&transport, &path, &sender);
+        let _ = thread::Builder::new().name("litelease watch".into()).spawn(body);
+        Watch { news }
+    }
+
+    fn get(&self, path: &str) -> Result<Value, Error> {
+        let (begin, mut pauses) = (SystemClock.now(), pauses());
+        loop {
+            match self.transport.get(path, PATIENCE) {
+                Outcome::Done(value) => return Ok(value),
+                Outcome::Unknown(_) | Outcome::Unreached(_)
+                    if SystemClock.now().saturating_sub(begin) < FIRST =>
+                {
+                    sleep(pauses());
+                }
+                outcome => return Err(outcome.into_error()),
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Returns the next news, or `None` if none comes within this time.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let watch = Client::open("http://127.0.0.1:7070")?.watch("");
+    /// let all = watch.next(Duration::from_secs(5))?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn next(&self, timeout: Duration) -> Result<Option<News>, Error> {
+        match self.news.recv_timeout(timeout) {
+            Ok(news) => news.map(Some),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(Error::Unreachable("nothing is heard any more".into()))
+            }
+        }
+    }
+}
+
+/// Passes on all events until nobody listens any more, or the server refuses to tell.
+fn listen(
+    transport: &Transport,
+    path: &str,
+    news: &SyncSender<Result<News, Error>>,
+) -> Result<(), ()> {
+    let (begin, mut was_heard, mut wait) = (SystemClock.now(), false, pauses());
+    loop {
+        match transport.stream(path, SILENCE) {
+            Ok(stream) => {
+                (was_heard, wait) = (true, pauses());
+                pass_on(BufReader::new(stream), news)?;
+            }
+            Err(Outcome::Unknown(_) | Outcome::Unreached(_))
+                if was_heard || SystemClock.now().saturating_sub(begin) < FIRST => {}
+            Err(outcome) => return news.send(Err(outcome.into_error())).map_err(drop),
+        }
+        sleep(wait());
+    }
+}
+
+/// Passes on the events of one stream until it ends.
+fn pass_on(stream: impl BufRead, news: &SyncSender<Result<News, Error>>) -> Result<(), ()> {
+    let mut kind = String::new();
+    for line in stream.lines() {
+        let Ok(line) = line else { return Ok(()) };
+        if let Some(event) = line.strip_prefix("event: ") {
+            kind = event.into();
+        } else if let Some(data) = line.strip_prefix("data: ") {
+            let Some(heard) = heard(&kind, data) else { return Ok(()) };
+            news.send(Ok(heard)).map_err(drop)?;
+        }
+    }
+    Ok(())
+}
+
+fn heard(kind: &str, data: &str) -> Option<News> {
+    let value: Value = serde_json::from_str(data).ok()?;
+    let all = value["leases"].as_array()?;
+    let ended = all.iter().filter(|lease| lease["owner"].is_null());
+    let ended = ended.filter_map(|lease| lease["name"].as_str().map(str::to_owned)).collect();
+    Some(News { is_whole: kind == "state", live: all.iter().filter_map(lease).collect(), ended })
+}
+
+/// Encodes a text for a query.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            byte => encoded += &format!("%{byte:02X}"),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_read_and_texts_are_encoded() {
+        let data = r#"{"leases":[
+            {"name":"a","owner":"x","token":1,"expires_in":3},
+            {"name":"b","owner":null,"token":2,"expires_in":null}
+        ]}"#;
+        let Some(News { is_whole: false, live, ended }) = heard("change", data) else {
+            panic!("it is not read")
+        };
+        assert_eq!((live.len(), ended), (1, vec!["b".to_owned()]));
+        assert!(heard("state", "{}").is_none());
+        assert_eq!(encoded("a b/ä&="), "a%20b%2F%C3%A4%26%3D");
+    }
+}

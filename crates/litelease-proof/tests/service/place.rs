@@ -1,0 +1,447 @@
+//! The command on a server as on a file: the same answers, no overlap behind a network that fails, and slots.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
+use litelease_proof::command::{Desk, Run, ended, kill, told};
+use litelease_proof::rig::eventually;
+use litelease_proof::server::{POOL, Server};
+
+use super::client::{Fault, Proxy};
+
+/// A desk and a server, whose file is not the desk's.
+struct Scene {
+    desk: Desk,
+    server: Server,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let desk = Desk::new();
+        let server = Server::start(&desk.folder.path().join("served.sqlite3"), &[]);
+        Scene { desk, server }
+    }
+
+    /// The command at an address: the server's, or that of a proxy.
+    fn command(&self, address: SocketAddr, words: &[&str]) -> Command {
+        let mut command = self.desk.command(words);
+        let key = format!("served.state/litelease/access/{}", self.server.address);
+        command
+            .env_remove("LITELEASE_DB")
+            .env("LITELEASE_SERVER", format!("http://{address}"))
+            .env("LITELEASE_ACCESS_FILE", self.desk.folder.path().join(key));
+        command
+    }
+
+    fn ask(&self, words: &[&str]) -> (i32, String, String) {
+        told(&ended(&mut self.command(self.server.address, words)))
+    }
+
+    fn start(&self, address: SocketAddr, words: &[&str], script: &str) -> Run {
+        let words: Vec<&str> = [&["run"], words, &["--", "sh", "-c", script]].concat();
+        let mut command = self.command(address, &words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Run { child: command.spawn().unwrap() }
+    }
+}
+
+/// Works with a lock that no second process gets. Ends with 99 if another one has it.
+const ALONE: &str = "exec flock -n -E 99 lock sleep 0.3";
+
+/// Works with that lock until it is killed, whatever it is sent before.
+const DEAF: &str =
+    "trap '' TERM; exec flock -n -E 99 lock sh -c 'echo > began; while :; do sleep 0.05; done'";
+
+#[test]
+fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
+    let scene = Scene::new();
+    let file = Desk::new();
+    let url = format!("http://{}", scene.server.address);
+    let lines = [
+        "who nightly",
+        "status",
+        "wait nightly",
+        "run nightly -- sh -c 'exit 7'",
+        "run nightly -- sh -c 'echo $LITELEASE_NAME $LITELEASE_TOKEN; litelease renew nightly'",
+        "run nightly -- litelease run nightly -- true",
+        "run nightly -- no-such-command",
+        "run nightly -- litelease who nightly",
+        "run --ttl 0 nightly -- true",
+        "claim report --owner a --ttl 10m",
+        "claim report --owner b",
+        "claim report --owner b -q",
+        "claim report --owner b --json",
+        "claim report --owner b -w 50ms",
+        "run -n report -- true",
+        "run -q -w 50ms -E 42 report -- true",
+        "who report",
+        "who report --json",
+        "who reporp",
+        "status",
+        "status report --json",
+        "status nothing",
+        "wait report -w 50ms",
+        "wait report -w 50ms --json",
+        "watch report --for 300ms",
+        "renew report --token 1 --ttl 20m",
+        "renew report",
+        "claim report > /dev/full",
+        "transfer report --token 1 --to worker-b --ttl 10m",
+        "renew report --token 1",
+        "renew report --token 1 --json",
+        "break report",
+        "break report --yes",
+        "break report --yes",
+        "release report --token 1",
+        "claim report --owner a --ttl 10m",
+        "release report --token 4",
+        "release report --token 4",
+        "release report --token 4 --json",
+        "claim high --owner a --above 40",
+        "claim x --owner ''",
+        "claim '' ",
+        "run --slots 1 few -- sh -c 'echo $LITELEASE_NAME slot $LITELEASE_SLOT'",
+        "run --slots 1 few -- litelease run -n --slots 1 few -- true",
+        "run --slots 1 few -- sh -c 'exit 9'",
+        "run --slots 0 few -- true",
+    ];
+    for line in lines {
+        let said = |mut command: Command, place: &str| {
+            command.args(["-c", &format!("litelease {line}")]);
+            let (code, out, errors) = told(&ended(&mut command));
+            (code, alike(&out, place), alike(&errors, place))
+        };
+        let shell = |scene: Option<&Scene>| {
+            let mut command = Command::new("sh");
+            match scene {
+                None => {
+                    file.environment(&mut command);
+                    command.current_dir(file.folder.path());
+                }
+                Some(scene) => {
+                    let template = scene.command(scene.server.address, &[]);
+                    scene.desk.environment(&mut command);
+                    command.current_dir(scene.desk.folder.path());
+                    for (name, value) in template.get_envs() {
+                        match value {
+                            Some(value) => command.env(name, value),
+                            None => command.env_remove(name),
+                        };
+                    }
+                }
+            }
+            command
+        };
+        let on_file = said(shell(None), &file.file.display().to_string());
+        let on_server = said(shell(Some(&scene)), &url);
+        assert_eq!(on_file, on_server, "litelease {line}");
+    }
+}
+
+/// Returns what is said without what differs between two times of the same: times and processes.
+fn alike(text: &str, place: &str) -> String {
+    let text = text.replace(place, "PLACE");
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let before = words.last().map_or("", String::as_str);
+        let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let is_time = unit.len() < word.len() && matches!(unit, "m" | "s" | "h");
+        let is_unit = matches!(word.trim_end_matches(';'), "ms" | "s");
+        if is_time || (is_unit && before.starts_with(|letter: char| letter.is_ascii_digit())) {
+            if is_unit {
+                words.pop();
+            }
+            words.push("TIME".into());
+        } else if before == "pid" {
+            words.push("PID".into());
+        } else {
+            words.push(long_numbers(word));
+        }
+        words.dedup_by(|a, b| a == "TIME" && b == "TIME");
+    }
+    words.join(" ")
+}
+
+/// Hides numbers of more than three digits: tokens and exit codes are shorter.
+fn long_numbers(word: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in word.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
+        let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+        parts.push(if digits.len() > 3 { part.replace(digits, "N") } else { part.into() });
+    }
+    parts.concat()
+}
+
+#[test]
+fn a_secret_of_a_grant_is_kept_for_its_user_alone_and_may_be_carried_elsewhere() {
+    use std::os::unix::fs::PermissionsExt;
+    let scene = Scene::new();
+    let (code, said, _) = scene.ask(&["claim", "x", "--owner", "a", "--ttl", "10m", "--json"]);
+    assert_eq!(code, 0);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let secret = said["grant"].as_str().unwrap().to_owned();
+    let folder = scene.desk.folder.path().join(".local/state/litelease/grants");
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let files: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!((mode(&folder), files.len(), mode(&files[0])), (0o700, 1, 0o600));
+    // Another machine, or another user: the secret is not known there.
+    fs::remove_dir_all(&folder).unwrap();
+    let (code, _, errors) = scene.ask(&["renew", "x", "--token", "1"]);
+    assert!(code == 64 && errors.contains("LITELEASE_GRANT"), "{errors}");
+    let mut release = scene.command(scene.server.address, &["release", "x"]);
+    let released = told(&ended(release.env("LITELEASE_GRANT", &secret)));
+    assert_eq!(released, (0, "x: released, token 1\n".into(), String::new()));
+    assert!(!fs::read_to_string(&scene.server.log).unwrap().contains(&secret));
+}
+
+#[test]
+fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
+    let scene = Scene::new();
+    let url = format!("http://{}", scene.server.address);
+    let file = scene.desk.file.display().to_string();
+    let both = told(&scene.desk.run(&["status", "--db", &file, "--server", &url]));
+    assert!(both.0 == 64 && both.2.contains("a file or a server?"), "{both:?}");
+    let here = scene.ask(&["status", "--db", &file]);
+    assert_eq!(here, (0, format!("nobody has anything in {file}\n"), String::new()));
+    // The desk's own environment names the file, and the flag hides that.
+    let mut there = scene.desk.command(&["status", "--server", &url]);
+    let key = format!("served.state/litelease/access/{}", scene.server.address);
+    there.env("LITELEASE_ACCESS_FILE", scene.desk.folder.path().join(key));
+    assert_eq!(told(&ended(&mut there)).1, format!("nobody has anything in {url}\n"));
+    let mut unsure = scene.desk.command(&["status"]);
+    let unsure = told(&ended(unsure.env("LITELEASE_SERVER", &url)));
+    assert!(unsure.0 == 64, "{unsure:?}");
+    for words in
+        [&["purge", "--older-than", "1d"][..], &["queue", "send", "q", "body"], &["doctor"]]
+    {
+        let (code, _, errors) = scene.ask(words);
+        assert!(code == 64 && errors.contains("works on a file only"), "{words:?}: {errors}");
+    }
+    let no_key = told(&ended(scene.desk.command(&["who", "x", "--server", &url]).env_remove("X")));
+    assert!(no_key.0 == 69 && no_key.2.contains("LITELEASE_ACCESS_FILE"), "{no_key:?}");
+}
+
+#[test]
+fn trust_counts_from_the_first_request_so_a_late_answer_makes_no_overlap() {
+    let scene = Scene::new();
+    let proxy = Proxy::to(scene.server.address);
+    // The grant is answered late, and no renewal reaches the server: there is no answer to replay.
+    proxy.plan(&[Fault::Delay(Duration::from_millis(750))]);
+    proxy.usually(Fault::Replay);
+    let options = ["--ttl", "3s", "--kill-grace", "1s", "x"];
+    let first = scene.start(proxy.address, &options, DEAF);
+    scene.desk.read("began");
+    let second = scene.start(scene.server.address, &["--ttl", "30s", "x"], ALONE);
+    assert_eq!(second.end().0, 0, "the first command was gone when the second began");
+    let (code, errors) = first.end();
+    assert!(code == 75 && errors.contains("lost the lease on x"), "{code}: {errors}");
+}
+
+#[test]
+fn a_restart_costs_nothing_and_a_server_that_stands_still_ends_the_command_in_time() {
+    let Scene { desk, server } = Scene::new();
+    let (file, address) = (desk.folder.path().join("served.sqlite3"), server.address);
+    let scene = Scene { desk, server };
+    let run = scene.start(address, &["--ttl", "4s", "x"], "echo > began; sleep 2.5; exit 7");
+    scene.desk.read("began");
+    let Scene { desk, server } = scene;
+    server.kill();
+    thread::sleep(Duration::from_millis(300));
+    let server = Server::at(&address.to_string(), &file, &[]);
+    assert_eq!(run.end(), (7, String::new()), "the outage was shorter than the trust window");
+    let scene = Scene { desk, server };
+    fs::remove_file(scene.desk.folder.path().join("began")).unwrap();
+    let stuck = scene.start(address, &["--ttl", "1s", "--kill-grace", "100ms", "x"], DEAF);
+    scene.desk.read("began");
+    let waits = scene.start(address, &["--ttl", "5s", "x"], ALONE);
+    let pid = scene.server.pid() as i32;
+    kill(pid, SIGSTOP);
+    let (code, errors) = stuck.end();
+    assert!(code == 75 && errors.contains("lost the lease on x"), "{code}: {errors}");
+    kill(pid, SIGCONT);
+    assert_eq!(waits.end().0, 0);
+}
+
+#[test]
+fn commands_never_overlap_behind_a_network_that_fails() {
+    let scene = Scene::new();
+    let served = scene.desk.folder.path().join("served.sqlite3").display().to_string();
+    let table = "CREATE TABLE marks (id INTEGER PRIMARY KEY, token INTEGER, lease_token INTEGER)";
+    let made = Command::new("sqlite3").args([&served, table]).status().unwrap();
+    assert!(made.success());
+    // The lease table is made by the first claim.
+    assert_eq!(scene.ask(&["run", "x", "--", "true"]).0, 0);
+    let guarded =
+        scene.desk.run(&["guard", "--db", &served, "marks", "x", "--column", "lease_token"]);
+    assert_eq!(told(&guarded).0, 0);
+    let script = format!(
+        "flock -n -E 99 lock sh -c \"sleep 0.1; sqlite3 -cmd '.timeout 2000' {served} \
+         'INSERT INTO marks (token, lease_token) VALUES ($LITELEASE_TOKEN, $LITELEASE_TOKEN)'; sleep 0.1\""
+    );
+    let is_over = AtomicBool::new(false);
+    let codes = thread::scope(|scope| {
+        let client = |number: u64| {
+            let proxy = Proxy::to(scene.server.address);
+            let mut dice = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            let mut codes = Vec::new();
+            while !is_over.load(SeqCst) {
+                dice = dice.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+                let late = Duration::from_millis(dice >> 32 & 511);
+                proxy.plan(match dice >> 60 {
+                    0..3 => &[Fault::Lose],
+                    3..6 => &[Fault::Cut, Fault::Replay],
+                    6..9 => &[Fault::None, Fault::Replay, Fault::Lose],
+                    _ => &[],
+                });
+                proxy.plan(&[Fault::Delay(late)]);
+                let options = ["-w", "2s", "--ttl", "700ms", "--kill-grace", "100ms", "x"];
+                codes.push(scene.start(proxy.address, &options, &script).end());
+            }
+            codes
+        };
+        let clients: Vec<_> = (1..4).map(|number| scope.spawn(move || client(number))).collect();
+        let pid = scene.server.pid() as i32;
+        for _ in 0..2 {
+            thread::sleep(Duration::from_millis(1200));
+            kill(pid, SIGSTOP);
+            thread::sleep(Duration::from_millis(800));
+            kill(pid, SIGCONT);
+        }
+        is_over.store(true, SeqCst);
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(codes.iter().all(|(code, _)| *code != 99), "two ran at once: {codes:?}");
+    assert!(codes.iter().any(|(code, _)| *code == 0), "none was ever granted: {codes:?}");
+    let query = "SELECT count(*), (SELECT count(*) FROM marks a JOIN marks b ON b.id = a.id + 1 \
+                 WHERE abs(b.token) < abs(a.token)) FROM marks";
+    let told = Command::new("sqlite3").args([&served, query]).output().unwrap();
+    let told = String::from_utf8(told.stdout).unwrap();
+    assert!(told.trim().ends_with("|0") && !told.starts_with("0|"), "marks out of order: {told}");
+}
+
+/// Takes the lock of its slot, and so fails with 99 if a slot is lent twice or is none of the two.
+const IN_SLOT: &str =
+    "[ $LITELEASE_SLOT -lt 2 ] || exit 99; exec flock -n -E 99 slot.$LITELEASE_SLOT sleep 0.2";
+
+#[test]
+fn never_more_than_the_slots_run_at_once_also_with_killed_runners() {
+    let scene = Scene::new();
+    for is_server in [false, true] {
+        let begin = |words: &[&str]| match is_server {
+            true => scene.start(scene.server.address, words, IN_SLOT),
+            false => scene.desk.start(words, IN_SLOT),
+        };
+        let options = ["--slots", "2", "--ttl", "600ms", "--kill-grace", "50ms", "few"];
+        let codes: Vec<i32> = thread::scope(|scope| {
+            let runners: Vec<_> = (0..4_u64)
+                .map(|number| {
+                    let begin = &begin;
+                    scope.spawn(move || {
+                        let mut codes = Vec::new();
+                        for round in 0..3_u64 {
+                            let run = begin(&options);
+                            if (number + round) % 3 == 0 {
+                                thread::sleep(Duration::from_millis(80 + 40 * number));
+                                let signal = if round % 2 == 0 { SIGKILL } else { SIGTERM };
+                                run.signal(signal);
+                            }
+                            codes.push(run.end().0);
+                        }
+                        codes
+                    })
+                })
+                .collect();
+            runners.into_iter().flat_map(|runner| runner.join().unwrap()).collect()
+        });
+        assert!(codes.iter().all(|code| *code != 99), "more than two: {codes:?}");
+        assert!(codes.contains(&0), "{codes:?}");
+    }
+}
+
+#[test]
+fn a_runner_that_is_told_to_end_returns_its_slot_at_once() {
+    let scene = Scene::new();
+    let begin = Instant::now();
+    for is_server in [false, true] {
+        let name = format!("began.{is_server}");
+        let script = format!("echo > {name}; exec sleep 60");
+        let options = ["--slots", "1", "--ttl", "10m", "one"];
+        let run = match is_server {
+            true => scene.start(scene.server.address, &options, &script),
+            false => scene.desk.start(&options, &script),
+        };
+        scene.desk.read(&name);
+        run.signal(SIGTERM);
+        assert_eq!(run.end().0, 128 + SIGTERM);
+        let next = ["run", "-n", "--slots", "1", "one", "--", "true"];
+        let (code, _, errors) = match is_server {
+            true => scene.ask(&next),
+            false => told(&scene.desk.run(&next)),
+        };
+        assert_eq!((code, errors.as_str()), (0, ""), "its slot is free");
+    }
+    assert!(begin.elapsed() < Duration::from_secs(60), "nobody has waited for the ttl");
+}
+
+#[test]
+fn borrow_takes_the_url_of_a_pool_from_a_file_or_a_variable_and_shows_it_to_nobody() {
+    let scene = Scene::new();
+    scene.server.client().register(1);
+    let url = format!("http://{}/l/{POOL}", scene.server.address);
+    fs::write(scene.desk.folder.path().join("pool.url"), format!("{url}\n")).unwrap();
+    let begin = |words: &[&str]| {
+        let mut command = scene.desk.command(words);
+        command.env_remove("LITELEASE_DB");
+        command
+    };
+    let script = "echo slot $LITELEASE_SLOT; tr '\\0' ' ' < /proc/$PPID/cmdline; \
+                  litelease borrow -n --pool-file pool.url -- true; echo then $?";
+    let mut outer = begin(&["borrow", "--", "sh", "-c", script]);
+    let (code, said, errors) = told(&ended(outer.env("LITELEASE_POOL", &url)));
+    assert_eq!(code, 0, "{errors}");
+    assert!(said.starts_with("slot 0\n") && said.ends_with("then 1\n"), "{said}");
+    assert!(!said.contains(POOL) && !errors.contains(POOL), "{said}{errors}");
+    assert!(errors.contains("all slots of the pool are taken"), "{errors}");
+    assert_eq!(scene.server.client().in_use(), 0, "it was returned");
+    for (words, why) in [
+        (&["borrow", &url, "--", "true"][..], "other users see arguments"),
+        (&["borrow", "--", "true"], "which pool?"),
+        (&["borrow", "--pool-file", "nowhere", "--", "true"], "cannot read the URL"),
+    ] {
+        let (code, _, errors) = told(&ended(&mut begin(words)));
+        assert!(code == 64 && errors.contains(why) && !errors.contains(POOL), "{errors}");
+    }
+    let mut wrong = begin(&["borrow", "--", "true"]);
+    let wrong = told(&ended(wrong.env("LITELEASE_POOL", "http://127.0.0.1:1/secret-thing")));
+    assert!(wrong.0 == 64 && !wrong.2.contains("secret-thing"), "{wrong:?}");
+}
+
+#[test]
+fn a_named_pool_opens_to_a_key_that_may_claim_the_name_and_to_no_other() {
+    let scene = Scene::new();
+    let served = scene.desk.folder.path().join("served.sqlite3").display().to_string();
+    let add = ["access", "add", "ci", "--db", &served, "--allow", "claim:few/*"];
+    let key = told(&scene.desk.run(&add)).1;
+    let body = |name: &str| serde_json::json!({ "name": name, "count": 1, "ttl": 30 });
+    let mut client = scene.server.client().bearing(key.trim());
+    let mut ask = |name: &str| client.ask("POST", "/v1/slot/borrow", &body(name), "").unwrap();
+    assert_eq!(ask("few/a").status, 200);
+    assert_eq!(ask("few/a").status, 409);
+    let refused = ask("other");
+    assert!(refused.status == 403 && refused.error().contains("claim"), "{refused:?}");
+    let mut nobody = litelease_proof::server::Client::of(scene.server.address);
+    let refused = nobody.ask("POST", "/v1/slot/borrow", &body("few/a"), "").unwrap();
+    assert_eq!(refused.status, 401);
+    // Its id is no UUID, so nobody reaches it without a key.
+    let beside = nobody.ask("GET", "/l/name:few/a", &serde_json::Value::Null, "").unwrap();
+    assert!(matches!(beside.status, 400 | 404), "{beside:?}");
+    eventually("a file sees the same pool", || {
+        let words = ["run", "-n", "--db", &served, "--slots", "1", "few/a", "--", "true"];
+        (told(&scene.desk.run(&words)).0 == 1).then_some(())
+    });
+}
