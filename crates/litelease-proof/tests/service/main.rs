@@ -1,6 +1,7 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
 mod access;
+mod async_client;
 mod client;
 mod client_ca;
 mod credentials;
@@ -9,8 +10,8 @@ mod items;
 mod keep;
 mod names;
 mod page;
-mod place;
 mod payloads;
+mod place;
 mod queueing;
 mod serve;
 mod server_faults;
