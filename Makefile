@@ -44,7 +44,7 @@ test-integrations: ## the crate next to sqlx, diesel, r2d2, deadpool and tokio: 
 	@LITELEASE_INTEGRATIONS=1 cargo test --locked -q -p litelease-proof --test project integrations::
 
 test-python: ## the Python package: types and tests, on two Pythons
-	@scripts/setup cc
+	@scripts/setup cc openssl
 	@scripts/setup-python
 	@echo "==> checking and testing the Python package"
 	@scripts/test-python

@@ -62,6 +62,9 @@ fn work(words: &[&str]) -> Result<()> {
         }
         ["wait", work, file] => hold::worker(work, Path::new(file)),
         ["drive", address, seconds] => serve::drive(address, seconds),
+        ["drive", address, seconds, key_file] => {
+            serve::named::drive_clients(address, seconds, Path::new(key_file))
+        }
         ["front", redis] => serve::front(redis),
         ["queue", method, target] => serve::queue::work(method, target),
         ["write", method, file] => writers::write(method, Path::new(file)),

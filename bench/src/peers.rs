@@ -20,7 +20,7 @@ const CYCLES: u32 = 300;
 /// the system past the library that the slow disk is made of.
 pub(crate) fn etcd(folder: &Path) -> Result<Note> {
     let what = "claim, renew and release next to etcd".to_owned();
-    if Command::new("etcd").arg("--version").output().is_err() {
+    if !etcd_is_there() {
         return Ok(Note { what, text: "SKIPPED: etcd is not installed".into() });
     }
     let mut etcd = Etcd::start(folder)?;
@@ -49,6 +49,11 @@ pub(crate) fn etcd(folder: &Path) -> Result<Note> {
     Ok(Note { what, text })
 }
 
+/// Checks whether etcd is installed.
+pub(crate) fn etcd_is_there() -> bool {
+    Command::new("etcd").arg("--version").output().is_ok()
+}
+
 /// Microseconds for each of three calls in a cycle.
 fn each(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6 / f64::from(3 * CYCLES)
@@ -69,28 +74,9 @@ impl Drop for Etcd {
 
 impl Etcd {
     fn start(folder: &Path) -> Result<Self> {
-        let [client, peer] = [free_address()?, free_address()?];
-        let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
-        let mut command = Command::new("etcd");
-        command.arg("--data-dir").arg(folder.join("etcd"));
-        command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
-        command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
-        command.args(["--initial-cluster", &format!("default={peer_url}")]);
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let begin = Instant::now();
-        loop {
-            // It listens before it has elected itself, and answers after.
-            if let Ok(stream) = TcpStream::connect(client) {
-                stream.set_nodelay(true)?;
-                return Ok(Etcd { child, stream: BufReader::new(stream) });
-            }
-            if begin.elapsed() > Duration::from_secs(20) || child.try_wait()?.is_some() {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err("etcd did not start".into());
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let (child, stream) = start_etcd(folder)?;
+        stream.set_nodelay(true)?;
+        Ok(Etcd { child, stream: BufReader::new(stream) })
     }
 
     /// As its users do it: a lease of its own, a key that must not be there yet, and the lease's end takes the key along.
@@ -168,6 +154,31 @@ impl Etcd {
             0 => Err("etcd hung up".into()),
             _ => Ok(line.trim_end().to_owned()),
         }
+    }
+}
+
+/// Starts one node, and connects to it.
+pub(crate) fn start_etcd(folder: &Path) -> Result<(Child, TcpStream)> {
+    let [client, peer] = [free_address()?, free_address()?];
+    let [client_url, peer_url] = [client, peer].map(|address| format!("http://{address}"));
+    let mut command = Command::new("etcd");
+    command.arg("--data-dir").arg(tempfile::tempdir_in(folder)?.keep());
+    command.args(["--listen-client-urls", &client_url, "--advertise-client-urls", &client_url]);
+    command.args(["--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url]);
+    command.args(["--initial-cluster", &format!("default={peer_url}")]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let begin = Instant::now();
+    loop {
+        // It listens before it has elected itself, and answers after.
+        if let Ok(stream) = TcpStream::connect(client) {
+            return Ok((child, stream));
+        }
+        if begin.elapsed() > Duration::from_secs(20) || child.try_wait()?.is_some() {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err("etcd did not start".into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) fn jobs() -> Vec<Job> {
         job("B18", "queues next to others", 50.0, |bench| {
             serve::queue::outcome(bench.scratch.folder()?.path())
         }),
+        job("B20", "names over HTTP next to others", 50.0, |bench| {
+            serve::named::outcome(bench.scratch.folder()?.path())
+        }),
         job("H", "holding, and litelease run", 75.0, |_| {
             Ok(Outcome { figures: hold::holding()?, ..Outcome::default() })
         }),

@@ -5,9 +5,11 @@
 //! Every peer is measured in every round, so that the state of the machine affects all alike.
 
 mod drive;
+mod etcd;
 mod front;
 mod http;
 mod memory;
+pub(crate) mod named;
 mod postgres;
 pub(crate) mod queue;
 mod redis;
@@ -64,6 +66,20 @@ struct Peer {
     reach: f64,
     rate: fn(&ServerFolder, f64) -> Result<f64>,
     is_there: fn() -> bool,
+}
+
+impl Peer {
+    /// Compares the calls per second of all rounds.
+    fn figure(&self, ours: &[f64], theirs: &[f64]) -> Figure {
+        Figure {
+            id: self.id,
+            what: self.what,
+            reach: Reach::AtLeast(self.reach),
+            measured: median(ours) / median(theirs),
+            range: Some(range(ours, theirs)),
+            detail: format!("{} against {} calls/s", listed(ours, 1.0), listed(theirs, 1.0)),
+        }
+    }
 }
 
 const PEERS: &[Peer] = &[
@@ -131,18 +147,8 @@ pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<
             popped.push(wake::redis(place.redis()?.address)?);
         }
     }
-    let mut figures: Vec<Figure> = peers
-        .iter()
-        .zip(&theirs)
-        .map(|(peer, rates)| Figure {
-            id: peer.id,
-            what: peer.what,
-            reach: Reach::AtLeast(peer.reach),
-            measured: median(&ours) / median(rates),
-            range: Some(range(&ours, rates)),
-            detail: format!("{} against {} calls/s", listed(&ours, 1.0), listed(rates, 1.0)),
-        })
-        .collect();
+    let mut figures: Vec<Figure> =
+        peers.iter().zip(&theirs).map(|(peer, rates)| peer.figure(&ours, rates)).collect();
     if is_there(WAKE_UP, redis::is_there) {
         figures.push(Figure {
             id: "B12",
@@ -213,10 +219,14 @@ impl ServerFolder {
 
     /// Starts the service on a new file.
     fn litelease(&self, flags: &[&str]) -> Result<Server> {
-        let home = tempfile::tempdir_in(self.folder.path())?.keep();
+        self.litelease_at(&tempfile::tempdir_in(self.folder.path())?.keep(), flags)
+    }
+
+    /// Starts the service with all its files in this folder.
+    fn litelease_at(&self, home: &Path, flags: &[&str]) -> Result<Server> {
         let program = std::env::current_exe()?.with_file_name("litelease");
         let mut command = Command::new(program);
-        command.env("LD_PRELOAD", &self.shim).env("XDG_STATE_HOME", &home);
+        command.env("LD_PRELOAD", &self.shim).env("XDG_STATE_HOME", home);
         command.args(["serve", "--open-metrics", "--listen", "127.0.0.1:0", "--db"]);
         command.arg(home.join("pools.sqlite3")).args(flags);
         // The log goes to a file, as in production.

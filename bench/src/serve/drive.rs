@@ -27,6 +27,19 @@ pub(crate) trait Talk: 'static {
 
 /// Returns how many calls per second all clients together get answered.
 pub(crate) fn rate<T: Talk>(address: SocketAddr, clients: Vec<T>, seconds: f64) -> Result<f64> {
+    rate_of(address, clients, seconds, talk)
+}
+
+/// The same for clients that use a connection in their own way. They count their answers.
+pub(crate) fn rate_of<C, F>(
+    address: SocketAddr,
+    clients: Vec<C>,
+    seconds: f64,
+    talk: impl Fn(TcpStream, C, Rc<Cell<u64>>) -> F,
+) -> Result<f64>
+where
+    F: Future<Output = io::Result<()>> + 'static,
+{
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let local = LocalSet::new();
     local.block_on(&runtime, async move {

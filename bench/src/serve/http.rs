@@ -2,8 +2,10 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::rc::Rc;
 
 use super::drive::Talk;
+use super::named::name;
 
 /// The pool of the measurements.
 pub(crate) const POOL: &str = "00000000-0000-4000-8000-000000000001";
@@ -62,6 +64,54 @@ fn write_call(request: &mut Vec<u8>, path: &str, body: &str) {
         "POST /l/{POOL}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );
+}
+
+/// A client that claims and releases a name of its own.
+pub(crate) struct Claimant {
+    /// The line of the head that has the access key, as the key file has it.
+    access: Rc<str>,
+    number: usize,
+    has_claimed: bool,
+}
+
+impl Claimant {
+    pub(crate) fn new(access: Rc<str>, number: usize) -> Self {
+        Claimant { access, number, has_claimed: false }
+    }
+}
+
+impl Talk for Claimant {
+    fn ask(&mut self, answer: &[u8], request: &mut Vec<u8>) -> io::Result<()> {
+        if !answer.is_empty() && !answer.starts_with(b"HTTP/1.1 200") {
+            return Err(io::Error::other(String::from_utf8_lossy(answer).into_owned()));
+        }
+        let (path, body) = match self.has_claimed {
+            false => {
+                let number = self.number;
+                let name = name(number);
+                (
+                    "claim",
+                    format!("{{\"name\":\"{name}\",\"owner\":\"client-{number}\",\"ttl\":60}}"),
+                )
+            }
+            true => {
+                let grant = field(answer, "grant")
+                    .ok_or_else(|| io::Error::other("there is no grant in the answer"))?;
+                ("release", format!("{{\"grant\":\"{grant}\"}}"))
+            }
+        };
+        self.has_claimed = !self.has_claimed;
+        write!(
+            request,
+            "POST /v1/{path} HTTP/1.1\r\nHost: localhost\r\n{}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.access,
+            body.len()
+        )
+    }
+
+    fn whole(&self, received: &[u8]) -> Option<usize> {
+        whole(received)
+    }
 }
 
 /// Returns the text of a field of a flat JSON object.

@@ -9,11 +9,13 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Server;
 use super::drive::Talk;
+use super::named::name;
 use crate::Result;
 
 /// KEYS: free slots, leases by their ends, slots by lease, the token. ARGV: the lease, its ttl in
@@ -124,8 +126,7 @@ impl Talk for Borrower {
         if self.calls > 0 && !answer.starts_with(expected) {
             return Err(io::Error::other(String::from_utf8_lossy(answer).into_owned()));
         }
-        // As long as a UUID, and unique.
-        let lease = format!("{:08x}-{:027x}", self.number, self.calls / 2);
+        let lease = unique(self.number, self.calls / 2);
         match self.calls % 2 {
             0 => self.scripts.borrow(request, &lease, "60000"),
             _ => self.scripts.give_back(request, &lease),
@@ -137,6 +138,55 @@ impl Talk for Borrower {
     fn whole(&self, received: &[u8]) -> Option<usize> {
         whole(received)
     }
+}
+
+/// A client that claims and releases a name of its own, as the documentation of Redis has it: `SET`
+/// with `NX` and `PX`, and a script that deletes the key if it still has the client's value. The
+/// value is new for each claim. There is no token.
+pub(crate) struct Claimant {
+    release: Rc<str>,
+    number: usize,
+    calls: u64,
+}
+
+/// KEYS: the name. ARGV: the value that the client has set.
+const RELEASE: &str = "
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0";
+
+impl Claimant {
+    /// Loads the script, and returns so many clients.
+    pub(crate) fn all(address: SocketAddr, count: usize) -> io::Result<Vec<Self>> {
+        let loaded = Redis::open(address)?.ask(&["SCRIPT", "LOAD", RELEASE])?;
+        let release: Rc<str> = digest(&loaded).into();
+        let claimant = |number| Claimant { release: Rc::clone(&release), number, calls: 0 };
+        Ok((0..count).map(claimant).collect())
+    }
+}
+
+impl Talk for Claimant {
+    fn ask(&mut self, answer: &[u8], request: &mut Vec<u8>) -> io::Result<()> {
+        let expected: &[u8] = if self.calls % 2 == 1 { b"+OK" } else { b":1" };
+        if self.calls > 0 && !answer.starts_with(expected) {
+            return Err(io::Error::other(String::from_utf8_lossy(answer).into_owned()));
+        }
+        let (name, value) = (name(self.number), unique(self.number, self.calls / 2));
+        match self.calls % 2 {
+            0 => write_command(request, &["SET", &name, &value, "NX", "PX", "60000"]),
+            _ => write_command(request, &["EVALSHA", &self.release, "1", &name, &value]),
+        }
+        self.calls += 1;
+        Ok(())
+    }
+
+    fn whole(&self, received: &[u8]) -> Option<usize> {
+        whole(received)
+    }
+}
+
+/// Returns a text as long as a UUID, and unique.
+fn unique(client: usize, round: u64) -> String {
+    format!("{client:08x}-{round:027x}")
 }
 
 pub(crate) fn write_command(request: &mut Vec<u8>, words: &[&str]) {

@@ -139,18 +139,15 @@ impl AsyncHeld {
     }
 
     /// Waits until the name is lost, and returns why. Dropping the future costs nothing, so it fits
-    /// into a `select!`.
+    /// into a `tokio::select!`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use litelease_client::{AsyncClient, Error, HoldOptions};
-    /// # async fn work() {}
     /// # async fn example(client: AsyncClient) -> Result<(), Error> {
     /// let held = client.hold("backup", HoldOptions::new(Duration::from_secs(30))).await?;
-    /// tokio::select! {
-    ///     loss = held.lost() => eprintln!("stopped: {loss}"),
-    ///     () = work() => held.release().await?,
-    /// }
+    /// let loss = held.lost().await;
+    /// eprintln!("stop what needs the name: {loss}");
     /// # Ok(())
     /// # }
     /// ```

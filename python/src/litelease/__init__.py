@@ -7,6 +7,8 @@
 1
 """
 
+from typing import TYPE_CHECKING
+
 from ._cached import Cached, ReadersLeft
 from ._election import Election, Leader, Observer
 from ._fences import Gate, is_stale
@@ -43,6 +45,7 @@ from ._types import (
     InvalidText,
     InvalidTime,
     InvalidTtl,
+    InvalidUrl,
     LargestTokenNeeded,
     LeaderInfo,
     Leased,
@@ -66,6 +69,8 @@ from ._types import (
     RequestedBy,
     RequestInfo,
     SchemaMismatch,
+    ServerRefused,
+    ServerUnreachable,
     Slot,
     Stale,
     StaleReason,
@@ -86,6 +91,23 @@ from ._types import (
 from ._worker import Worker, WorkerCounts, WorkItem
 from ._writer import SingleWriter
 
+if TYPE_CHECKING:
+    from ._client import Client
+    from ._client_hold import Grant, RemoteHeld, RemoteSlot
+    from ._client_queue import RemoteItem, RemoteQueue
+else:
+
+    def __getattr__(name: str) -> object:
+        """Imports the client of the service when it is first used. Programs that use a file need not wait for it."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from . import _client, _client_hold, _client_queue
+
+        found = {**vars(_client_queue), **vars(_client_hold), **vars(_client)}[name]
+        globals()[name] = found
+        return found
+
+
 __version__ = version()
 
 __all__ = [
@@ -100,11 +122,13 @@ __all__ = [
     "Cancelled",
     "CannotGuard",
     "Checkpoint",
+    "Client",
     "CommitUnknown",
     "Election",
     "ExpiredOnArrival",
     "FloorTooLow",
     "Gate",
+    "Grant",
     "GuardInfo",
     "GuardMissing",
     "Held",
@@ -118,6 +142,7 @@ __all__ = [
     "InvalidText",
     "InvalidTime",
     "InvalidTtl",
+    "InvalidUrl",
     "Item",
     "ItemInfo",
     "ItemState",
@@ -146,11 +171,17 @@ __all__ = [
     "Reason",
     "Rejected",
     "Released",
+    "RemoteHeld",
+    "RemoteItem",
+    "RemoteQueue",
+    "RemoteSlot",
     "Renewed",
     "RequestInfo",
     "Requested",
     "RequestedBy",
     "SchemaMismatch",
+    "ServerRefused",
+    "ServerUnreachable",
     "Session",
     "SessionName",
     "ShardAssigned",

@@ -404,6 +404,23 @@ class CommitUnknown(LiteleaseError):
     """COMMIT failed, so it is unknown whether the change was stored. It is not a grant."""
 
 
+class InvalidUrl(LiteleaseError):
+    """The text is no URL of a server. Nothing was sent."""
+
+
+class ServerUnreachable(LiteleaseError, ConnectionError):
+    """The server could not be asked, or its answer is not known; the text says why. What was asked for may have happened."""
+
+
+class ServerRefused(LiteleaseError):
+    """The server refuses the request, and trying again does not help. ``status`` is its HTTP status: 401 for a missing or
+    wrong access key, 403 for one that does not allow it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class ExpiredOnArrival(LiteleaseError):
     """The lease was stored, and over before it could be returned."""
 

@@ -21,18 +21,39 @@ import threading
 from types import TracebackType
 from typing import Callable, Generator, Generic, TypeVar, Union
 
+from ._client import Client as _Client
+from ._client_hold import RemoteHeld, RemoteSlot
+from ._client_queue import RemoteItem, RemoteQueue
 from ._election import Leader
 from ._fences import Value
 from ._hold import Held, HeldSlot, Hold
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
+from ._queue import QueueInfo
 from ._session import Handle
 from ._time import Seconds, in_ms, in_seconds
-from ._types import Acquired, Busy, LeaseInfo, LiteleaseError, RequestInfo
+from ._types import (
+    Acknowledged,
+    Acquired,
+    Broken,
+    Busy,
+    Checkpoint,
+    LeaseInfo,
+    LiteleaseError,
+    Rejected,
+    Released,
+    Renewed,
+    Requested,
+    RequestedBy,
+    RequestInfo,
+    StaleReceipt,
+    Stored,
+    Transferred,
+)
 from ._wait import More, claiming, file_of, until
 
-__all__ = ["Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
+__all__ = ["Client", "ClientQueue", "Database", "campaign", "claim_wait", "hand_over", "hold", "hold_slot", "requested"]
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hold)
@@ -253,3 +274,159 @@ async def claim_wait(database: Database, name: str, owner: str, ttl: Seconds, wa
                 db.release(answer.lease)
 
     return await _Work(work, undo).run()
+
+
+class Client:
+    """A client of ``litelease serve`` for asyncio; see ``litelease.Client``, which is its ``sync``. A claim, a hold and a receive
+    that are cancelled while they wait give back what they were granted."""
+
+    def __init__(
+        self,
+        url: str,
+        access_key: str | os.PathLike[str] | None = None,
+        *,
+        ca_file: str | os.PathLike[str] | None = None,
+        retry_for: Seconds = 10.0,
+    ) -> None:
+        self.sync = _Client(url, access_key, ca_file=ca_file, retry_for=retry_for)
+
+    async def claim(self, name: str, owner: str, ttl: Seconds) -> Acquired | Busy:
+        """See ``litelease.Client.claim``."""
+        return await self.claim_wait(name, owner, ttl, 0.0)
+
+    async def claim_wait(self, name: str, owner: str, ttl: Seconds, wait: Seconds) -> Acquired | Busy:
+        """See ``litelease.Client.claim_wait``."""
+        ttl_s, wait_s = in_ms(name, ttl, None) / 1000, in_seconds(wait)
+
+        def work(stop: Stop) -> Acquired | Busy:
+            return self.sync._claim(name, owner, ttl_s, wait_s, stop=stop)
+
+        return await _Work(work, lambda told: self.sync.release(told.lease) if isinstance(told, Acquired) else None).run()
+
+    async def renew(self, lease: LeaseInfo, ttl: Seconds) -> Renewed | Rejected:
+        """See ``litelease.Client.renew``."""
+        return await _in_thread(lambda: self.sync.renew(lease, ttl))
+
+    async def release(self, lease: LeaseInfo) -> Released | Rejected:
+        """See ``litelease.Client.release``."""
+        return await _in_thread(lambda: self.sync.release(lease))
+
+    async def transfer(self, lease: LeaseInfo, new_owner: str, ttl: Seconds) -> Transferred | Rejected:
+        """See ``litelease.Client.transfer``."""
+        return await _in_thread(lambda: self.sync.transfer(lease, new_owner, ttl))
+
+    async def break_lease(self, name: str) -> Broken | Rejected:
+        """See ``litelease.Client.break_lease``."""
+        return await _in_thread(lambda: self.sync.break_lease(name))
+
+    async def inspect(self, name: str) -> LeaseInfo | None:
+        """See ``litelease.Client.inspect``."""
+        return await _in_thread(lambda: self.sync.inspect(name))
+
+    async def leases(self, prefix: str = "") -> list[LeaseInfo]:
+        """See ``litelease.Client.leases``."""
+        return await _in_thread(lambda: self.sync.leases(prefix))
+
+    async def queues(self, prefix: str = "") -> list[QueueInfo]:
+        """See ``litelease.Client.queues``."""
+        return await _in_thread(lambda: self.sync.queues(prefix))
+
+    async def attach(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+        """See ``litelease.Client.attach``."""
+        return await _in_thread(lambda: self.sync.attach(lease, value))
+
+    async def value(self, name: str) -> Value:
+        """See ``litelease.Client.value``."""
+        return await _in_thread(lambda: self.sync.value(name))
+
+    async def limit(
+        self, lease: LeaseInfo, progress_within: Seconds | None = None, max_time: Seconds | None = None
+    ) -> Stored | Rejected:
+        """See ``litelease.Client.limit``."""
+        return await _in_thread(lambda: self.sync.limit(lease, progress_within, max_time))
+
+    async def progress(self, lease: LeaseInfo) -> Stored | Rejected:
+        """See ``litelease.Client.progress``."""
+        return await _in_thread(lambda: self.sync.progress(lease))
+
+    async def checkpoint(self, lease: LeaseInfo, value: Value) -> Stored | Rejected:
+        """See ``litelease.Client.checkpoint``."""
+        return await _in_thread(lambda: self.sync.checkpoint(lease, value))
+
+    async def last_checkpoint(self, name: str) -> Checkpoint | None:
+        """See ``litelease.Client.last_checkpoint``."""
+        return await _in_thread(lambda: self.sync.last_checkpoint(name))
+
+    async def request(self, name: str, requester: str, within: Seconds) -> Requested | RequestedBy | Rejected:
+        """See ``litelease.Client.request``."""
+        return await _in_thread(lambda: self.sync.request(name, requester, within))
+
+    async def requested(self, name: str) -> RequestInfo | None:
+        """See ``litelease.Client.requested``."""
+        return await _in_thread(lambda: self.sync.requested(name))
+
+    async def hand_over(self, lease: LeaseInfo, ttl: Seconds) -> Transferred | Rejected:
+        """See ``litelease.Client.hand_over``."""
+        return await _in_thread(lambda: self.sync.hand_over(lease, ttl))
+
+    def hold(self, name: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, owner: str | None = None) -> _Holding[RemoteHeld]:
+        """Holds a name while an ``async with`` block runs; see ``litelease.Client.hold``. The block gets the ``RemoteHeld``."""
+        return _Holding(lambda stop: RemoteHeld(self.sync, name, in_seconds(ttl), in_seconds(wait), owner, stop))
+
+    async def register(self, pool: str, count: int) -> None:
+        """See ``litelease.Client.register``."""
+        await _in_thread(lambda: self.sync.register(pool, count))
+
+    def borrow(
+        self, pool: str, ttl: Seconds = 60.0, *, wait: Seconds = 0.0, note: str | None = None
+    ) -> _Holding[RemoteSlot]:
+        """Borrows a slot while an ``async with`` block runs; see ``litelease.Client.borrow``. The block gets the ``RemoteSlot``."""
+        return _Holding(lambda stop: RemoteSlot(self.sync, pool, in_seconds(ttl), in_seconds(wait), note, stop))
+
+    def queue(self, name: str) -> ClientQueue:
+        """Returns the queue called ``name``."""
+        return ClientQueue(self.sync.queue(name))
+
+
+class ClientQueue:
+    """A queue on a server, for asyncio; see ``litelease.RemoteQueue``, which is its ``sync``."""
+
+    def __init__(self, queue: RemoteQueue) -> None:
+        self.sync = queue
+
+    async def send(self, body: Value, *, delay: Seconds = 0, key: str | None = None) -> int:
+        """See ``litelease.RemoteQueue.send``."""
+        return await _in_thread(lambda: self.sync.send(body, delay=delay, key=key))
+
+    async def receive(self, visibility: Seconds, wait: Seconds = 0.0) -> RemoteItem | None:
+        """See ``litelease.RemoteQueue.receive``. What a task receives that was cancelled is given back."""
+        visibility_s, wait_s = in_ms(self.sync.name, visibility, None, "visibility") / 1000, in_seconds(wait)
+
+        def work(stop: Stop) -> RemoteItem | None:
+            return self.sync._receive(visibility_s, wait_s, stop)
+
+        return await _Work(work, lambda item: item.give_back() if item is not None else None).run()
+
+    async def ack(self, receipt: str | RemoteItem) -> Acknowledged | StaleReceipt:
+        """See ``litelease.RemoteQueue.ack``."""
+        return await _in_thread(lambda: self.sync.ack(receipt))
+
+    async def extend(self, receipt: str | RemoteItem, visibility: Seconds) -> int | None:
+        """See ``litelease.RemoteQueue.extend``."""
+        return await _in_thread(lambda: self.sync.extend(receipt, visibility))
+
+    async def give_back(self, receipt: str | RemoteItem, *, delay: Seconds = 0, note: str | None = None) -> bool:
+        """See ``litelease.RemoteQueue.give_back``."""
+        return await _in_thread(lambda: self.sync.give_back(receipt, delay=delay, note=note))
+
+    async def bury(self, receipt: str | RemoteItem, *, note: str | None = None) -> bool:
+        """See ``litelease.RemoteQueue.bury``."""
+        return await _in_thread(lambda: self.sync.bury(receipt, note=note))
+
+    async def info(self) -> QueueInfo | None:
+        """See ``litelease.RemoteQueue.info``."""
+        return await _in_thread(lambda: self.sync.info())
+
+
+async def _in_thread(verb: Callable[[], T]) -> T:
+    return await _Work(lambda _: verb()).run()

@@ -31,6 +31,9 @@ impl File {
 
     /// Opens the file, and returns the grant as the verbs take it: they match owner and token.
     fn find(&self, grant: &Meant) -> Result<(Litelease, LeaseInfo)> {
+        if grant.token.is_none() && grant.run.is_none() {
+            return Err(not_named(&grant.name));
+        }
         let db = database::open_existing(&self.common)?;
         let lease = |owner, token| {
             let name = grant.name.clone();

@@ -65,6 +65,8 @@ use End::{Code, NotTold};
 /// Every command that ends by itself, on a desk where `held` is held by `a` under token 1, and `free` is not.
 const COMMANDS: &[(&str, End)] = &[
     ("run new -- true", Code(0)),
+    ("run --slots 2 few -- true", Code(0)),
+    ("borrow --pool-file none -- true", Code(64)),
     ("access add ci --allow observe:*", NotTold),
     ("access list", NotTold),
     ("access remove nobody", NotTold),

@@ -97,6 +97,9 @@ impl Prepared {
     }
 }
 
+/// The variables of the lease, as they come over the pipe.
+type Told = Vec<(String, Option<String>)>;
+
 /// Waits for the lease and becomes the command. Returns only if that fails.
 fn become_command(
     command: &CommandLine,
@@ -110,8 +113,8 @@ fn become_command(
         return error;
     }
     let mut text = String::new();
-    let told = lease.read_to_string(&mut text).ok().and_then(|_| serde_json::from_str(&text).ok());
-    let told: Option<(Vec<(String, Option<String>)>, bool)> = told;
+    let told = lease.read_to_string(&mut text).ok();
+    let told = told.and_then(|_| serde_json::from_str::<(Told, bool)>(&text).ok());
     let Some((lease, take_terminal)) = told else {
         // SAFETY: ends the copy without running anything of the original's.
         unsafe { libc::_exit(0) } // there will be no lease

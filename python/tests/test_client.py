@@ -1,0 +1,579 @@
+"""The client of the service, against a real server, and through a proxy that loses and delays answers."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+import warnings
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pytest
+from service import Proxy, Server
+
+import litelease
+from litelease import (
+    Acknowledged,
+    Acquired,
+    Busy,
+    Client,
+    ExpiredOnArrival,
+    Grant,
+    HoldTimeout,
+    InvalidUrl,
+    LiteleaseError,
+    Lost,
+    NoFreeSlot,
+    NoSuchPool,
+    NotRequested,
+    Reason,
+    Rejected,
+    Released,
+    RemoteSlot,
+    RequestedBy,
+    ServerRefused,
+    ServerUnreachable,
+    StaleReason,
+    Stored,
+    Transferred,
+    aio,
+)
+from litelease._wait import clock
+
+SOON = 20.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Server]:
+    """A server that a test may kill or stop."""
+    server = Server(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return Client(server.url, server.key)
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    proxy = Proxy(server.address)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def name() -> str:
+    return f"test/{uuid.uuid4()}"
+
+
+def granted(answer: object) -> Grant:
+    assert isinstance(answer, Acquired) and isinstance(answer.lease, Grant), answer
+    return answer.lease
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_a_name_is_claimed_renewed_and_released(client: Client, name: str) -> None:
+    lease = granted(client.claim(name, "a", ttl=30))
+    assert lease.is_trusted and (lease.name, lease.owner) == (name, "a") and lease.grant not in repr(lease)
+    busy = client.claim(name, "b", ttl=30)
+    assert isinstance(busy, Busy) and not busy and (busy.current.owner, busy.current.token) == ("a", lease.token)
+    renewed = client.renew(lease, ttl=60)
+    assert renewed and isinstance(renewed.lease, Grant) and renewed.lease.trusted_until > lease.trusted_until
+    seen = client.inspect(name)
+    assert seen is not None and seen.owner == "a" and [found.name for found in client.leases(name)] == [name]
+    assert client.release(lease) == Released(name, lease.token)
+    assert client.renew(lease, ttl=30) == Rejected(Reason.RELEASED, None, None)
+    assert client.inspect(name) is None and client.leases(name) == []
+    assert granted(client.claim(name, "b", ttl=30, min_token=lease.token + 10)).token > lease.token + 10
+    broken = client.break_lease(name)
+    assert broken and broken.owner == "b"
+    with pytest.raises(TypeError, match="owner and token open nothing"):
+        client.release(seen)
+
+
+def test_a_transferred_lease_goes_to_the_claim_of_its_new_owner(client: Client, name: str) -> None:
+    lease = granted(client.claim(name, "a", ttl=30))
+    handed = client.transfer(lease, "b", ttl=30)
+    assert isinstance(handed, Transferred) and handed.lease.token == lease.token + 1
+    heir = granted(client.claim(name, "b", ttl=30))
+    assert heir.token == handed.lease.token and heir.is_trusted
+    refused = client.renew(lease, ttl=30)
+    assert isinstance(refused, Rejected) and refused.reason is Reason.SUPERSEDED and client.release(heir)
+
+
+def test_values_limits_and_checkpoints_ride_on_a_grant(client: Client, name: str) -> None:
+    assert client.value(name) is None and client.last_checkpoint(name) is None
+    lease = granted(client.claim(name, "a", ttl=30))
+    for value in (b"\0\xff", "text", 2**60, 0.5, None):
+        assert client.attach(lease, value) == Stored() and client.value(name) == value
+        assert client.checkpoint(lease, value) == Stored()
+        last = client.last_checkpoint(name)
+        assert last is not None and (last.token, last.value) == (lease.token, value)
+    assert client.limit(lease, progress_within=0.01) and client.progress(lease)
+    time.sleep(0.02)
+    late = client.renew(lease, ttl=30)
+    assert isinstance(late, Rejected) and late.reason is Reason.NO_PROGRESS
+    assert client.limit(lease, max_time=10) and client.renew(lease, ttl=30)
+    client.release(lease)
+    over = client.attach(lease, 1)
+    assert isinstance(over, Rejected) and over.reason is Reason.RELEASED
+
+
+def test_a_holder_hands_over_to_the_requester_that_waits(client: Client, name: str) -> None:
+    with client.hold(name, ttl=30) as held:
+        with pytest.raises(NotRequested):
+            held.hand_over(30)
+        held.check()
+        assert client.request(name, "heir", within=20) and held.requested() is not None
+        told = client.request(name, "other", within=20)
+        assert isinstance(told, RequestedBy) and told.requester == "heir" and not told
+        answers: list[object] = []
+        waiter = threading.Thread(target=lambda: answers.append(client.claim_wait(name, "heir", 30, 20)))
+        waiter.start()
+        assert held.hand_over(30).owner == "heir"
+        with pytest.raises(Lost) as lost:
+            held.check()
+        assert lost.value.reason.kind == "HandedOver"
+    waiter.join(SOON)
+    heir = granted(answers[0])
+    assert heir.token == held.token + 1 and heir.is_trusted
+    client.release(heir)
+
+
+def test_a_hold_outlives_its_ttl_and_ends_with_its_block(client: Client, name: str) -> None:
+    with client.hold(name, ttl=0.3) as held:
+        first = held.lease.trusted_until
+        eventually(lambda: held.lease.trusted_until > first + 0.3)
+        held.check()
+        with pytest.raises(HoldTimeout, match="is held by"):
+            client.hold(name, ttl=30)
+    assert client.inspect(name) is None and not held.lost.is_set()
+    with pytest.raises(Lost):
+        held.check()
+
+
+def test_a_broken_hold_is_told(client: Client, name: str) -> None:
+    with client.hold(name, ttl=0.4) as held:
+        assert client.break_lease(name) and held.lost.wait(SOON)
+        with pytest.raises(Lost) as lost:
+            held.check()
+        assert lost.value.reason.kind == "Broken"
+
+
+def test_a_hold_is_released_when_it_is_dropped(client: Client, name: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        held = client.hold(name, ttl=60)
+        held.check()
+        del held
+        gc.collect()
+        eventually(lambda: client.inspect(name) is None)
+
+
+def test_a_hold_is_released_at_the_end_of_the_interpreter(server: Server, client: Client, name: str) -> None:
+    run(server, f"held = client.hold({name!r}, ttl=60); held.check()")
+    assert client.inspect(name) is None
+
+
+def test_a_forked_child_is_not_the_holder_and_may_use_the_client(client: Client, name: str) -> None:
+    with client.hold(name, ttl=30) as held:
+        child = os.fork()
+        if child == 0:
+            try:
+                held.check()
+            except Lost as lost:
+                held.release()
+                seen = client.inspect(name)
+                os._exit(0 if lost.reason.kind == "Forked" and seen is not None and seen.owner == held.owner else 1)
+            os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        held.check()
+        assert client.renew(held.lease, ttl=30)
+
+
+def run(server: Server, text: str) -> None:
+    assert start(server, text).wait() == 0
+
+
+def start(server: Server, text: str) -> "subprocess.Popen[bytes]":
+    begin = "import os, sys, time, litelease; client = litelease.Client(sys.argv[1])\n"
+    environment = {**os.environ, "LITELEASE_ACCESS_FILE": str(server.key)}
+    environment["PYTHONPATH"] = str(Path(litelease.__file__).parents[1])
+    return subprocess.Popen([sys.executable, "-c", begin + text, server.url], env=environment)
+
+
+def test_two_processes_never_hold_a_name_at_once(server: Server, tmp_path: Path, name: str) -> None:
+    # Each makes a file that must not be there, and writes down its token.
+    text = f"""
+for _ in range(10):
+    with client.hold({name!r}, ttl=10, wait=60) as held:
+        inside = os.open({str(tmp_path / "inside")!r}, os.O_CREAT | os.O_EXCL)
+        with open({str(tmp_path / "tokens")!r}, "a") as tokens:
+            print(held.token, file=tokens)
+        held.check()
+        os.close(inside)
+        os.unlink({str(tmp_path / "inside")!r})
+"""
+    both = [start(server, text) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    tokens = [int(line) for line in (tmp_path / "tokens").read_text().split()]
+    assert len(tokens) == 20 and tokens == sorted(set(tokens))
+
+
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_granted_twice(
+    server: Server, client: Client, proxy: Proxy, name: str
+) -> None:
+    far = Client(proxy.url, server.key)
+    lost: list[str] = []
+
+    def lose(path: str, answer: bytes) -> bytes | None:
+        if path in lost:
+            return answer
+        lost.append(path)
+        return None if len(lost) % 2 else answer[: len(answer) - 5]  # cut off, or cut short
+
+    proxy.meddle = lose
+    lease = granted(far.claim(name, "a", ttl=30))
+    assert lease.is_trusted and far.renew(lease, ttl=30) and far.release(lease) == Released(name, lease.token)
+    assert granted(client.claim(name, "b", ttl=30)).token == lease.token + 1
+    queue = far.queue(name)
+    queue.send("once")
+    item = queue.receive(visibility=30)
+    assert item is not None and item.attempt == 1 and item.is_trusted and item.ack() == Acknowledged()
+    assert client.queue(name).receive(visibility=30) is None and len(lost) == 6
+
+
+def test_an_answer_that_comes_after_the_ttl_is_not_trusted(
+    server: Server, client: Client, proxy: Proxy, name: str
+) -> None:
+    far = Client(proxy.url, server.key)
+    others: list[Grant] = []
+
+    def late(path: str, answer: bytes) -> bytes | None:
+        if path == "/v1/claim":
+            others.append(granted(client.claim_wait(name, "b", 30, SOON)))
+        return answer
+
+    proxy.meddle = late
+    with pytest.raises(ExpiredOnArrival):
+        far.claim(name, "a", ttl=0.4)
+    client.release(others.pop())
+    with pytest.raises(ExpiredOnArrival):
+        far.hold(name, ttl=0.3)
+
+
+def test_a_slot_whose_answer_comes_after_the_ttl_is_not_trusted(server: Server, client: Client, proxy: Proxy) -> None:
+    far, pool = Client(proxy.url, server.key), str(uuid.uuid4())
+    client.register(pool, 1)
+    others: list[RemoteSlot] = []
+
+    def late(path: str, answer: bytes) -> bytes | None:
+        if path.endswith("/borrow"):
+            others.append(client.borrow(pool, wait=SOON))
+        return answer
+
+    proxy.meddle = late
+    with pytest.raises(NoFreeSlot):
+        far.borrow(pool, ttl=0.3)
+    others.pop().release()
+
+
+def test_a_grant_that_was_waited_for_is_renewed_at_once(server: Server, client: Client, proxy: Proxy, name: str) -> None:
+    granted(client.claim(name, "a", ttl=0.3))
+    lease = granted(Client(proxy.url, server.key).claim_wait(name, "b", 0.6, SOON))
+    assert lease.is_trusted and proxy.seen == ["/v1/claim", "/v1/renew"]
+
+
+def test_a_renewal_is_trusted_from_its_start(server: Server, client: Client, proxy: Proxy, name: str) -> None:
+    far = Client(proxy.url, server.key)
+
+    def late(path: str, answer: bytes) -> bytes | None:
+        if path == "/v1/renew":
+            granted(client.claim_wait(name, "b", 30, SOON))
+        return answer
+
+    proxy.meddle = late
+    renewed = far.renew(granted(far.claim(name, "a", ttl=0.4)), ttl=0.4)
+    assert renewed and isinstance(renewed.lease, Grant) and not renewed.lease.is_trusted
+
+
+def test_a_hold_is_trusted_from_the_start_of_its_renewal(server: Server, proxy: Proxy, name: str) -> None:
+    far = Client(proxy.url, server.key)
+    came: list[float] = []
+
+    def slow(path: str, answer: bytes) -> bytes | None:
+        if path == "/v1/renew":
+            came.append(clock())
+            time.sleep(0.1)
+        return answer
+
+    proxy.meddle = slow
+    with far.hold(name, ttl=1.5) as held:
+        first = held.lease.trusted_until
+        eventually(lambda: held.lease.trusted_until > first)
+        # Nine tenths of the ttl, from before the request came to the server.
+        assert held.lease.trusted_until < came[-1] + 1.35
+
+
+def test_a_holder_whose_renewals_are_not_answered_is_told_before_another_one_is_granted(
+    server: Server, client: Client, proxy: Proxy, name: str
+) -> None:
+    far, is_over = Client(proxy.url, server.key), threading.Event()
+    served: list[bytes] = []
+
+    def late(path: str, answer: bytes) -> bytes | None:
+        # The first renewals are answered at once, and from then on none is passed on in time.
+        served.append(answer)
+        if path == "/v1/renew" and len(served) > 2:
+            is_over.wait(SOON)
+        return answer
+
+    proxy.meddle = late
+    with far.hold(name, ttl=0.5) as held:
+        eventually(lambda: len(served) > 2)
+        proxy.close()  # and no other connection is made
+        other = granted(client.claim_wait(name, "b", 30, SOON))
+        with pytest.raises(Lost):
+            held.check()
+        assert held.lost.is_set() and other.token > held.token
+        is_over.set()
+    assert client.release(other)
+
+
+def test_an_outage_shorter_than_the_trust_costs_nothing(own: Server, name: str) -> None:
+    client = Client(own.url, own.key)
+    with client.hold(name, ttl=3) as held:
+        own.kill()
+        answers: list[object] = []
+        during = threading.Thread(target=lambda: answers.append(client.claim(name + "/other", "a", ttl=30)))
+        during.start()
+        own.restart()
+        during.join(SOON)
+        assert granted(answers[0]).is_trusted
+        before = held.lease.trusted_until
+        eventually(lambda: held.lease.trusted_until > before)
+        held.check()
+        again = client.inspect(name)
+        assert again is not None and again.token == held.token
+    assert client.inspect(name) is None
+
+
+def test_a_server_that_stands_still_longer_than_the_ttl_is_a_loss_told_in_time(own: Server, name: str) -> None:
+    first, second = Client(own.url, own.key), Client(own.url, own.key)
+    others: list[tuple[object, bool]] = []
+    with first.hold(name, ttl=0.6) as held:
+
+        def wait() -> None:
+            answer = second.claim_wait(name, "b", 30, SOON)
+            others.append((answer, held.lost.is_set()))
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        with own.stopped():
+            assert held.lost.wait(SOON) and not others
+            with pytest.raises(Lost) as lost:
+                held.check()
+            assert lost.value.reason.kind == "CannotRenew"
+            time.sleep(max(held.lease.trusted_until + 0.1 - clock(), 0))
+        waiter.join(SOON)
+        answer, was_told = others[0]
+        assert was_told and granted(answer).token > held.token and granted(answer).is_trusted
+
+
+def test_503_is_tried_again_and_409_is_not(server: Server, client: Client, proxy: Proxy, name: str) -> None:
+    far = Client(proxy.url, server.key)
+    answers = [b'HTTP/1.1 503 Unavailable\r\nContent-Length: 2\r\n\r\n{}']
+    proxy.meddle = lambda path, answer: answers.pop() if answers else answer
+    lease = granted(far.claim(name, "a", ttl=30))
+    assert proxy.seen == ["/v1/claim"] * 2
+    assert isinstance(far.claim(name, "b", ttl=30), Busy) and len(proxy.seen) == 3
+    assert far.release(lease) and isinstance(far.release(lease), Rejected) and len(proxy.seen) == 5
+
+
+def test_an_answer_to_another_request_is_none(server: Server, client: Client, proxy: Proxy, name: str) -> None:
+    far = Client(proxy.url, server.key, retry_for=0.1)
+    kept: dict[str, bytes] = {}
+    proxy.meddle = lambda path, answer: kept.setdefault(path, answer)
+    lease = granted(far.claim(name, "a", ttl=30))
+    assert far.renew(lease, ttl=30)
+    with pytest.raises(ServerUnreachable, match="belongs to another request"):
+        far.renew(lease, ttl=30)
+    client.break_lease(name)
+
+
+def test_a_slot_is_kept_alive_and_returned(server: Server, client: Client) -> None:
+    pool = str(uuid.uuid4())
+    with pytest.raises(NoSuchPool):
+        client.borrow(pool)
+    client.register(pool, 1)
+    with client.borrow(f"{server.url}/l/{pool}", ttl=0.3, note="import") as slot:
+        first = slot._trusted_until
+        assert slot.position == 0 and slot.token > 0
+        eventually(lambda: slot._trusted_until > first + 0.3)
+        slot.check()
+        with pytest.raises(NoFreeSlot):
+            client.borrow(pool)
+    with client.borrow(pool, wait=SOON) as next_one:
+        assert next_one.token > slot.token
+    with pytest.raises(InvalidUrl, match="another server"):
+        client.borrow(f"http://127.0.0.1:1/l/{pool}")
+    with pytest.raises(NoSuchPool, match="UUID"):
+        client.borrow("gpu")
+
+
+def test_a_queue_delivers_to_one_worker_at_a_time(client: Client, name: str) -> None:
+    queue = client.queue(name)
+    assert queue.receive(visibility=30) is None
+    first = queue.send(b"\0\xff", key="order 17")
+    assert queue.send("again", key="order 17") == first
+    item = queue.receive(visibility=30)
+    assert item is not None and (item.id, item.body, item.attempt) == (first, b"\0\xff", 1) and item.is_trusted
+    assert queue.receive(visibility=30) is None and item.extend(60) and item.receipt not in repr(item)
+    assert item.give_back(note="not now") and not item.give_back()
+    again = queue.receive(visibility=30, wait=SOON)
+    assert again is not None and again.attempt == 2 and again.token > item.token
+    stale = item.ack()
+    assert not stale and stale.reason is StaleReason.DELIVERED_AGAIN and item.extend(30) is None
+    assert again.bury(note="no such address")
+    counted = queue.info()
+    assert counted is not None and counted.dead == 1 and [found.queue for found in client.queues(name)] == [name]
+
+
+def test_a_client_finds_the_local_key_and_keeps_it_on_this_machine(
+    server: Server, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(server.state))
+    monkeypatch.delenv("LITELEASE_ACCESS_FILE", raising=False)
+    local = Client(server.url.replace("127.0.0.1", "localhost"))
+    assert local.release(granted(local.claim(name, "a", ttl=30)))
+    monkeypatch.setenv("LITELEASE_ACCESS_FILE", str(tmp_path / "none"))
+    with pytest.raises(LiteleaseError, match="the file with the access key cannot be read"):
+        Client(server.url)
+    monkeypatch.setenv("LITELEASE_ACCESS_FILE", str(server.key))
+    assert Client(server.url).leases(name) == []
+    for url in ("http://lease.example:7070", "http://127.0.0.1.evil.example", "http://10.0.0.7"):
+        with pytest.raises(LiteleaseError, match="in the clear: use https"):
+            Client(url)
+    for url in ("", "localhost:7070", "ftp://x", "http://", "http://x/v1", "http://u@x", "http://x:y"):
+        with pytest.raises(InvalidUrl, match="say http://127.0.0.1:7070"):
+            Client(url, "key")
+
+
+def test_errors_say_what_to_do(server: Server, name: str) -> None:
+    with pytest.raises(ServerUnreachable, match="does `litelease serve` run there"):
+        Client("http://127.0.0.1:1", "key", retry_for=0.05).claim(name, "a", ttl=30)
+    with pytest.raises(ServerRefused, match="`litelease access add` prints a key") as refused:
+        Client(server.url, "wrong").claim(name, "a", ttl=30)
+    assert refused.value.status == 401 and "wrong" not in str(refused.value)
+    with pytest.raises(ServerRefused, match="claim:") as refused:
+        Client(server.url, server.add_key("claim:else/*")).claim(name, "a", ttl=30)
+    assert refused.value.status == 403
+    with pytest.raises(ServerUnreachable, match="use http if the server speaks no TLS"):
+        Client(server.url.replace("http", "https"), "key").claim(name, "a", ttl=30)
+    with pytest.raises(LiteleaseError, match="0.1 s"):
+        Client(server.url, server.key).hold(name, ttl=0.05)
+
+
+def test_what_is_no_server_of_leases_is_named(name: str) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    other = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=other.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        client = Client(f"http://127.0.0.1:{other.server_port}", "key")
+        with pytest.raises(ServerUnreachable, match="is no Litelease server"):
+            client.claim(name, "a", ttl=30)
+        with pytest.raises(ServerUnreachable, match="501"):
+            Client(client.url, "key", retry_for=0.05).inspect(name)
+    finally:
+        other.shutdown()
+        other.server_close()
+
+
+def test_a_certificate_is_checked(tmp_path: Path, name: str) -> None:
+    openssl = shutil.which("openssl")
+    assert openssl, "openssl is missing"
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, stderr=subprocess.DEVNULL)
+    server = Server(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key))
+    try:
+        url = server.url.replace("127.0.0.1", "localhost")
+        with pytest.raises(ServerUnreachable, match="pass ca_file="):
+            Client(url, server.key).claim(name, "a", ttl=30)
+        with pytest.raises(ServerUnreachable, match="pass ca_file="):
+            Client(server.url, server.key, ca_file=cert).claim(name, "a", ttl=30)  # it is for another name
+        with Client(url, server.key, ca_file=cert).hold(name, ttl=0.4) as held:
+            first = held.lease.trusted_until
+            eventually(lambda: held.lease.trusted_until > first)
+        with pytest.raises(ServerUnreachable):
+            Client(server.url.replace("https", "http"), server.key, retry_for=0.05).claim(name, "a", ttl=30)
+    finally:
+        server.kill()
+
+
+def test_asyncio_holds_and_a_cancelled_claim_leaves_nothing_behind(server: Server, client: Client, name: str) -> None:
+    async def work() -> None:
+        far = aio.Client(server.url, server.key)
+        async with far.hold(name, ttl=30) as held:
+            held.check()
+            waiting = asyncio.ensure_future(far.claim_wait(name, "b", 30, SOON))
+            while (await asyncio.to_thread(client._look, "leases", name=name))["waiters"] < 1:
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert await far.inspect(name) is None
+        lease = granted(await far.claim(name, "c", 30))
+        assert await far.attach(lease, 7) and await far.value(name) == 7 and await far.release(lease)
+        pool = str(uuid.uuid4())
+        await far.register(pool, 1)
+        async with far.borrow(pool) as slot:
+            assert slot.position == 0
+        queue = far.queue(name)
+        await queue.send("hello")
+        item = await queue.receive(30)
+        assert item is not None and await queue.ack(item) == Acknowledged()
+
+    asyncio.run(work())
+
+
+def test_the_examples_of_the_page_run(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LITELEASE_ACCESS_FILE", str(server.key))
+    page = (Path(__file__).parents[2] / "docs/client.md").read_text()
+    blocks = [block.split("```")[0] for block in page.split("```python\n")[1:]]
+    assert len(blocks) == 3
+    names: dict[str, object] = {"__name__": "example"}
+    for block in blocks:
+        exec(compile(block.replace("http://127.0.0.1:7070", server.url), "client.md", "exec"), names)
