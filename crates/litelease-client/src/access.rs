@@ -15,7 +15,7 @@ pub(crate) struct Place {
     pub(crate) base: String,
     /// The loopback address, if it is one.
     pub(crate) loopback: Option<SocketAddr>,
-    is_https: bool,
+    pub(crate) is_https: bool,
 }
 
 impl Place {

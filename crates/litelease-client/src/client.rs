@@ -1,5 +1,6 @@
 //! The verbs, each as one request or as often as it takes.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::Error;
 use crate::access::Place;
+use crate::builder;
 use crate::rows::Secrets;
 use crate::transport::{Outcome, Transport};
 
@@ -117,8 +119,18 @@ impl Client {
     }
 
     fn of(place: &Place, key: Option<String>) -> Result<Self, Error> {
+        Client::trusting(place, key, None)
+    }
+
+    /// Prepares to talk to a server whose certificate comes from a CA in this file, or in the one
+    /// that the environment names.
+    pub(crate) fn trusting(
+        place: &Place,
+        key: Option<String>,
+        ca_file: Option<&Path>,
+    ) -> Result<Self, Error> {
         place.check(key.as_deref())?;
-        let transport = Arc::new(Transport::new(place, key));
+        let transport = Arc::new(Transport::new(place, key, builder::roots(place, ca_file)?));
         let (base, keeper, secrets) = (place.base.clone(), OnceLock::new(), OnceLock::new());
         Ok(Client { transport, base, keeper, secrets })
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use litelease_keeper::Loss;
@@ -58,6 +59,13 @@ pub enum Error {
     Insecure,
     /// The file with the access key cannot be read.
     Access(io::Error),
+    /// The file with the certificates of CAs cannot be used.
+    CaFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
     /// The ttl is too short to be kept alive: at least 101 ms.
     TtlTooShort(Duration),
     /// The system gives no thread.
@@ -94,6 +102,9 @@ impl fmt::Display for Error {
                 f.write_str("the secret would go over the network in the clear: use https")
             }
             Error::Access(error) => write!(f, "the file with the access key: {error}"),
+            Error::CaFile { path, error } => {
+                write!(f, "the CA file {:?}: {error}", path.display().to_string())
+            }
             Error::TtlTooShort(ttl) => {
                 write!(f, "a ttl of {ttl:?} is too short to be kept alive: at least 101 ms")
             }

@@ -67,9 +67,9 @@ impl HoldOptions {
 
 /// A name or a slot that this process holds. Dropping it releases it.
 pub struct Held {
-    kept: Kept,
+    pub(crate) kept: Arc<Kept>,
     grant: Grant,
-    is_released: bool,
+    pub(crate) is_released: bool,
 }
 
 impl Client {
@@ -135,7 +135,7 @@ impl Client {
             Ok(kept) => kept,
             Err(never) => match never {},
         };
-        Ok(Held { kept, grant, is_released: false })
+        Ok(Held { kept: Arc::new(kept), grant, is_released: false })
     }
 
     /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no

@@ -18,8 +18,17 @@
 //!
 //! A grant is trusted by the client's own clock, which counts suspend: from the start of the request
 //! that it goes back to, for the ttl less a margin. Clocks of client and server are never compared.
+//!
+//! With the feature `async` there is also `AsyncClient`, with the same verbs as futures.
 
 mod access;
+#[cfg(feature = "async")]
+mod async_client;
+#[cfg(feature = "async")]
+mod async_hold;
+#[cfg(feature = "async")]
+mod async_queue;
+mod builder;
 mod client;
 mod error;
 mod hold;
@@ -32,6 +41,13 @@ mod slot;
 mod transport;
 mod value;
 
+#[cfg(feature = "async")]
+pub use async_client::{AsyncClient, AsyncWatch};
+#[cfg(feature = "async")]
+pub use async_hold::{AsyncHeld, AsyncPool, AsyncSlot};
+#[cfg(feature = "async")]
+pub use async_queue::AsyncQueue;
+pub use builder::ClientBuilder;
 pub use client::{Client, Grant, Lease};
 pub use error::Error;
 pub use hold::{Held, HoldOptions};

@@ -66,8 +66,8 @@ pub struct Item {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SendOptions<'a> {
-    delay: Duration,
-    key: Option<&'a str>,
+    pub(crate) delay: Duration,
+    pub(crate) key: Option<&'a str>,
 }
 
 /// How many items a queue has, by their state.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use litelease_keeper::unique;
 use serde_json::Value;
 use ureq::http::Response;
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::{Agent, Body, RequestBuilder};
 
 use crate::Error;
 use crate::access::Place;
+use crate::builder;
 
 /// Sends requests to one server.
 pub(crate) struct Transport {
@@ -36,8 +38,9 @@ pub(crate) enum Outcome {
 }
 
 impl Transport {
-    pub(crate) fn new(place: &Place, key: Option<String>) -> Self {
+    pub(crate) fn new(place: &Place, key: Option<String>, roots: RootCerts) -> Self {
         let config = Agent::config_builder()
+            .tls_config(TlsConfig::builder().root_certs(roots).build())
             .http_status_as_error(false)
             // A redirect would take the access key somewhere else.
             .max_redirects(0)
@@ -120,7 +123,7 @@ fn read(answer: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
     let mut response = match answer {
         Ok(response) => response,
         Err(error) if is_unsent(&error) => return Outcome::Unreached(error.to_string()),
-        Err(error) => return Outcome::Unknown(error.to_string()),
+        Err(error) => return Outcome::Unknown(builder::explained(&error)),
     };
     let status = response.status().as_u16();
     let echoed = response.headers().get("idempotency-key").map(|tag| tag.as_bytes().to_vec());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use rcgen::generate_simple_self_signed;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
@@ -30,6 +31,24 @@ impl Certificate {
         fs::write(&cert, made.cert.pem()).expect("it is written");
         fs::write(&key, made.signing_key.serialize_pem()).expect("it is written");
         Certificate { cert, key }
+    }
+
+    /// Makes a new CA, and a certificate for a host name that it has signed. Returns the file with the CA's certificate too.
+    pub fn of_ca(folder: &Path, host: &str) -> (Self, PathBuf) {
+        let certificate = Certificate::new(folder, host);
+        let mut params = CertificateParams::new([]).expect("parameters");
+        params.distinguished_name.push(DnType::CommonName, folder.display().to_string());
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let ca = KeyPair::generate().and_then(|key| CertifiedIssuer::self_signed(params, key));
+        let ca = ca.expect("a CA");
+        let key = fs::read_to_string(&certificate.key).expect("its key");
+        let key = KeyPair::from_pem(&key).expect("a key");
+        let params = CertificateParams::new([host.to_owned()]).expect("parameters");
+        let signed = params.signed_by(&key, &ca).expect("a certificate");
+        fs::write(&certificate.cert, signed.pem()).expect("it is written");
+        let file = folder.join("ca.pem");
+        fs::write(&file, ca.as_ref().pem()).expect("it is written");
+        (certificate, file)
     }
 
     fn trusted(&self) -> ClientConfig {

@@ -1,21 +1,91 @@
-//! What is said on a connection, byte by byte.
+//! What is said on a connection, byte by byte, without TLS and inside it.
 
 #![allow(clippy::unwrap_used)]
 
+use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use litelease_serve::{Options, Service, run};
+use litelease_serve::{Options, Service, Tls, run};
+use rustls::crypto::ring;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tokio::sync::oneshot;
 
 const POOL: &str = "/l/0b5b1f0e-1111-4222-8333-444455556666";
 
+/// How to reach a server: with or without TLS.
+struct Wire {
+    address: SocketAddr,
+    tls: Option<Arc<ClientConfig>>,
+}
+
+trait Connection: Read + Write {
+    /// Says that nothing more will be said.
+    fn end(&mut self);
+}
+
+impl Connection for TcpStream {
+    fn end(&mut self) {
+        self.shutdown(Shutdown::Write).unwrap();
+    }
+}
+
+impl Connection for StreamOwned<ClientConnection, TcpStream> {
+    fn end(&mut self) {
+        self.conn.send_close_notify();
+        self.flush().unwrap();
+        self.sock.shutdown(Shutdown::Write).unwrap();
+    }
+}
+
+impl Wire {
+    fn connect(&self) -> Box<dyn Connection> {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        match &self.tls {
+            None => Box::new(stream),
+            Some(tls) => {
+                let name = "localhost".try_into().unwrap();
+                let tls = ClientConnection::new(tls.clone(), name).unwrap();
+                Box::new(StreamOwned::new(tls, stream))
+            }
+        }
+    }
+}
+
+/// Makes a certificate for a server, and what its clients trust.
+fn certificate(folder: &Path) -> (Tls, Arc<ClientConfig>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (cert, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(made.cert.der().clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (Tls::load(&cert, &key).unwrap(), Arc::new(config))
+}
+
+/// Lets `work` talk to a server without TLS and to one with it, at the same time.
+fn served(work: impl Fn(&Wire) + Sync) {
+    thread::scope(|scope| {
+        scope.spawn(|| until_stopped(true, &work));
+        until_stopped(false, &work);
+    });
+}
+
 /// Lets `work` talk to a server, and stops it then.
-fn served(work: impl FnOnce(SocketAddr)) {
+fn until_stopped<T>(has_tls: bool, work: impl FnOnce(&Wire) -> T) -> T {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options { patience: Duration::from_secs(2), ..Options::default() };
+    let (tls, trusted) = has_tls.then(|| certificate(folder.path())).unzip();
+    let options = Options { patience: Duration::from_secs(2), tls, ..Options::default() };
     let service = Service::open(&folder.path().join("pools.sqlite3"), options).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -28,15 +98,15 @@ fn served(work: impl FnOnce(SocketAddr)) {
             run(listener, service, async { _ = stopped.await }).await.unwrap();
         });
     });
-    work(address);
+    let done = work(&Wire { address, tls: trusted });
     drop(stop);
     server.join().unwrap();
+    done
 }
 
 /// Sends bytes, in parts, and reads all that comes until the connection is closed.
-fn say(address: SocketAddr, parts: &[&str]) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+fn say(wire: &Wire, parts: &[&str]) -> String {
+    let mut stream = wire.connect();
     for part in parts {
         // It may have been closed for what came before.
         let _ = stream.write_all(part.as_bytes());
@@ -76,7 +146,7 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
     let both = format!("{put}Content-Length: 11\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
     let huge = format!("{put}Content-Length: 1073741824\r\n\r\n{{");
     let long = format!("GET /{} HTTP/1.1\r\n", "x".repeat(20_000));
-    served(|address| {
+    served(|wire| {
         for (parts, expected) in [
             (vec![last], vec!["200"]),
             // One after the other on one connection, and all at once.
@@ -118,7 +188,7 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
             (vec!["GET /healthz HTTP/1.1\r\nHost: loc"], vec!["408"]),
             (vec![&short], vec!["408"]),
         ] {
-            let told = say(address, &parts);
+            let told = say(wire, &parts);
             assert_eq!(statuses(&told), expected, "{parts:.200?}: {told}");
         }
     });
@@ -126,18 +196,16 @@ fn every_way_to_put_a_request_is_answered_as_it_must_be() {
 
 #[test]
 fn a_head_is_answered_without_a_body_and_a_wrong_method_with_those_that_there_are() {
-    served(|address| {
-        let told = say(
-            address,
-            &["HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"],
-        );
+    served(|wire| {
+        let told =
+            say(wire, &["HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"]);
         assert!(told.contains("content-length: 3\r\n") && told.ends_with("\r\n\r\n"), "{told}");
         for word in ["date: ", "x-request-id: ", "cache-control: no-store", "connection: close"] {
             assert!(told.contains(word), "{word} in {told}");
         }
         let patch =
             format!("PATCH {POOL} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        let told = say(address, &[&patch]);
+        let told = say(wire, &[&patch]);
         assert!(told.contains("allow: PUT, GET, DELETE\r\n"), "{told}");
     });
 }
@@ -151,24 +219,24 @@ fn asks(method: &str, path: &str, body: &str) -> String {
 }
 
 /// One request, and the body of its answer.
-fn told(address: SocketAddr, method: &str, path: &str, body: &str) -> String {
+fn told(wire: &Wire, method: &str, path: &str, body: &str) -> String {
     let asked = asks(method, path, body).replacen("\r\n", "\r\nConnection: close\r\n", 1);
-    say(address, &[&asked]).split_once("\r\n\r\n").unwrap().1.to_owned()
+    say(wire, &[&asked]).split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
 /// Borrows the slot of a pool that has one, and answers its lease as a body to give it back with.
-fn borrowed(address: SocketAddr) -> String {
-    told(address, "PUT", "", "{\"count\":1}");
-    let lent = told(address, "POST", "/borrow", "{\"ttl\":600}");
+fn borrowed(wire: &Wire) -> String {
+    told(wire, "PUT", "", "{\"count\":1}");
+    let lent = told(wire, "POST", "/borrow", "{\"ttl\":600}");
     let lease = lent.split("\"lease\":\"").nth(1).and_then(|rest| rest.get(..36));
     format!("{{\"lease\":\"{}\"}}", lease.unwrap())
 }
 
 #[track_caller]
-fn is_free_again(address: SocketAddr) {
+fn is_free_again(wire: &Wire) {
     let free = |_: &u32| {
         thread::sleep(Duration::from_millis(20));
-        told(address, "GET", "", "").contains("\"in_use\":0")
+        told(wire, "GET", "", "").contains("\"in_use\":0")
     };
     assert!((0..500).any(|at| free(&at)), "a slot is in use that nobody has");
 }
@@ -177,38 +245,41 @@ fn is_free_again(address: SocketAddr) {
 fn who_sends_too_much_behind_a_borrow_that_waits_is_hung_up_on_and_takes_no_slot() {
     // It would not be read from any more, so nobody would see it hang up, and its grant would be
     // lost.
-    served(|address| {
-        let lease = borrowed(address);
+    served(|wire| {
+        let lease = borrowed(wire);
         let healthy =
             format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n", "x".repeat(900));
         let waits = asks("POST", "/borrow", "{\"ttl\":600,\"wait\":300}");
         for sent in
             [vec![&*waits, &healthy.repeat(20)], vec![&format!("{waits}{}", healthy.repeat(40))]]
         {
-            assert_eq!(say(address, &sent), "", "it was answered");
+            assert_eq!(say(wire, &sent), "", "it was answered");
         }
-        assert_eq!(told(address, "POST", "/return", &lease), "{\"returned\":true}");
-        is_free_again(address);
+        assert_eq!(told(wire, "POST", "/return", &lease), "{\"returned\":true}");
+        is_free_again(wire);
         // Behind anything else as much may come as a client likes.
         let last = healthy.replacen("\r\n", "\r\nConnection: close\r\n", 1);
-        let said = say(address, &[&format!("{}{last}", healthy.repeat(99))]);
+        let said = say(wire, &[&format!("{}{last}", healthy.repeat(99))]);
         assert_eq!(statuses(&said), vec!["200"; 100]);
     });
 }
 
 #[test]
 fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_it() {
-    let half_closed = |address, text: &str| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let half_closed = |wire: &Wire, text: &str| {
+        let mut stream = wire.connect();
         stream.write_all(text.as_bytes()).unwrap();
-        stream.shutdown(Shutdown::Write).unwrap();
+        stream.end();
         let mut told = String::new();
-        stream.read_to_string(&mut told).unwrap();
+        match stream.read_to_string(&mut told) {
+            // Closed without the word of TLS for it. The answers have lengths, so none is cut.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+            read => _ = read.unwrap(),
+        }
         told
     };
-    served(|address| {
-        let lease = borrowed(address);
+    served(|wire| {
+        let lease = borrowed(wire);
         let healthy = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let full = asks("POST", "/borrow", "{\"ttl\":600}");
         for (text, expected) in [
@@ -221,18 +292,18 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_i
             (format!("{healthy}{}", &full[..40]), vec!["200"]),
         ] {
             for _ in 0..5 {
-                let told = half_closed(address, &text);
+                let told = half_closed(wire, &text);
                 assert_eq!(statuses(&told), expected, "{text:.200}: {told}");
             }
         }
         // A stream tells how it is now, and ends.
-        let told = half_closed(address, &asks("GET", "/events", ""));
+        let told = half_closed(wire, &asks("GET", "/events", ""));
         assert!(told.contains("\"in_use\":1") && told.ends_with("\r\n0\r\n\r\n"), "{told}");
-        self::told(address, "POST", "/return", &lease);
+        self::told(wire, "POST", "/return", &lease);
         // It may be gone, and the slot with it. (On a slow machine an answer may be there before.)
         let unanswered = |_: &u32| {
-            let told = half_closed(address, &asks("POST", "/borrow", "{\"ttl\":0.5}"));
-            is_free_again(address);
+            let told = half_closed(wire, &asks("POST", "/borrow", "{\"ttl\":0.5}"));
+            is_free_again(wire);
             told.is_empty()
         };
         assert!((0..20).filter(unanswered).count() > 10, "slots are lent to who may be gone");
@@ -246,7 +317,7 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Reads frames until there is one of this kind on the first stream, and answers what is in it.
-fn until(stream: &mut TcpStream, kind: u8) -> Vec<u8> {
+fn until(stream: &mut dyn Connection, kind: u8) -> Vec<u8> {
     loop {
         let mut head = [0; 9];
         stream.read_exact(&mut head).unwrap();
@@ -260,16 +331,15 @@ fn until(stream: &mut TcpStream, kind: u8) -> Vec<u8> {
 }
 
 /// Asks for a slot over HTTP/2 without room for the answer, and waits until its head is there.
-fn borrows_without_room(address: SocketAddr) -> TcpStream {
-    let mut stream = asks_over_http2(address, &frame(0, 1, 1, b"{\"ttl\":600}"));
-    until(&mut stream, 1);
+fn borrows_without_room(wire: &Wire) -> Box<dyn Connection> {
+    let mut stream = asks_over_http2(wire, &frame(0, 1, 1, b"{\"ttl\":600}"));
+    until(&mut *stream, 1);
     stream
 }
 
 /// Asks for a slot over HTTP/2, with this for a body.
-fn asks_over_http2(address: SocketAddr, body: &[u8]) -> TcpStream {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+fn asks_over_http2(wire: &Wire, body: &[u8]) -> Box<dyn Connection> {
+    let mut stream = wire.connect();
     let path = format!("{POOL}/borrow");
     let headers = [
         (":method", "POST"),
@@ -292,30 +362,32 @@ fn asks_over_http2(address: SocketAddr, body: &[u8]) -> TcpStream {
 
 #[test]
 fn a_grant_that_http2_has_no_room_to_send_is_given_back_when_its_client_goes() {
-    served(|address| {
-        told(address, "PUT", "", "{\"count\":1}");
-        drop(borrows_without_room(address));
-        is_free_again(address);
-        let mut cancels = borrows_without_room(address);
+    served(|wire| {
+        told(wire, "PUT", "", "{\"count\":1}");
+        drop(borrows_without_room(wire));
+        is_free_again(wire);
+        let mut cancels = borrows_without_room(wire);
         cancels.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
-        is_free_again(address);
+        is_free_again(wire);
         // With room it arrives, also in parts, and is its client's.
-        let mut takes = borrows_without_room(address);
+        let mut takes = borrows_without_room(wire);
         for _ in 0..2 {
             takes.write_all(&frame(8, 0, 1, &[0, 0, 0, 100])).unwrap();
-            until(&mut takes, 0);
+            until(&mut *takes, 0);
         }
         drop(takes);
         thread::sleep(Duration::from_millis(300));
-        assert!(told(address, "GET", "", "").contains("\"in_use\":1"));
+        assert!(told(wire, "GET", "", "").contains("\"in_use\":1"));
     });
 }
 
 #[test]
 fn half_a_body_over_http2_is_refused_at_a_stop() {
-    let mut half = None;
-    served(|address| half = Some(asks_over_http2(address, &frame(0, 0, 1, b"{\"ttl\""))));
-    let head = until(&mut half.unwrap(), 1);
-    // As HTTP/2 writes 503; that it took too long would be 408.
-    assert!(head.windows(3).any(|three| three == [0x6c, 0x0c, 0xff]), "{head:x?}");
+    for has_tls in [false, true] {
+        let body = frame(0, 0, 1, b"{\"ttl\"");
+        let mut half = until_stopped(has_tls, |wire| asks_over_http2(wire, &body));
+        let head = until(&mut *half, 1);
+        // As HTTP/2 writes 503; that it took too long would be 408.
+        assert!(head.windows(3).any(|three| three == [0x6c, 0x0c, 0xff]), "{head:x?}");
+    }
 }

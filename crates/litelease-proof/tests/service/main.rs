@@ -1,7 +1,9 @@
 //! The service: HTTP, the queue, the page, and the server in trouble.
 
 mod access;
+mod async_client;
 mod client;
+mod client_ca;
 mod credentials;
 mod http;
 mod items;

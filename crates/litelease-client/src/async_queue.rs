@@ -1,0 +1,246 @@
+//! Queues on a server, as futures.
+
+use std::time::Duration;
+
+use crate::{AsyncClient, Client, Error, Item, QueueInfo, SendOptions, Value};
+
+/// A queue on a server, whose calls are futures.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use litelease_client::{AsyncClient, Error};
+/// # async fn example(client: AsyncClient) -> Result<(), Error> {
+/// let mail = client.queue("mail");
+/// while let Some(item) = mail.receive(Duration::from_secs(30), Duration::from_secs(60)).await? {
+///     println!("{:?}", item.body);
+///     mail.ack(&item.receipt).await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct AsyncQueue {
+    pub(crate) client: AsyncClient,
+    pub(crate) name: String,
+}
+
+/// Gives back an item that nobody has taken.
+fn give_back(client: &Client, received: Option<(String, Item)>) {
+    if let Some((queue, item)) = received {
+        // If this fails, the item is delivered again after its time.
+        let _ = client.queue(&queue).give_back(&item.receipt, Duration::ZERO, None);
+    }
+}
+
+impl AsyncQueue {
+    /// Returns the name of the queue.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// assert_eq!(client.queue("mail").name(), "mail");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Sends an item like [`Queue::send`](crate::Queue::send).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let id = mail.send("hello").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send(&self, body: impl Into<Value>) -> Result<i64, Error> {
+        let name = self.name.clone();
+        let body = body.into();
+        let call = move |client: &Client| client.queue(&name).send(body);
+        self.client.run(call).await
+    }
+
+    /// Sends an item like [`Queue::send_with`](crate::Queue::send_with).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// mail.send_with("hello", SendOptions::new().key("order-17")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn send_with(
+        &self,
+        body: impl Into<Value>,
+        options: SendOptions<'_>,
+    ) -> Result<i64, Error> {
+        let name = self.name.clone();
+        let (body, delay) = (body.into(), options.delay);
+        let key = options.key.map(str::to_owned);
+        let call = move |client: &Client| {
+            client.queue(&name).send_with(body, SendOptions { delay, key: key.as_deref() })
+        };
+        self.client.run(call).await
+    }
+
+    /// Receives an item like [`Queue::receive`](crate::Queue::receive). If the future is dropped, an
+    /// item that comes later is given back at once. Its attempt stays counted.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// if let Some(item) = mail.receive(Duration::from_secs(30), Duration::from_secs(60)).await? {
+    ///     mail.ack(&item.receipt).await?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn receive(
+        &self,
+        visibility: Duration,
+        wait: Duration,
+    ) -> Result<Option<Item>, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| {
+            Ok(client.queue(&name).receive(visibility, wait)?.map(|item| (name, item)))
+        };
+        let received = self.client.obtain(call, give_back).await?;
+        Ok(received.map(|(_, item)| item))
+    }
+
+    /// Acknowledges an item like [`Queue::ack`](crate::Queue::ack).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
+    /// mail.ack(&item.receipt).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ack(&self, receipt: &str) -> Result<(), Error> {
+        let name = self.name.clone();
+        let receipt = receipt.to_owned();
+        let call = move |client: &Client| client.queue(&name).ack(&receipt);
+        self.client.run(call).await
+    }
+
+    /// Prolongs a delivery like [`Queue::extend`](crate::Queue::extend).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
+    /// mail.extend(&item.receipt, Duration::from_secs(60)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn extend(&self, receipt: &str, visibility: Duration) -> Result<Duration, Error> {
+        let name = self.name.clone();
+        let receipt = receipt.to_owned();
+        let call = move |client: &Client| client.queue(&name).extend(&receipt, visibility);
+        self.client.run(call).await
+    }
+
+    /// Prolongs a delivery like [`Queue::extend_within`](crate::Queue::extend_within).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
+    /// let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+    /// mail.extend_within(&item.receipt, minute, second).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn extend_within(
+        &self,
+        receipt: &str,
+        visibility: Duration,
+        timeout: Duration,
+    ) -> Result<Duration, Error> {
+        let name = self.name.clone();
+        let receipt = receipt.to_owned();
+        let call =
+            move |client: &Client| client.queue(&name).extend_within(&receipt, visibility, timeout);
+        self.client.run(call).await
+    }
+
+    /// Makes an item visible again like [`Queue::give_back`](crate::Queue::give_back).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
+    /// mail.give_back(&item.receipt, Duration::from_secs(60), Some("no route")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn give_back(
+        &self,
+        receipt: &str,
+        delay: Duration,
+        note: Option<&str>,
+    ) -> Result<(), Error> {
+        let name = self.name.clone();
+        let receipt = receipt.to_owned();
+        let note = note.map(str::to_owned);
+        let call =
+            move |client: &Client| client.queue(&name).give_back(&receipt, delay, note.as_deref());
+        self.client.run(call).await
+    }
+
+    /// Makes an item dead at once like [`Queue::bury`](crate::Queue::bury).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// # let item = mail.receive(Duration::from_secs(30), Duration::ZERO).await?.unwrap();
+    /// mail.bury(&item.receipt, Some("no such address")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
+        let name = self.name.clone();
+        let receipt = receipt.to_owned();
+        let note = note.map(str::to_owned);
+        let call = move |client: &Client| client.queue(&name).bury(&receipt, note.as_deref());
+        self.client.run(call).await
+    }
+
+    /// Returns how many items the queue has, like [`Queue::info`](crate::Queue::info).
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let info = mail.info().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn info(&self) -> Result<Option<QueueInfo>, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).info();
+        self.client.run(call).await
+    }
+}
