@@ -2,8 +2,8 @@
 //!
 //! Rows are in the order of time, so the oldest are the first: each new answer deletes two that are too old.
 
-use crate::schema::{Table, create, is_there};
-use crate::sqlite::{Value, code};
+use crate::schema::{Table, create, is_there, none_without_table};
+use crate::sqlite::Value;
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
@@ -61,15 +61,7 @@ impl Store {
                     .map(|answer| answer.text().map(str::to_owned).ok_or_else(damaged))
                     .transpose()
             });
-            match found {
-                Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                    match is_there(self.connection, &ANSWERED)? {
-                        true => Err(Error::Sqlite(failure)),
-                        false => Ok(None),
-                    }
-                }
-                found => found,
-            }
+            none_without_table(found, || is_there(self.connection, &ANSWERED))
         })
     }
 

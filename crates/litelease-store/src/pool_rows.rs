@@ -10,8 +10,8 @@
 
 use litelease_core::{KEPT, MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
-use crate::schema::{Table, is_there};
-use crate::sqlite::{Statement, Value, code};
+use crate::schema::{Table, is_there, none_without_table};
+use crate::sqlite::{Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
@@ -345,16 +345,7 @@ impl Store {
                 _ => Err(POOLS.mismatch("a row is damaged".into())),
             }
         });
-        match found {
-            // No such table, perhaps.
-            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                match self.verify_pools()? {
-                    true => Err(Error::Sqlite(failure)),
-                    false => Ok(None),
-                }
-            }
-            found => found,
-        }
+        none_without_table(found, || self.verify_pools())
     }
 
     pub(crate) fn register(&self, id: &str, count: i64, now_ms: i64) -> Result<(), Error> {

@@ -8,8 +8,8 @@ use std::cell::Cell;
 
 use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 
-use crate::schema::{Table, create, is_there};
-use crate::sqlite::{Run, Statement, Value, code};
+use crate::schema::{Table, create, is_there, none_without_table};
+use crate::sqlite::{Run, Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
@@ -596,16 +596,7 @@ impl Store {
             let there = run.step()?;
             read(&run, there)
         });
-        match found {
-            // No such table, perhaps.
-            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                match self.verify_queues()? {
-                    true => Err(Error::Sqlite(failure)),
-                    false => Ok(None),
-                }
-            }
-            found => found,
-        }
+        none_without_table(found, || self.verify_queues())
     }
 
     /// Inserts rows, and leaves the caller's `last_insert_rowid()` as it was.

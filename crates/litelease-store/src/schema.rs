@@ -206,6 +206,23 @@ pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Er
     Ok(true)
 }
 
+/// Answers a query that found no table: no row. If the table is there by now, somebody made it after the query.
+pub(crate) fn none_without_table<T>(
+    found: Result<Option<T>, Error>,
+    is_there: impl FnOnce() -> Result<bool, Error>,
+) -> Result<Option<T>, Error> {
+    match found {
+        Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
+            let was_missing = failure.message.starts_with("no such table");
+            match is_there()? && !was_missing {
+                true => Err(Error::Sqlite(failure)),
+                false => Ok(None),
+            }
+        }
+        found => found,
+    }
+}
+
 fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
     let mut statement = connection.prepare(ENTRY)?;
     let mut run = statement.run(&[Value::Text(table.name)])?;

@@ -4,8 +4,8 @@
 //! the secret of an older grant leads to its name as well, and no index on hashes is needed. The lease row alone says who
 //! has the name; a row here whose token is not that of the lease means nothing.
 
-use crate::schema::{Table, create, is_there};
-use crate::sqlite::{Value, code};
+use crate::schema::{Table, create, is_there, none_without_table};
+use crate::sqlite::Value;
 use crate::statements::{CachedStatement, execute_once};
 use crate::{Error, Store};
 
@@ -170,15 +170,7 @@ impl Store {
             };
             Ok(Some(row))
         });
-        match found {
-            Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                match is_there(self.connection, &SERVED)? {
-                    true => Err(Error::Sqlite(failure)),
-                    false => Ok(None),
-                }
-            }
-            found => found,
-        }
+        none_without_table(found, || is_there(self.connection, &SERVED))
     }
 }
 

@@ -58,6 +58,54 @@ impl Host for FaultyHost {
     }
 }
 
+/// A host that is told of a missing table just before another connection makes it.
+struct LateHost {
+    host: RusqliteHost,
+    other: HostedStore,
+    made: Rc<Cell<u32>>,
+}
+
+impl Host for LateHost {
+    fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Rows, Failure> {
+        let done = self.host.run(sql, values);
+        if done.as_ref().is_err_and(|failure| failure.message.contains("no such table")) {
+            call(&self.other, "send", &values!["mail", "body"]).unwrap();
+            call(&self.other, "pool", &values!["p", 2i64]).unwrap();
+            self.made.set(self.made.get() + 1);
+        }
+        done
+    }
+
+    fn is_in_transaction(&self) -> bool {
+        self.host.is_in_transaction()
+    }
+
+    fn changes(&self) -> i64 {
+        self.host.changes()
+    }
+
+    fn total_changes(&self) -> i64 {
+        self.host.total_changes()
+    }
+}
+
+/// A worker that looked at a queue just before its first item was sent was told of a missing table.
+#[test]
+fn tables_that_are_made_while_a_verb_looks_for_them_are_seen_the_next_time() {
+    for (verb, values) in [("next_visible", values!["mail"]), ("pool_info", values!["p"])] {
+        let folder = tempfile::tempdir().unwrap();
+        let host = || RusqliteHost(Rc::new(Connection::open(folder.path().join("db")).unwrap()));
+        let other = HostedStore::new(Box::new(host())).unwrap();
+        call(&other, "bootstrap", &[]).unwrap();
+        let made = Rc::new(Cell::new(0));
+        let late = LateHost { host: host(), other, made: Rc::clone(&made) };
+        let store = HostedStore::new(Box::new(late)).unwrap();
+        let first = call(&store, verb, &values).unwrap();
+        assert_eq!(made.get(), 1, "{verb}");
+        assert_ne!(call(&store, verb, &values).unwrap(), first, "{verb}");
+    }
+}
+
 /// A file with some leases, and a connection that loses commits, so that grants need an epoch.
 struct Bench {
     folder: TempDir,
