@@ -648,8 +648,13 @@ fn a_mark_that_is_removed_or_replaced_while_it_is_served_comes_back() {
     let mut serving = serve(&shared, ROOT, "022");
     let mark = shared.beside(".mark");
     for (round, kind) in ["", "a link to a victim", "a FIFO"].into_iter().enumerate() {
-        fs::remove_file(&mark).unwrap();
-        let trap = (!kind.is_empty()).then(|| Trap::set(kind, &mark));
+        // In one step: the server may put it back at any time.
+        let aside = shared.folder.path().join("aside");
+        let trap = (!kind.is_empty()).then(|| Trap::set(kind, &aside));
+        match trap {
+            Some(_) => fs::rename(&aside, &mark).unwrap(),
+            None => fs::remove_file(&mark).unwrap(),
+        }
         let lent = serving.client.call("POST", "/borrow", &json!({"ttl": 60})).json();
         let body = json!({"lease": lent["lease"]});
         serving.client.call("POST", "/return", &body);
