@@ -2,8 +2,8 @@
 
 SHELL := bash
 export RUSTDOCFLAGS := -D warnings
-# Most tests wait for processes and clocks: twice as many as processors.
-TEST_THREADS := $(shell echo $$(( 2 * $$(nproc) )))
+# Most tests wait for processes and clocks: three for two processors.
+TEST_THREADS := $(shell echo $$(( (3 * $$(nproc) + 1) / 2 )))
 
 .DEFAULT_GOAL := help
 .PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
