@@ -105,6 +105,19 @@ impl Permission {
         self.scope == scope && matches(self.pattern.as_bytes(), name.as_bytes())
     }
 
+    /// Checks whether it allows `scope` for some name.
+    ///
+    /// ```
+    /// # use litelease_core::{Permission, Scope};
+    /// let permission = Permission::parse("receive:mail")?;
+    /// assert!(permission.allows_some(Scope::Receive));
+    /// assert!(!permission.allows_some(Scope::Send));
+    /// # Ok::<(), litelease_core::InvalidPermission>(())
+    /// ```
+    pub fn allows_some(&self, scope: Scope) -> bool {
+        self.scope == scope
+    }
+
     /// Checks whether it allows `scope` for every name that begins with `prefix`.
     ///
     /// ```

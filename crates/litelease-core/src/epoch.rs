@@ -26,6 +26,19 @@ pub fn epochs_left(token: i64) -> i64 {
     (last - (token >> EPOCH_BITS)).max(0)
 }
 
+/// Returns the floor of the epoch that follows a token's: tokens above it are larger than all of that epoch.
+///
+/// ```
+/// # use litelease_core::next_epoch;
+/// assert_eq!(next_epoch(41)?, 1 << 32);
+/// assert_eq!(next_epoch(1 << 32)?, 2 << 32);
+/// assert!(next_epoch(i64::MAX).is_err());
+/// # Ok::<(), litelease_core::Refusal>(())
+/// ```
+pub fn next_epoch(token: i64) -> Result<i64, Refusal> {
+    Epoch { floor: token, boot: 0 }.floor_after(1)
+}
+
 /// The floor of a file's tokens, and the boot of the machine that its epoch belongs to.
 ///
 /// A file that has none is like one with floor 0 and no boot.
@@ -80,6 +93,8 @@ impl Epoch {
             0 => Epoch { boot: ours, ..self },
             boot if boot == context.boot => self,
             boot if boot == -context.boot => Epoch { boot: ours, ..self },
+            // Nothing is granted here any more, so nothing can have been lost.
+            _ if self.is_retired() => Epoch { boot: ours, ..self },
             _ => Epoch { floor: self.floor_after(1)?, boot: ours },
         };
         if !needed.is_enough_for(token) {
@@ -117,6 +132,34 @@ impl Epoch {
     pub fn raised(self, floor: i64, context: CommitContext) -> Result<Epoch, Refusal> {
         let epoch = self.needed(floor, context)?.unwrap_or(self);
         Ok(Epoch { floor: epoch.floor.max(floor), ..epoch })
+    }
+
+    /// The epoch of a file that grants nothing any more: no token is larger than its floor.
+    ///
+    /// ```
+    /// # use litelease_core::{CommitContext, Epoch};
+    /// let context = CommitContext { boot: 7, may_lose_commits: true, is_own: true };
+    /// let retired = Epoch::default().retired(context)?;
+    /// assert_eq!(retired, Epoch { floor: i64::MAX, boot: 7 });
+    /// // It stays so in the next boot, and `bootstrap` goes on.
+    /// let next = retired.recording(CommitContext { boot: 8, ..context })?;
+    /// assert_eq!(next, Some(Epoch { floor: i64::MAX, boot: 8 }));
+    /// # Ok::<(), litelease_core::Refusal>(())
+    /// ```
+    pub fn retired(self, context: CommitContext) -> Result<Epoch, Refusal> {
+        self.raised(i64::MAX, context)
+    }
+
+    /// Checks whether the file grants nothing any more.
+    ///
+    /// ```
+    /// # use litelease_core::Epoch;
+    /// assert!(Epoch { floor: i64::MAX, boot: 0 }.is_retired());
+    /// assert!(!Epoch { floor: i64::MAX - 1, boot: 0 }.is_retired());
+    /// ```
+    #[inline]
+    pub fn is_retired(self) -> bool {
+        self.floor == i64::MAX
     }
 
     /// Checks whether the epoch of a token is not above the floor's: then a later epoch is above both.

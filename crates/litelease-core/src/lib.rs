@@ -27,6 +27,7 @@ mod answer;
 mod backoff;
 mod credential;
 mod epoch;
+mod guard;
 mod limit;
 mod pool;
 mod queue;
@@ -44,7 +45,8 @@ pub use answer::{
 };
 pub use backoff::backoff;
 pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, credential};
-pub use epoch::{CommitContext, Epoch, epochs_left};
+pub use epoch::{CommitContext, Epoch, epochs_left, next_epoch};
+pub use guard::Guard;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{
     KEPT, MAX_COUNT, MAX_TEXT, PoolInfo, PoolSnapshot, SlotInfo, borrow_slot, keep_slot,

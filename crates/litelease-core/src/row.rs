@@ -219,6 +219,15 @@ impl<'a> Row<'a> {
         newest.checked_add(1).ok_or(Refusal::TokenExhausted)
     }
 
+    /// The token that ends a lease and is granted to nobody: the next one. In a file that grants nothing any more it is
+    /// the largest one, which this name has not had yet.
+    pub(crate) fn token_of_nobody(&self, floor: i64) -> Result<i64, Refusal> {
+        match self.token() {
+            Some(newest) if floor == i64::MAX && newest < floor => Ok(floor),
+            _ => self.next_token(floor),
+        }
+    }
+
     /// Checks whether `token` is that of the live grant, and says why not.
     pub(crate) fn on_grant(&self, token: i64, now_ms: i64) -> GrantResult {
         match self.live(now_ms) {
@@ -341,7 +350,8 @@ impl fmt::Display for Refusal {
                 write!(f, "{what} must be at least 1 ms, got {ms} ms")
             }
             Refusal::TokenExhausted => f.write_str(
-                "no larger token exists: the newest one or the minimum is at its maximum",
+                "no larger token exists: the file was moved (`litelease doctor` tells where to), \
+                 or the newest token or the minimum is at its maximum",
             ),
             Refusal::TtlTooLong { ttl_ms, most_ms } => {
                 write!(f, "the ttl of a read is at most {most_ms} ms, got {ttl_ms} ms")

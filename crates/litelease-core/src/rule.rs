@@ -262,6 +262,10 @@ pub fn transfer<'a, 'q: 'a>(
 /// let step = break_lease(row, 120, 0)?;
 /// assert_eq!(step.answer, BreakResult::Broken { owner: "a", killed: 1 });
 /// assert_eq!(step.write, State::stored(2, None, None));
+///
+/// // A file that grants nothing any more still has the largest number, which nobody is granted.
+/// let step = break_lease(row, 120, i64::MAX)?;
+/// assert_eq!(step.write, State::stored(i64::MAX, None, None));
 /// # Ok::<(), litelease_core::Refusal>(())
 /// ```
 pub fn break_lease(
@@ -271,7 +275,7 @@ pub fn break_lease(
 ) -> Result<Step<'static, BreakResult<&str>>, Refusal> {
     match row.live(now_ms) {
         Some(lease) => Ok(Step::write(
-            State::free(row.next_token(floor)?),
+            State::free(row.token_of_nobody(floor)?),
             BreakResult::Broken { owner: lease.owner, killed: lease.token },
         )),
         None => {
