@@ -111,7 +111,7 @@ impl Store {
     }
 
     /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or the batch to end.
-    pub(crate) fn store_counts(&self) -> Result<(), Error> {
+    pub fn store_counts(&self) -> Result<(), Error> {
         match self.in_batch(|batch| batch.pool.take()).flatten() {
             Some(known) => self.store_count(known.stored, known.row),
             None => Ok(()),

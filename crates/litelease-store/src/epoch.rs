@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use litelease_core::{CommitContext, Epoch, epochs_left};
+use litelease_core::{CommitContext, Epoch, epochs_left, next_epoch};
 
 use crate::boot::Boot;
 use crate::grant::MAX_RECORDS;
@@ -58,6 +58,17 @@ impl EpochInfo {
     /// ```
     pub fn epochs_left(self) -> i64 {
         epochs_left(self.newest)
+    }
+
+    /// Returns the floor of the next epoch, above every token of the file; `None` if there is none.
+    ///
+    /// ```
+    /// # use litelease_store::{BootRecord, EpochInfo};
+    /// let info = EpochInfo { newest: 41, boot: BootRecord::Durable };
+    /// assert_eq!(info.next_floor(), Some(1 << 32));
+    /// ```
+    pub fn next_floor(self) -> Option<i64> {
+        next_epoch(self.newest).ok()
     }
 }
 
@@ -206,13 +217,18 @@ impl Store {
     /// Returns what the file knows of its epoch.
     pub fn epoch(&self) -> Result<EpochInfo, Error> {
         self.with_context("look at the epoch", None, || {
-            let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
-            let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
             let boot = self.boot_record()?;
-            let floor = self.epoch_record()?.floor;
-            let queues = if self.verify_queues()? { self.newest_in_queues()? } else { 0 };
-            Ok(EpochInfo { newest: floor.max(names).max(slots).max(queues), boot })
+            Ok(EpochInfo { newest: self.newest()?, boot })
         })
+    }
+
+    /// Returns the floor of the file, or its largest token if that is larger.
+    pub(crate) fn newest(&self) -> Result<i64, Error> {
+        let names = self.list()?.into_iter().map(|row| row.token).max().unwrap_or(0);
+        let slots = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
+        let floor = self.epoch_record()?.floor;
+        let queues = if self.verify_queues()? { self.newest_in_queues()? } else { 0 };
+        Ok(floor.max(names).max(slots).max(queues))
     }
 
     /// Returns whether the present boot is recorded.
@@ -232,6 +248,12 @@ impl Store {
         let raised = self.epoch_record()?.raised(floor, context);
         let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
         self.keep(raised).map(|()| raised.floor)
+    }
+
+    /// Raises the floor above every token there can be, in a transaction that is open.
+    pub(crate) fn retire_floor(&self, context: CommitContext) -> Result<(), Error> {
+        let retired = self.epoch_record()?.retired(context);
+        self.keep(retired.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?)
     }
 
     /// The epoch of the file.

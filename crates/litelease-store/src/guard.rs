@@ -3,6 +3,8 @@
 //! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a word, and a
 //! fence would stand open. So what is guarded is recorded, and record and schema are compared.
 
+use litelease_core::Guard;
+
 use crate::present::{forget_refusals, refusals};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
@@ -10,20 +12,6 @@ use crate::statements::execute_once;
 use crate::table_info::TableInfo;
 use crate::trigger::{Demand, Fence, WRITES, columns_in, trigger_name};
 use crate::{Error, Store};
-
-/// How a table is guarded.
-///
-/// ```
-/// use litelease_store::Guard;
-///
-/// let guard = Guard::by_column("lease_token").strict();
-/// assert_ne!(guard, Guard::by_connection());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guard {
-    column: Option<String>,
-    strict: bool,
-}
 
 /// A guard as it is right now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,46 +69,13 @@ struct Guarded {
 /// No number: the place that a guarded table has left, and that stands open.
 const MOVED_AWAY: i64 = 0;
 
-impl Guard {
-    /// The connection presents the token, once: see [`Store::present`].
-    ///
-    /// ```
-    /// # use litelease_store::Guard;
-    /// let guard = Guard::by_connection();
-    /// ```
-    pub fn by_connection() -> Self {
-        Guard { column: None, strict: false }
-    }
-
-    /// Each write presents the token in a column of its row.
-    ///
-    /// ```
-    /// # use litelease_store::Guard;
-    /// let guard = Guard::by_column("lease_token");
-    /// ```
-    pub fn by_column(column: impl Into<String>) -> Self {
-        Guard { column: Some(column.into()), strict: false }
-    }
-
-    /// Demands besides that the lease is live, by SQLite's own clock.
-    ///
-    /// ```
-    /// # use litelease_store::Guard;
-    /// let guard = Guard::by_connection().strict();
-    /// ```
-    #[must_use]
-    pub fn strict(self) -> Self {
-        Guard { strict: true, ..self }
-    }
-}
-
 impl Store {
     /// Guards a table: from now on a write to it must present the newest token of `name`.
     ///
     /// Guarding it again in the same way changes nothing, or puts back what was dropped.
     pub fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<(), Error> {
-        let Guard { column, strict } = guard.clone();
-        let demand = Demand { name: name.into(), column, strict };
+        let column = guard.column().map(str::to_owned);
+        let demand = Demand { name: name.into(), column, strict: guard.is_strict() };
         self.with_context("guard", Some(table), || {
             self.within(self.boundary()?, || {
                 self.verify()?;

@@ -36,6 +36,7 @@ mod queue_rows;
 mod raise;
 mod read;
 mod request;
+mod retire;
 mod rule_fn;
 mod schema;
 mod served;
@@ -60,14 +61,16 @@ pub use clock::When;
 pub use closing::Closing;
 pub use epoch::{BootRecord, EpochInfo};
 pub use error::{Error, Failure};
-pub use guard::{Guard, GuardInfo};
+pub use guard::GuardInfo;
 pub use hosted::{Host, HostedStore, OwnedValue, Rows};
 pub use list::{LeaseRow, LeaseWalk};
+pub use litelease_core::Guard;
 #[doc(hidden)]
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
-pub use queue::{Delivered, ItemInfo, ItemName, QueueInfo, SendOptions};
+pub use queue::{Delivered, ItemInfo, ItemName, ItemPlace, QueueInfo, SendOptions};
 pub use read::Reader;
+pub use retire::{RetireResult, Retirement};
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};

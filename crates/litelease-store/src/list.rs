@@ -1,11 +1,11 @@
 //! Lists rows, in the order of their names.
 
-use litelease_core::{LeaseInfo, Row};
+use litelease_core::Row;
 
 use crate::side_tables::Side;
 use crate::sqlite::{Statement, Value};
 use crate::statements::{stored_row, stored_state};
-use crate::{Error, Store, When};
+use crate::{Error, Store};
 
 /// Rows that are added during the walk are not part of it; otherwise a walk that claims might never end.
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
@@ -50,20 +50,18 @@ impl Store {
         })
     }
 
-    /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`, found among the
-    /// next `rows` rows. Hands each to `keep`, with what it has attached. Answers what that made, and the name to go on
+    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, with what each has attached,
+    /// until it has made `limit` of something, or has seen `rows` of them. Answers what it made, and the name to go on
     /// after if there may be more.
-    pub fn live_page<T>(
+    pub fn page<T>(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
         rows: usize,
-        when: When,
-        keep: impl Fn(LeaseInfo<&str>, Value<'_>) -> T,
+        keep: impl Fn(Row<'_>, Value<'_>) -> Option<T>,
     ) -> Result<(Vec<T>, Option<String>), Error> {
         self.with_context("list leases", None, || {
-            let now_ms = when.now_ms();
             let mut walk =
                 self.walk(Some(after.map_or(prefix, |after| after.max(prefix))), None)?;
             let (mut leases, mut seen, mut last) = (Vec::new(), 0, None);
@@ -79,7 +77,7 @@ impl Store {
                 }
                 seen += 1;
                 last = Some(row.name().to_owned());
-                leases.extend(row.live(now_ms).map(|lease| keep(lease, value)));
+                leases.extend(keep(row, value));
             }
             Ok((leases, None))
         })

@@ -1,5 +1,7 @@
 //! Queues: the verbs, each as what the rule is asked.
 
+use std::fmt;
+
 use litelease_core::{
     self as rule, AckResult, CancelResult, Delay, Item, ItemState, LeaseInfo, MAX_ATTEMPTS,
     MAX_NOTE, MAX_TEXT, Receipt, Refusal, StaleReason, Term,
@@ -134,6 +136,49 @@ pub enum ItemName<'a> {
     Id(i64),
     /// The item that uses this key.
     Key(&'a str),
+}
+
+/// A place in the list of a queue's items, for the next page. As text it is `TIME.ID`, or `.ID` among the items that
+/// have no time at which they are visible.
+///
+/// ```
+/// # use litelease_store::ItemPlace;
+/// let place = ItemPlace { visible_at_ms: Some(100), id: 7 };
+/// assert_eq!(place.to_string(), "100.7");
+/// assert_eq!(ItemPlace::parse("100.7"), Some(place));
+/// assert_eq!(ItemPlace::parse("nonsense"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemPlace {
+    /// When the item is visible.
+    pub visible_at_ms: Option<i64>,
+    /// The item.
+    pub id: i64,
+}
+
+impl ItemPlace {
+    /// Before the first item.
+    const START: ItemPlace = ItemPlace { visible_at_ms: None, id: 0 };
+
+    /// Before the first item that has a time at which it is visible.
+    const FIRST_VISIBLE: ItemPlace = ItemPlace { visible_at_ms: Some(i64::MIN), id: 0 };
+
+    /// Reads a place, if the text is one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (time, id) = text.split_once('.')?;
+        let visible_at_ms = match time {
+            "" => None,
+            time => Some(time.parse().ok()?),
+        };
+        Some(ItemPlace { visible_at_ms, id: id.parse().ok()? })
+    }
+}
+
+impl fmt::Display for ItemPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.visible_at_ms.iter().try_for_each(|at_ms| write!(f, "{at_ms}"))?;
+        write!(f, ".{}", self.id)
+    }
 }
 
 impl<'w> Walked<'w> {
@@ -513,6 +558,55 @@ impl Store {
                 }
             }
             Ok(())
+        })
+    }
+
+    /// Lists at most `limit` items of a queue, in the order of [`each_item`](Store::each_item), after a place. Answers
+    /// the place to go on after, if there may be more. Each page is a snapshot of its own.
+    pub fn items_page(
+        &self,
+        queue: &str,
+        after: Option<ItemPlace>,
+        limit: usize,
+        when: When,
+    ) -> Result<(Vec<ItemInfo>, Option<ItemPlace>), Error> {
+        self.with_context("list the items of", Some(queue), || {
+            self.settle_debts()?;
+            let (mut items, now_ms) = (Vec::new(), when.now_ms());
+            let Some(row) = self.find_queue(queue)? else { return Ok((items, None)) };
+            let mut place = Some(after.unwrap_or(ItemPlace::START));
+            while let Some(after) = place.filter(|_| items.len() < limit) {
+                let left = i64::try_from(limit - items.len()).unwrap_or(i64::MAX);
+                let mut walk = self.walk_page(row.number, after, left)?;
+                // Behind the last item without a time come those with one.
+                place = after.visible_at_ms.is_none().then_some(ItemPlace::FIRST_VISIBLE);
+                while let Some(item) = walk.next()? {
+                    items.push(item.info(now_ms).into_owned());
+                }
+                if let Some(last) = items.last().filter(|_| items.len() >= limit) {
+                    place = Some(ItemPlace { visible_at_ms: last.visible_at_ms, id: last.id });
+                }
+            }
+            Ok((items, place))
+        })
+    }
+
+    /// Returns the item of a queue that uses a key, if there is one.
+    pub fn id_of_key(&self, queue: &str, key: &str, when: When) -> Result<Option<i64>, Error> {
+        self.with_context("look at the queue", Some(queue), || match self.find_queue(queue)? {
+            Some(row) => self.key_in_use(row, Some(key), when.now_ms()),
+            None => Ok(None),
+        })
+    }
+
+    /// Returns the name of the queue that the item of a receipt is in, if it is in one.
+    pub fn queue_of(&self, receipt: &str) -> Result<Option<String>, Error> {
+        self.with_context("look at a delivery", None, || {
+            let Some(receipt) = Receipt::parse(receipt) else { return Ok(None) };
+            match self.item_by_id(receipt.id)? {
+                Some(row) => self.queue_name(row.queue),
+                None => Ok(None),
+            }
         })
     }
 

@@ -11,7 +11,7 @@ use litelease_core::{DEFAULT_ATTEMPTS, Delivery, Ended, Item};
 use crate::schema::{Table, create, is_there, none_without_table};
 use crate::sqlite::{Run, Statement, Value};
 use crate::statements::{CachedStatement, execute_once};
-use crate::{Error, Store};
+use crate::{Error, ItemPlace, Store};
 
 /// The newest id or token of all queues, in one row.
 pub(crate) const COUNTER: Table = Table {
@@ -100,6 +100,8 @@ const REGISTER: &str =
 
 const CONFIGURE: &str = "UPDATE main.litelease_queue_names SET max_attempts = ?2 WHERE number = ?1";
 
+const NAME: &str = "SELECT name FROM main.litelease_queue_names WHERE number = ?1";
+
 const NAMES: &str = "SELECT number, name, max_attempts FROM main.litelease_queue_names
 ORDER BY name";
 
@@ -144,6 +146,18 @@ WHERE queue = +?1 AND id <= (SELECT max(id) FROM main.litelease_queue_items)
 ORDER BY visible_at_ms, id"
 );
 
+/// A page of that list: items without a time at which they are visible, after an id.
+const PAGE_OF_LAST: &str = item!(
+    "sent_at_ms, key, note FROM main.litelease_queue_items
+WHERE queue = +?1 AND visible_at_ms IS NULL AND id > ?2 ORDER BY id LIMIT ?3"
+);
+
+/// A page of that list: the others, after a time and an id.
+const PAGE: &str = item!(
+    "sent_at_ms, key, note FROM main.litelease_queue_items
+WHERE queue = +?1 AND (visible_at_ms, id) > (?2, ?3) ORDER BY visible_at_ms, id LIMIT ?4"
+);
+
 const FIRST_VISIBLE: &str = "SELECT visible_at_ms FROM main.litelease_queue_items
 WHERE queue = +?1 AND visible_at_ms IS NOT NULL ORDER BY visible_at_ms, id LIMIT 1";
 
@@ -183,6 +197,7 @@ WHERE id IN (SELECT id FROM main.litelease_queue_items WHERE queue = +?1)",
 /// The statements of queues that are kept.
 pub(crate) struct QueueStatements {
     find: CachedStatement,
+    name: CachedStatement,
     newest: CachedStatement,
     count: CachedStatement,
     next: CachedStatement,
@@ -212,6 +227,7 @@ impl QueueStatements {
     pub(crate) const fn new() -> Self {
         QueueStatements {
             find: CachedStatement::new(FIND),
+            name: CachedStatement::new(NAME),
             newest: CachedStatement::new(NEWEST),
             count: CachedStatement::new(COUNT),
             next: CachedStatement::new(NEXT),
@@ -345,6 +361,14 @@ impl Store {
         })
     }
 
+    /// The name of the queue with this number.
+    pub(crate) fn queue_name(&self, number: i64) -> Result<Option<String>, Error> {
+        self.one_row(&self.statements.queues.name, &[Value::Integer(number)], |run| {
+            let name = run.column(0).and_then(Value::text);
+            name.map(str::to_owned).ok_or_else(|| QUEUES.mismatch("a row is damaged".into()))
+        })
+    }
+
     /// The queue called `name`, which is made if it is missing. The write lock is held.
     pub(crate) fn make_queue(
         &self,
@@ -447,6 +471,29 @@ impl Store {
     pub(crate) fn walk_items(&self, queue: i64) -> Result<ItemWalk, Error> {
         let statement = self.connection.prepare(LIST)?;
         statement.start(&[Value::Integer(queue)])?;
+        Ok(ItemWalk { statement: Some(statement) })
+    }
+
+    /// Walks along `limit` items of a queue after a place in that order.
+    pub(crate) fn walk_page(
+        &self,
+        queue: i64,
+        after: ItemPlace,
+        limit: i64,
+    ) -> Result<ItemWalk, Error> {
+        let ItemPlace { visible_at_ms, id } = after;
+        let statement = match visible_at_ms {
+            None => {
+                let statement = self.connection.prepare(PAGE_OF_LAST)?;
+                statement.start(&[queue, id, limit].map(Value::Integer))?;
+                statement
+            }
+            Some(at_ms) => {
+                let statement = self.connection.prepare(PAGE)?;
+                statement.start(&[queue, at_ms, id, limit].map(Value::Integer))?;
+                statement
+            }
+        };
         Ok(ItemWalk { statement: Some(statement) })
     }
 

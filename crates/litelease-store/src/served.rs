@@ -79,6 +79,13 @@ impl Store {
         })
     }
 
+    /// Returns the token that the next grant of the name with this number will exceed: that of its last served
+    /// grant, or the floor of the file, which a purge of the name has raised to it.
+    pub fn served_token(&self, number: i64) -> Result<i64, Error> {
+        let token = self.served(number)?.map_or(0, |served| served.token);
+        self.with_context("look at the floor", None, || Ok(token.max(self.epoch_record()?.floor)))
+    }
+
     /// Returns the row of this name, if there is one.
     pub fn served_by_name(&self, name: &str) -> Result<Option<ServedRow>, Error> {
         self.with_context("look for the served grant of", Some(name), || {

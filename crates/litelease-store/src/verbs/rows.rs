@@ -1,0 +1,162 @@
+//! The rows of answers that verbs of several kinds have in common.
+
+use litelease_core::{
+    ClaimResult, GrantResult, LeaseInfo, Reason, ReleaseResult, RenewResult, SlotInfo,
+    TransferResult,
+};
+
+use super::{Answer, Misuse};
+use crate::{Error, OwnedValue, Store, When};
+
+/// Does `work` at one time, which is read under the write lock, and commits it if it says so.
+pub(super) fn at_one_time(
+    store: &Store,
+    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
+) -> Result<Answer, Misuse> {
+    store.begin()?;
+    match work(When::Now.now_ms()) {
+        Ok((true, answer)) => store.commit().map(|()| answer),
+        Ok((false, answer)) => store.rollback().map(|()| answer),
+        Err(error) => store.rollback().and(Err(error)),
+    }
+    .map_err(Misuse::Error)
+}
+
+pub(super) fn claimed(answer: ClaimResult<&str>) -> Vec<OwnedValue> {
+    claimed_row(answer.into_owned())
+}
+
+pub(super) fn claimed_row(answer: ClaimResult) -> Vec<OwnedValue> {
+    match answer {
+        ClaimResult::Acquired(lease) => case("Acquired", lease),
+        ClaimResult::Busy(current) => case("Busy", current),
+    }
+}
+
+pub(super) fn released(
+    store: &Store,
+    name: &str,
+    answer: ReleaseResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        ReleaseResult::Released { name, token } => {
+            Ok(vec![text("Released"), text(name), OwnedValue::Integer(token)])
+        }
+        ReleaseResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+pub(super) fn renewed(
+    store: &Store,
+    name: &str,
+    answer: RenewResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        RenewResult::Renewed(lease) => Ok(case("Renewed", lease)),
+        RenewResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+pub(super) fn transferred(
+    store: &Store,
+    name: &str,
+    answer: TransferResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        TransferResult::Transferred(lease) => Ok(case("Transferred", lease)),
+        TransferResult::Rejected { reason, current } => rejected(store, name, reason, current),
+    }
+}
+
+pub(super) fn on_grant(
+    store: &Store,
+    name: &str,
+    answer: GrantResult,
+) -> Result<Vec<OwnedValue>, Error> {
+    match answer {
+        GrantResult::Done => Ok(vec![text("Done")]),
+        GrantResult::Stale { reason } => rejected(store, name, reason, None),
+    }
+}
+
+/// A renewed slot is told as the grant of its position.
+pub(super) fn renewed_slot(
+    store: &Store,
+    id: &str,
+    lease: &str,
+    ttl_ms: i64,
+) -> Result<Vec<OwnedValue>, Error> {
+    Ok(match store.renew_slot(id, lease, ttl_ms, When::Now)? {
+        Some(SlotInfo { position, token, expires_at_ms: lease_expires_at_ms }) => {
+            let name = format!("{id} {position}");
+            case("Renewed", LeaseInfo { name, owner: lease.into(), token, lease_expires_at_ms })
+        }
+        None => vec![text("Rejected"), text("EXPIRED"), OwnedValue::Null],
+    })
+}
+
+/// The reason, the newest token of the name if there is one, and the live lease if there is one.
+pub(super) fn rejected(
+    store: &Store,
+    name: &str,
+    reason: Reason,
+    current: Option<LeaseInfo>,
+) -> Result<Vec<OwnedValue>, Error> {
+    let word = match reason {
+        Reason::NeverClaimed => "NEVER_CLAIMED",
+        Reason::HeldBy => "HELD_BY",
+        Reason::Superseded { .. } => "SUPERSEDED",
+        Reason::UnknownToken => "UNKNOWN_TOKEN",
+        Reason::Released => "RELEASED",
+        Reason::Expired => "EXPIRED",
+        Reason::NoProgress => "NO_PROGRESS",
+        Reason::TimeIsUp => "TIME_IS_UP",
+        Reason::Requested => "REQUESTED",
+        Reason::NotRequested => "NOT_REQUESTED",
+    };
+    let newest = match (reason, &current) {
+        (Reason::NeverClaimed, _) => None,
+        (Reason::Superseded { by }, _) => Some(by),
+        (_, Some(current)) => Some(current.token),
+        _ => store.token(name)?,
+    };
+    let newest = newest.map_or(OwnedValue::Null, OwnedValue::Integer);
+    let row = vec![text("Rejected"), text(word), newest];
+    Ok([row, current.map(lease).unwrap_or_default()].concat())
+}
+
+pub(super) fn case<S: Into<String>>(word: &str, info: LeaseInfo<S>) -> Vec<OwnedValue> {
+    let LeaseInfo { name, owner, token, lease_expires_at_ms } = info;
+    let expiry = OwnedValue::Integer(lease_expires_at_ms);
+    vec![text(word), text(name), text(owner), OwnedValue::Integer(token), expiry]
+}
+
+pub(super) fn lease<S: Into<String>>(info: LeaseInfo<S>) -> Vec<OwnedValue> {
+    let mut row = case("", info);
+    row.remove(0);
+    row
+}
+
+pub(super) fn slot_row(slot: SlotInfo) -> Vec<OwnedValue> {
+    [slot.position, slot.token, slot.expires_at_ms].map(OwnedValue::Integer).to_vec()
+}
+
+pub(super) fn stale(newest: Option<i64>) -> Vec<OwnedValue> {
+    vec![text("Stale"), newest.map_or(OwnedValue::Null, OwnedValue::Integer)]
+}
+
+pub(super) fn number(number: i64) -> Answer {
+    vec![vec![OwnedValue::Integer(number)]]
+}
+
+pub(super) fn truth(is_so: bool) -> OwnedValue {
+    OwnedValue::Integer(i64::from(is_so))
+}
+
+pub(super) fn text(text: impl Into<String>) -> OwnedValue {
+    OwnedValue::Text(text.into())
+}
+
+pub(super) fn optional_text(given: Option<String>) -> OwnedValue {
+    given.map_or(OwnedValue::Null, OwnedValue::Text)
+}
