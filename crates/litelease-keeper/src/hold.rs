@@ -47,23 +47,23 @@ impl Window {
 
     /// Returns until when a grant or renewal that began at `start` is trusted.
     pub fn end(self, start: Duration) -> Duration {
-        start + self.ttl - (self.ttl / 10).max(LEAST_MARGIN)
+        self.end_of(start, None)
     }
 
     /// Returns until when a renewal that began at `start` is trusted, if it was granted less than
-    /// the ttl: `granted`, or the whole ttl if that is `None`.
+    /// the ttl: `granted`, or the whole ttl if that is `None`. The margin is a tenth of what was granted.
     ///
     /// ```
     /// # use std::time::Duration;
     /// # use litelease_keeper::Window;
     /// let seconds = Duration::from_secs;
     /// let window = Window::new(seconds(60)).unwrap();
-    /// assert_eq!(window.end_of(seconds(100), Some(seconds(20))), seconds(114));
+    /// assert_eq!(window.end_of(seconds(100), Some(seconds(20))), seconds(118));
     /// assert_eq!(window.end_of(seconds(100), None), window.end(seconds(100)));
     /// ```
     pub fn end_of(self, start: Duration, granted: Option<Duration>) -> Duration {
-        let ttl = granted.map_or(self.ttl, |granted| granted.min(self.ttl));
-        (start + ttl).saturating_sub((self.ttl / 10).max(LEAST_MARGIN))
+        let granted = granted.map_or(self.ttl, |granted| granted.min(self.ttl));
+        (start + granted).saturating_sub((granted / 10).max(LEAST_MARGIN))
     }
 
     /// Returns how long after the start of a renewal the next one is due, at the latest.

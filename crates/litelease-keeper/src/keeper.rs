@@ -1,11 +1,11 @@
-//! The keeper: one thread that renews all holds of a process. Holds of one file share a
-//! transaction.
+//! The keeper: one thread that renews the holds of a process, or those of one place. Holds of one
+//! file share a transaction.
 
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::watch::{Listener, watch};
@@ -32,6 +32,12 @@ pub trait Rows: Send {
 
     /// Checks whether the file is no longer at the path where it was opened.
     fn is_moved(&self) -> bool;
+
+    /// Checks whether the place is a file, which the keeper itself watches for changes. Otherwise
+    /// somebody calls [`Keeper::changed`].
+    fn is_file(&self) -> bool {
+        true
+    }
 }
 
 /// The row of a grant, as it was seen.
@@ -61,6 +67,8 @@ pub struct Due<'g> {
     pub grant: &'g Grant,
     /// How long ago its holder made progress, if that is not stored yet. It is stored first.
     pub progress: Option<Duration>,
+    /// For how long it is trusted if this renewal fails. An answer that comes later is useless.
+    pub trusted_for: Duration,
 }
 
 /// Renews the holds of a process.
@@ -83,6 +91,7 @@ struct Alarm {
 /// The holds of one file.
 struct Group {
     file: String,
+    is_file: bool,
     rows: Mutex<Box<dyn Rows>>,
     holds: Mutex<Vec<Arc<Hold>>>,
     /// Holds that were given up while the file was locked, and still have to be released.
@@ -116,13 +125,28 @@ impl Keeper {
     pub fn start(self: Arc<Self>) -> std::io::Result<()> {
         let body = move || loop {
             let next = self.step();
-            self.nap(next);
+            self.alarm.wait(self.nap(next));
         };
-        thread::Builder::new().name("litelease keeper".into()).spawn(body).map(drop)
+        spawn(body).map(drop)
     }
 
-    /// Begins to renew `hold`, a grant in `file`. Opens the rows if the keeper has no hold in that
-    /// file yet.
+    /// Starts the thread, which runs until the last reference to the keeper is dropped.
+    pub fn start_while_used(self: &Arc<Self>) -> std::io::Result<()> {
+        let (keeper, alarm) = (Arc::downgrade(self), self.alarm.clone());
+        let body = move || {
+            while let Some(keeper) = keeper.upgrade() {
+                let next = keeper.step();
+                let nap = keeper.nap(next);
+                // Nobody else may have a reference any more: then this drops it, and that rings.
+                drop(keeper);
+                alarm.wait(nap);
+            }
+        };
+        spawn(body).map(drop)
+    }
+
+    /// Begins to renew `hold`, a grant in `file`, which may be another place than a file. Opens the
+    /// rows if the keeper has no hold there yet.
     pub fn keep<E>(
         &self,
         file: &str,
@@ -136,7 +160,9 @@ impl Keeper {
             Some(group) => group.clone(),
             None => {
                 let group = Arc::new(Group::new(file, open()?, self.alarm.clone()));
-                watch(Path::new(file), &group);
+                if group.is_file {
+                    watch(Path::new(file), &group);
+                }
                 groups.push(group.clone());
                 group
             }
@@ -154,6 +180,28 @@ impl Keeper {
             .iter()
             .filter(|group| group.file == file)
             .for_each(|group| group.nudge());
+    }
+
+    /// Records that the row of `name`, or any row if it is `None`, may have been changed by others,
+    /// and now has this token, if that is known. Its holds are renewed at once: the answer tells
+    /// whether they are lost.
+    pub fn changed(&self, name: Option<&str>, token: Option<i64>) {
+        let now = self.clock.now();
+        let groups = locked(&self.groups).clone();
+        let is_meant = |hold: &Arc<Hold>| {
+            let Grant { name: held, token: own, .. } = hold.grant();
+            name.is_none_or(|name| held == name) && token != Some(*own)
+        };
+        let mut has_hurried = false;
+        for group in &groups {
+            for hold in locked(&group.holds).iter().filter(|hold| is_meant(hold)) {
+                hold.hurry(now);
+                has_hurried = true;
+            }
+        }
+        if has_hurried {
+            self.alarm.ring();
+        }
     }
 
     /// Does everything that is due now. Returns when something is due next.
@@ -175,13 +223,24 @@ impl Keeper {
         groups.iter().filter_map(step).min()
     }
 
-    fn nap(&self, next: Option<Duration>) {
+    /// Returns how long the thread sleeps if nobody rings.
+    fn nap(&self, next: Option<Duration>) -> Duration {
         // Sleeps are short, because a timer fires late after a suspend. Without holds, sleep until
         // woken.
         let has_none = locked(&self.groups).is_empty();
         let left = next.map_or(LONGEST_NAP, |next| next.saturating_sub(self.clock.now()));
-        self.alarm.wait(if has_none { Duration::MAX } else { left.min(LONGEST_NAP) });
+        if has_none { Duration::MAX } else { left.min(LONGEST_NAP) }
     }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.alarm.ring();
+    }
+}
+
+fn spawn(body: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("litelease keeper".into()).spawn(body)
 }
 
 impl Alarm {
@@ -204,6 +263,7 @@ impl Group {
     fn new(file: &str, rows: Box<dyn Rows>, alarm: Arc<Alarm>) -> Self {
         Group {
             file: file.into(),
+            is_file: rows.is_file(),
             rows: Mutex::new(rows),
             holds: Mutex::default(),
             leftovers: Mutex::default(),
@@ -258,7 +318,11 @@ impl Group {
         let batch: Vec<_> = holds.iter().filter(|hold| hold.is_due(start, true)).collect();
         let due: Vec<Due<'_>> = batch
             .iter()
-            .map(|hold| Due { grant: hold.grant(), progress: hold.unsaved_progress(start) })
+            .map(|hold| Due {
+                grant: hold.grant(),
+                progress: hold.unsaved_progress(start),
+                trusted_for: hold.trusted_until().saturating_sub(start),
+            })
             .collect();
         let answers = rows.renew(&due);
         drop(rows);
@@ -300,7 +364,8 @@ impl Group {
     }
 
     fn is_moved(&self) -> bool {
-        locked(&self.rows).is_moved()
+        // Elsewhere, a renewal that is under way must not be waited for.
+        self.is_file && locked(&self.rows).is_moved()
     }
 }
 
@@ -349,20 +414,30 @@ impl Kept {
     /// returns the error, and the keeper goes on trying until the lease is over. Does nothing in a
     /// forked process.
     pub fn release(&self, patience: Duration) -> Result<(), Loss> {
+        // This waits for a renewal that is under way. The row rejects a later one.
+        self.release_by(patience, |grant| locked(&self.group.rows).release(grant))
+    }
+
+    /// Gives the hold up like [`release`](Kept::release), and releases its row by a call of the
+    /// caller's, which need not wait for renewals that are under way.
+    pub fn release_by(
+        &self,
+        patience: Duration,
+        release: impl Fn(&Grant) -> Result<(), Loss>,
+    ) -> Result<(), Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);
         }
         self.hold.end();
         let begin = Instant::now();
         loop {
-            // This waits for a renewal that is under way. The row rejects a later one.
-            let answer = locked(&self.group.rows).release(self.hold.grant());
-            match answer {
+            match release(self.hold.grant()) {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
                     thread::sleep(RELEASE_PAUSE);
                 }
                 Err(trouble) if trouble.may_pass() => {
                     locked(&self.group.leftovers).push(self.hold.clone());
+                    self.group.alarm.ring();
                     return Err(trouble);
                 }
                 answer => return answer,

@@ -38,6 +38,8 @@ pub enum Loss {
     Broken,
     /// The database file was moved, deleted, replaced or restored: it no longer knows this grant.
     FileReplaced,
+    /// The engine no longer knows this grant: an older copy of it was restored.
+    Forgotten,
     /// The receipt of a delivery no longer passes.
     Stale {
         /// Why not, in words: `delivered again`.
@@ -69,6 +71,7 @@ impl Loss {
             Loss::BlockedByWriter { .. } => "blocked",
             Loss::Broken => "broken",
             Loss::FileReplaced => "file-replaced",
+            Loss::Forgotten => "forgotten",
             Loss::Stale { .. } => "stale",
             Loss::Forked => "forked",
             Loss::NoProgress => "no-progress",
@@ -118,6 +121,9 @@ impl fmt::Display for Loss {
             }
             Loss::Broken => f.write_str("broken by an operator"),
             Loss::FileReplaced => f.write_str("the database file was moved, deleted or replaced"),
+            Loss::Forgotten => {
+                f.write_str("the engine no longer knows it: an older copy was restored")
+            }
             Loss::Stale { reason } => write!(f, "stale receipt: {reason}"),
             Loss::Forked => f.write_str("this is a forked process: the hold is its parent's"),
             Loss::NoProgress => f.write_str("no progress was made within the time that it has"),

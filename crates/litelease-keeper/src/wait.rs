@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Bell;
 use crate::watch::watch;
+use crate::{Bell, Identity};
 
 /// A waiter checks this often even without a wake-up.
 const SLOW_POLL: Duration = Duration::from_millis(500);
@@ -72,5 +72,34 @@ impl Waiter {
             // Nothing can wake it, so it checks more often.
             None => std::thread::sleep(time.min(Duration::from_millis(100))),
         }
+    }
+}
+
+/// The shortest time between two examinations of a holder, however often its row changes.
+const EXAMINE_EVERY: Duration = Duration::from_millis(250);
+
+/// What a waiter knows about the process that is in its way.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_keeper::{Examination, HolderKind, Identity};
+/// let mut examination = Examination::default();
+/// let myself = Identity::new(HolderKind::Hold).to_string();
+/// assert!(!examination.is_dead(Duration::ZERO, &myself));
+/// ```
+#[derive(Debug, Default)]
+pub struct Examination {
+    last: Option<Duration>,
+}
+
+impl Examination {
+    /// Finds out whether the holder with this owner text is dead, unless that was asked a moment
+    /// ago.
+    pub fn is_dead(&mut self, now: Duration, owner: &str) -> bool {
+        if self.last.is_some_and(|last| now < last + EXAMINE_EVERY) {
+            return false;
+        }
+        self.last = Some(now);
+        Identity::parse(owner).is_some_and(|holder| holder.is_dead())
     }
 }

@@ -1,12 +1,11 @@
 //! Held leases: claimed, kept alive by the keeper, and released at the end.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_keeper::{
-    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, Renewal, Rows,
-    SystemClock, Window,
+    Asked, Clock, Grant, Handed, Hold, HolderKind, Identity, Keeper, Kept, ProcessKeeper, Renewal,
+    Rows, SystemClock, Window,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -15,8 +14,8 @@ use crate::kept_rows::{KeptRows, is_busy, loss, renewal};
 use crate::session::Members;
 use crate::wait::{Claim, Waited, claim_wait};
 use crate::{
-    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, Lost, RenewResult,
-    RequestInfo, Transaction,
+    ClaimResult, HoldError, LeaseInfo, Leases, Litelease, LiteleaseRef, Loss, LossSignal, Lost,
+    RenewResult, RequestInfo, Transaction,
 };
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -74,23 +73,6 @@ pub struct Held {
     released: bool,
     /// The session that it belongs to, if it does.
     session: Option<Arc<Members>>,
-}
-
-/// Tells from any thread whether a held lease was lost; made by [`Held::lost`].
-///
-/// ```
-/// # use std::time::Duration;
-/// # use litelease::{HoldOptions, Litelease};
-/// # let folder = tempfile::tempdir().unwrap();
-/// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-/// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-/// let lost = held.lost();
-/// std::thread::spawn(move || lost.wait_timeout(Duration::from_millis(10)));
-/// # Ok::<(), litelease::HoldError>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct LossSignal {
-    hold: Arc<Hold>,
 }
 
 impl HoldOptions {
@@ -634,93 +616,6 @@ impl Drop for Held {
     }
 }
 
-impl LossSignal {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        LossSignal { hold }
-    }
-
-    /// Returns why the grant is lost or, before that, why the last renewal failed, if it did.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert_eq!(held.lost().reason(), None);
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
-    pub fn reason(&self) -> Option<Loss> {
-        self.hold.check(SystemClock.now()).err().or_else(|| self.hold.trouble())
-    }
-
-    /// Returns for how long the grant can be trusted from now on if no further renewal succeeds.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// assert!(held.lost().trusted_for() <= Duration::from_secs(54));
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
-    pub fn trusted_for(&self) -> Duration {
-        let now = SystemClock.now();
-        match self.hold.check(now) {
-            Ok(()) => self.hold.trusted_until().saturating_sub(now),
-            Err(_) => Duration::ZERO,
-        }
-    }
-
-    /// Waits until the lease is lost. Returns `None` if its holder releases it first.
-    ///
-    /// ```no_run
-    /// # use litelease::Held;
-    /// # fn watch(held: &Held) {
-    /// let lost = held.lost();
-    /// std::thread::spawn(move || {
-    ///     if let Some(reason) = lost.wait() {
-    ///         eprintln!("stop: {reason}");
-    ///     }
-    /// });
-    /// # }
-    /// ```
-    pub fn wait(&self) -> Option<Loss> {
-        self.wait_timeout(Duration::MAX)
-    }
-
-    /// Waits like [`wait`](LossSignal::wait), for at most `timeout`.
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use litelease::{HoldOptions, Litelease};
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// # let db = Litelease::open_own(folder.path().join("app.sqlite3"))?;
-    /// let held = db.hold("books", HoldOptions::new(Duration::from_secs(60)))?;
-    /// let lost = held.lost();
-    /// drop(held);
-    /// assert_eq!(lost.wait_timeout(Duration::from_secs(60)), None, "it ended as it should");
-    /// # Ok::<(), litelease::HoldError>(())
-    /// ```
-    pub fn wait_timeout(&self, timeout: Duration) -> Option<Loss> {
-        let begin = SystemClock.now();
-        loop {
-            let now = SystemClock.now();
-            let left = timeout.saturating_sub(now - begin);
-            // Not left to the keeper alone: its thread may be stuck in a system call.
-            let trusted = self.hold.trusted_until().saturating_sub(now);
-            let step = trusted.max(Duration::from_millis(10)).min(Duration::from_secs(1)).min(left);
-            let loss = self.hold.wait_lost(step);
-            let is_over = self.hold.is_ended() || left.is_zero();
-            if loss.is_some() || is_over {
-                return loss;
-            }
-            let _ = self.hold.check(SystemClock.now());
-        }
-    }
-}
-
 /// A renewal inside a transaction of the holder's, until that ends.
 #[derive(Debug)]
 pub(crate) struct PendingRenewal {
@@ -801,34 +696,3 @@ pub(crate) fn busy_timeout(connection: &Connection) -> Duration {
 
 /// The keeper of the holds of this process.
 static HOLDS: ProcessKeeper = ProcessKeeper::new();
-
-/// A keeper of this process, with its thread: started by the first use.
-pub(crate) struct ProcessKeeper {
-    keeper: Mutex<Option<Arc<Keeper>>>,
-    /// The process that has a keeper. Asked first: in a forked process the lock may be held for
-    /// ever, by a thread that is not there.
-    process: AtomicU32,
-}
-
-impl ProcessKeeper {
-    pub(crate) const fn new() -> Self {
-        ProcessKeeper { keeper: Mutex::new(None), process: AtomicU32::new(0) }
-    }
-
-    /// Returns the keeper. Fails in a forked process.
-    pub(crate) fn get(&self) -> Result<Arc<Keeper>> {
-        match self.process.load(Ordering::SeqCst) {
-            pid if pid != 0 && pid != std::process::id() => return Err(HoldError::Forked),
-            _ => {}
-        }
-        let mut keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = &*keeper {
-            return Ok(keeper.clone());
-        }
-        let new = Arc::new(Keeper::new(Arc::new(SystemClock)));
-        new.clone().start().map_err(HoldError::NoThread)?;
-        self.process.store(std::process::id(), Ordering::SeqCst);
-        *keeper = Some(new.clone());
-        Ok(new)
-    }
-}

@@ -6,23 +6,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{Error, LeaseInfo, Loss, Reader};
+use litelease_keeper::NoKeeper;
 
-/// A held lease that can no longer be trusted.
-///
-/// ```
-/// use litelease::{Loss, Lost};
-///
-/// let lost = Lost { name: "books".into(), reason: Loss::Broken };
-/// assert_eq!(lost.to_string(), "the lease on \"books\" is lost: broken by an operator");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// What was held.
-    pub name: String,
-    /// Why it is over.
-    pub reason: Loss,
-}
+use crate::{Error, LeaseInfo, Lost, Reader};
 
 /// What can go wrong with [`hold`](crate::Litelease::hold),
 /// [`claim_wait`](crate::Litelease::claim_wait) and a [`Tracker`](crate::Tracker). Errors of the
@@ -138,12 +124,6 @@ impl HoldError {
     }
 }
 
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the lease on {:?} is lost: {}", self.name, self.reason)
-    }
-}
-
 impl fmt::Display for HoldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -200,8 +180,6 @@ impl fmt::Display for HoldError {
     }
 }
 
-impl std::error::Error for Lost {}
-
 impl std::error::Error for HoldError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -222,6 +200,15 @@ impl From<Error> for HoldError {
 impl From<rusqlite::Error> for HoldError {
     fn from(error: rusqlite::Error) -> Self {
         HoldError::Lease(error.into())
+    }
+}
+
+impl From<NoKeeper> for HoldError {
+    fn from(error: NoKeeper) -> Self {
+        match error {
+            NoKeeper::Forked => HoldError::Forked,
+            NoKeeper::NoThread(error) => HoldError::NoThread(error),
+        }
     }
 }
 

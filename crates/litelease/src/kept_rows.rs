@@ -41,7 +41,7 @@ impl KeptRows {
     fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
         let tx = self.db.transaction()?;
         let mut answers = Vec::with_capacity(due.len());
-        for Due { grant, progress } in due {
+        for Due { grant, progress, .. } in due {
             if let Some(ago) = progress {
                 // A grant that is over by now is rejected below.
                 let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
@@ -183,8 +183,9 @@ pub(crate) fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Lo
 pub(crate) fn renewal(asked_at_ms: i64, ttl: Duration, lease: &LeaseInfo) -> Renewal {
     let expires_at_ms = lease.lease_expires_at_ms;
     let is_whole = expires_at_ms >= asked_at_ms.saturating_add(in_ms(ttl));
-    // Measured now, which is later than the row was written: so it is never too long.
-    let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms())).unwrap_or(0);
+    // Measured now, which is later than the row was written, and without the millisecond that has
+    // begun: so it is never too long.
+    let left_ms = u64::try_from(expires_at_ms.saturating_sub(now_ms() + 1)).unwrap_or(0);
     let granted = (!is_whole).then(|| Duration::from_millis(left_ms));
     Renewal { expires_at_ms, granted }
 }

@@ -58,6 +58,7 @@ mod queue;
 mod raw;
 mod read;
 mod request;
+mod retire;
 mod served;
 mod session;
 mod shards;
@@ -76,8 +77,8 @@ pub use error::{Error, Result};
 pub use fences::{Checkpoint, is_stale};
 pub use gate::Gate;
 pub use handle::{Litelease, LiteleaseRef};
-pub use hold::{Held, HoldOptions, LossSignal};
-pub use hold_error::{HoldError, Lost};
+pub use hold::{Held, HoldOptions};
+pub use hold_error::HoldError;
 pub use leases::{Leases, LeasesAt};
 pub use litelease_core::{
     AckResult, AdmitResult, BreakResult, CancelResult, CheckpointResult, ClaimResult, GrantResult,
@@ -85,16 +86,16 @@ pub use litelease_core::{
     SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
-pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope};
+pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope, backoff};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
-pub use litelease_keeper::{Identity, Liveness, Loss};
+pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
 #[doc(hidden)]
-pub use litelease_store::{AccessRow, Secret, ServedRow, SideTableInfo};
+pub use litelease_store::{AccessRow, ItemPlace, Secret, ServedRow, SideTableInfo};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
-    QueueInfo, Reader, SlotRow,
+    QueueInfo, Reader, RetireResult, Retirement, SlotRow,
 };
 #[doc(hidden)]
 pub use pools::Batch;

@@ -67,6 +67,11 @@ impl Litelease {
         Ok(())
     }
 
+    /// Writes what a batch writes last, so that all of its changes are there before it is committed.
+    pub fn count_batch(&self) -> Result<()> {
+        lift(self.store().store_counts())
+    }
+
     /// Rolls back what `begin_batch` has opened. That SQLite has already done so by itself is fine.
     pub fn rollback_batch(&self) -> Result<()> {
         lift(self.store().rollback())

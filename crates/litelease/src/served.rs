@@ -1,11 +1,14 @@
 //! Grants that the service has made, and the pages of leases that it shows.
 
+use litelease_core::Row;
 use litelease_store::{Secret, ServedRow, Value};
 use rusqlite::types;
 
 use crate::error::lift;
 use crate::fences::owned;
-use crate::{AckResult, LeaseInfo, Leases, Queue, QueueInfo, Result};
+use crate::{
+    AckResult, ItemInfo, ItemPlace, LeaseInfo, LeaseRow, Leases, Queue, QueueInfo, Result,
+};
 
 /// For the service.
 #[doc(hidden)]
@@ -13,6 +16,11 @@ impl Leases {
     /// Returns the served grant with this number, if there is one.
     pub fn served(&self, number: i64) -> Result<Option<ServedRow>> {
         lift(self.verbs()?.served(number))
+    }
+
+    /// Returns the token that the next grant of the name with this number will exceed.
+    pub fn served_token(&self, number: i64) -> Result<i64> {
+        lift(self.verbs()?.served_token(number))
     }
 
     /// Returns the newest served grant of a name, if there is one.
@@ -33,26 +41,31 @@ impl Leases {
     }
 
     /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`,
-    /// found among the next `rows` rows. Returns them with what they have attached, up to so many
-    /// bytes, and the name to go on after if there may be more.
-    pub fn live_page(
+    /// found among the next `rows` rows. With `all` also names that nobody has. Returns them with what
+    /// they have attached, up to so many bytes, and the name to go on after if there may be more.
+    pub fn page(
         &self,
         prefix: &str,
         after: Option<&str>,
         limit: usize,
         rows: usize,
         most_bytes: usize,
+        all: bool,
     ) -> Result<(Vec<PageRow>, Option<String>)> {
-        let keep = |lease: LeaseInfo<&str>, value: Value<'_>| {
+        let now_ms = self.when().now_ms();
+        let keep = |row: Row<'_>, value: Value<'_>| {
+            let Some(lease) = row.live(now_ms) else {
+                return all.then(|| PageRow::Ended(LeaseRow::of(row)));
+            };
             let bytes = match value {
                 Value::Text(text) => text.len(),
                 Value::Blob(bytes) => bytes.len(),
                 _ => 0,
             };
             let value = (bytes <= most_bytes).then(|| owned(value));
-            PageRow { lease: lease.into_owned(), value }
+            Some(PageRow::Live { lease: lease.into_owned(), value })
         };
-        lift(self.verbs()?.live_page(prefix, after, limit, rows, self.when(), keep))
+        lift(self.verbs()?.page(prefix, after, limit, rows, keep))
     }
 
     /// Returns the answer that was given to a request after `since_ms`, if there is one.
@@ -77,6 +90,11 @@ impl Leases {
         self.repeat_request(name, requester)
     }
 
+    /// Returns the name of the queue that the item of a receipt is in, if it is in one.
+    pub fn queue_of(&self, receipt: &str) -> Result<Option<String>> {
+        lift(self.verbs()?.queue_of(receipt))
+    }
+
     /// Lists queues by name with how many items each has: at most `limit` whose name begins with
     /// `prefix` and comes after `after`.
     pub fn queues_under(
@@ -89,13 +107,18 @@ impl Leases {
     }
 }
 
-/// A live lease of a page.
+/// A name of a page.
 #[doc(hidden)]
-pub struct PageRow {
-    /// The lease.
-    pub lease: LeaseInfo,
-    /// What it has attached, or NULL. `None` if that is too long for a page.
-    pub value: Option<types::Value>,
+pub enum PageRow {
+    /// It has a lease.
+    Live {
+        /// The lease.
+        lease: LeaseInfo,
+        /// What it has attached, or NULL. `None` if that is too long for a page.
+        value: Option<types::Value>,
+    },
+    /// Nobody has it.
+    Ended(LeaseRow),
 }
 
 /// For the service.
@@ -108,6 +131,21 @@ impl Queue<'_> {
             self.leases.notify();
         }
         Ok(undone)
+    }
+
+    /// Lists at most `limit` items after a place, dead ones first and then in the order of their
+    /// delivery. Returns the place to go on after, if there may be more.
+    pub fn items_page(
+        &self,
+        after: Option<ItemPlace>,
+        limit: usize,
+    ) -> Result<(Vec<ItemInfo>, Option<ItemPlace>)> {
+        lift(self.leases.verbs()?.items_page(self.name, after, limit, self.when()))
+    }
+
+    /// Returns the item that uses a key, if there is one.
+    pub fn id_of_key(&self, key: &str) -> Result<Option<i64>> {
+        lift(self.leases.verbs()?.id_of_key(self.name, key, self.when()))
     }
 
     /// Returns what an acknowledgement would, and changes nothing.

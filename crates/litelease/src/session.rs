@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use litelease_keeper::{
-    Clock, Due, Grant, Handed, Hold, HolderKind, Identity, Kept, Renewal, Rows, Seen, SystemClock,
-    Window,
+    Clock, Due, Grant, Handed, Hold, HolderKind, Identity, Kept, ProcessKeeper, Renewal, Rows,
+    Seen, SystemClock, Window,
 };
 
 use litelease_store::{Beat, SessionGrants, SessionOver, Store};
 
 use crate::error::lift;
-use crate::hold::{PendingRenewal, ProcessKeeper, keep};
+use crate::hold::{PendingRenewal, keep};
 use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
 use crate::leases::in_ms;
 use crate::{
@@ -645,7 +645,7 @@ impl SessionRows {
             names.fail(|_| over.clone());
             return Ok(due.iter().map(|_| Err(over.clone())).collect());
         }
-        for Due { grant, progress } in due {
+        for Due { grant, progress, .. } in due {
             if let Some(ago) = progress {
                 let at_ms = now_ms() - crate::leases::in_ms(*ago);
                 let _ = tx.at(at_ms).progress(&grant.name, grant.token)?;

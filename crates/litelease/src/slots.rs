@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Due, Grant, Hold, Kept, Renewal, Rows, Seen, SystemClock, Window};
+use litelease_keeper::{
+    Clock, Due, Grant, Hold, Kept, ProcessKeeper, Renewal, Rows, Seen, SystemClock, Window,
+};
 
-use crate::hold::{LossSignal, ProcessKeeper, busy_timeout, keep};
+use crate::hold::{busy_timeout, keep};
 use crate::kept_rows::KeptRows;
-use crate::{BorrowOptions, Borrowed, Error, HoldError, Litelease, Loss, Lost, Result, SlotInfo};
+use crate::{
+    BorrowOptions, Borrowed, Error, HoldError, Litelease, Loss, LossSignal, Lost, Result, SlotInfo,
+};
 
 /// A slot that this process holds. Dropping it returns the slot. Made by
 /// [`Litelease::hold_slot`].

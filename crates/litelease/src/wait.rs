@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use litelease_keeper::{Clock, Identity, SystemClock, Waiter, nap};
+use litelease_keeper::{Clock, Examination, SystemClock, Waiter, nap};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
@@ -215,7 +215,7 @@ pub(crate) fn claim_wait(
     }
     let file = leases.store().file().ok_or(HoldError::InMemory)?;
     let begin = SystemClock.now();
-    let (mut waiter, mut examined) = (None, None);
+    let (mut waiter, mut examination) = (None, Examination::default());
     let mut asking = Asking::default();
     loop {
         // What is heard from here on happened after we looked.
@@ -225,7 +225,7 @@ pub(crate) fn claim_wait(
         }
         let start = SystemClock.now();
         let answer = match claim.make(leases, connection, None) {
-            Ok(ClaimResult::Busy(current)) if examine(&mut examined, start, &current.owner) => {
+            Ok(ClaimResult::Busy(current)) if examination.is_dead(start, &current.owner) => {
                 claim.make(leases, connection, Some(&current))
             }
             answer => answer,
@@ -317,16 +317,4 @@ impl Asking {
         }
         Ok(ClaimResult::Busy(current))
     }
-}
-
-/// The shortest time between two examinations of a holder, however often the file is written.
-const EXAMINE_EVERY: Duration = Duration::from_millis(250);
-
-/// Finds out whether the holder with this owner text is dead, unless that was asked a moment ago.
-fn examine(last: &mut Option<Duration>, now: Duration, owner: &str) -> bool {
-    if last.is_some_and(|last| now < last + EXAMINE_EVERY) {
-        return false;
-    }
-    *last = Some(now);
-    Identity::parse(owner).is_some_and(|holder| holder.is_dead())
 }

@@ -13,14 +13,15 @@ use std::time::Duration;
 
 use litelease_core::{MAX_NOTE, backoff};
 use litelease_keeper::{
-    Bell, Clock, Grant, Hold, Keeper, Kept, Renewal, Rows, SystemClock, Waiter, Window, nap,
+    Bell, Clock, Grant, Hold, Keeper, Kept, ProcessKeeper, Renewal, Rows, SystemClock, Waiter,
+    Window, nap,
 };
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::delivered_rows::DeliveredRows;
 use crate::error::failure;
 use crate::file::has_moved;
-use crate::hold::{ProcessKeeper, keep};
+use crate::hold::keep;
 use crate::{
     AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, LossSignal, Lost, Queue,
     StaleReason, Transaction,

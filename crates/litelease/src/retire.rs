@@ -1,0 +1,58 @@
+//! Retiring a file whose leases go on elsewhere.
+
+use crate::error::lift;
+use crate::{Leases, Result, RetireResult, Retirement};
+
+/// Retiring a file.
+impl Leases {
+    /// Retires the file: nothing is granted here any more, because its leases go on at `moved_to`,
+    /// with tokens above `floor`. What is live may still be renewed and released, guards go on, and
+    /// `break_lease` ends leases.
+    ///
+    /// Every grant is refused with [`TokenExhausted`](crate::Error::TokenExhausted) from now on, and
+    /// there is no way back. `floor` must not be smaller than any token of the file; see
+    /// [`EpochInfo::next_floor`](crate::EpochInfo::next_floor). Raise the floor of the other place
+    /// first: `litelease move` does all of it. Repeating the call is harmless.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// let ttl = Duration::from_secs(30);
+    /// let lease = db.claim("import", "a", ttl)?.acquired().unwrap();
+    /// let floor = db.epoch()?.next_floor().unwrap();
+    /// assert!(matches!(db.retire(floor, "etcd://10.0.0.1:2379/jobs")?, RetireResult::Retired(_)));
+    /// assert!(matches!(db.claim("report", "b", ttl), Err(Error::TokenExhausted { .. })));
+    /// assert!(matches!(db.renew(&lease, ttl)?, RenewResult::Renewed(_)));
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn retire(&self, floor: i64, moved_to: &str) -> Result<RetireResult> {
+        lift(self.verbs()?.retire(floor, moved_to))
+    }
+
+    /// Returns where the leases of this file went, if it is retired.
+    ///
+    /// ```
+    /// # use litelease::*;
+    /// # let db = Litelease::from_connection(rusqlite::Connection::open_in_memory()?);
+    /// # db.bootstrap()?;
+    /// assert_eq!(db.retirement()?, None);
+    /// # Ok::<(), litelease::Error>(())
+    /// ```
+    pub fn retirement(&self) -> Result<Option<Retirement>> {
+        lift(self.verbs()?.retirement())
+    }
+
+    /// Returns how many slots of all pools are lent out.
+    #[doc(hidden)]
+    pub fn slots_in_use(&self) -> Result<i64> {
+        lift(self.verbs()?.slots_in_use(self.when()))
+    }
+
+    /// Ends every lease on a slot that is not kept.
+    #[doc(hidden)]
+    pub fn free_slots(&self) -> Result<()> {
+        lift(self.verbs()?.free_slots())
+    }
+}
