@@ -58,6 +58,10 @@ pub(crate) struct Write {
 pub(crate) struct Answered<A> {
     pub(crate) answer: A,
     pub(crate) since: Duration,
+    /// The version of the row.
+    pub(crate) version: i64,
+    /// How much of the lease that is in the way is left, at most.
+    pub(crate) left_ms: i64,
 }
 
 /// The row as the rule is to see it, and the time.
@@ -85,6 +89,13 @@ struct Lost<A> {
     met_conflict: bool,
 }
 
+impl<A> Answered<A> {
+    /// Returns the answer, and the moment from which its lease may be trusted.
+    pub(crate) fn since(self) -> (A, Duration) {
+        (self.answer, self.since)
+    }
+}
+
 impl<A> Decision<A> {
     /// Takes a step of the rule over, with its answer in a form that owns its text.
     pub(crate) fn of<B>(step: Step<'_, B>, form: impl FnOnce(B) -> A) -> Self {
@@ -105,10 +116,21 @@ pub(crate) struct Patience {
     tries: u32,
 }
 
+impl Patience {
+    pub(crate) fn until(until: Duration) -> Self {
+        Patience { until, tries: 0 }
+    }
+}
+
 impl Cluster {
     pub(crate) fn patience(&self) -> Patience {
-        let until = self.shared.host.counted() + self.shared.options.patience;
-        Patience { until, tries: 0 }
+        let patience = self.patience.unwrap_or(self.shared.options.patience);
+        Patience::until(self.shared.host.counted().saturating_add(patience))
+    }
+
+    /// Returns the same verbs, which try for so long.
+    pub(crate) fn within(&self, patience: Duration) -> Cluster {
+        Cluster { patience: Some(patience), ..self.clone() }
     }
 
     /// Sleeps a little before another try, or returns the error if there is no time for one.
@@ -177,7 +199,9 @@ impl Cluster {
                         // Somebody may have changed the row since.
                         None if is_known => continue,
                         None => {
-                            return Ok(Answered { answer: decision.answer, since: started });
+                            let (answer, version) = (decision.answer, row.version);
+                            let left_ms = judged.left_ms;
+                            return Ok(Answered { answer, since: started, version, left_ms });
                         }
                         Some(write) => {
                             let change = self.change_to(ask, &loaded, &judged, write, attempt)?;
@@ -304,7 +328,7 @@ impl Cluster {
         Ok(Judged { row: Some(row), now_ms, left_ms })
     }
 
-    fn change_to<A>(
+    pub(crate) fn change_to<A>(
         &self,
         ask: &Ask<'_, A>,
         loaded: &Loaded,
@@ -367,7 +391,8 @@ impl Cluster {
                 lease_expires_at_ms: tenure.until_ms,
             }));
         }
-        Ok(Answered { answer, since })
+        let version = loaded.rows.first().map_or(0, |row| row.version);
+        Ok(Answered { answer, since, version, left_ms: 0 })
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use litelease_engine::{Engine, EngineFacts, Result};
 
+use crate::hold::Keeping;
 use crate::host::{Host, System};
 use crate::recall::Recall;
 
@@ -33,12 +34,15 @@ pub struct Cluster {
     pub(crate) shared: Arc<Shared>,
     /// The time that the caller gives; the clock's without one.
     pub(crate) when: Option<i64>,
+    /// How long the verbs of this handle try, if not as the options say.
+    pub(crate) patience: Option<Duration>,
 }
 
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: Options,
+    pub(crate) keeping: Keeping,
     recall: Mutex<Recall>,
 }
 
@@ -74,6 +78,10 @@ pub enum Planted {
     TrustFromAnswer,
     /// Rows are deleted before the floor is raised.
     PurgeBeforeFloor,
+    /// One row of a batch that has changed is taken for all of them.
+    ConflictForAll,
+    /// A batch whose answer was lost is taken for renewed.
+    UnknownIsRenewed,
 }
 
 impl Default for Options {
@@ -112,8 +120,9 @@ impl Cluster {
         options: Options,
         recall: Recall,
     ) -> Self {
-        let recall = Mutex::new(recall);
-        Cluster { shared: Arc::new(Shared { engine, host, options, recall }), when: None }
+        let (recall, keeping) = (Mutex::new(recall), Keeping::default());
+        let shared = Arc::new(Shared { engine, host, options, keeping, recall });
+        Cluster { shared, when: None, patience: None }
     }
 
     /// Returns the same verbs at a given Unix time in milliseconds, for tests and simulations.
@@ -133,7 +142,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn at(&self, now_ms: i64) -> Cluster {
-        Cluster { shared: Arc::clone(&self.shared), when: Some(now_ms) }
+        Cluster { when: Some(now_ms), ..self.clone() }
     }
 
     /// Makes what the engine needs before the first row, such as tables, and checks it strictly if it is

@@ -226,7 +226,11 @@ impl Cluster {
     }
 
     /// Sends until it is certain that it was sent.
-    fn until_sent<T>(&self, patience: &mut Patience, send: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn until_sent<T>(
+        &self,
+        patience: &mut Patience,
+        send: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         loop {
             match send() {
                 Err(error) if error.is_transient() => self.wait(patience, error)?,

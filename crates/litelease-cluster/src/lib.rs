@@ -22,26 +22,37 @@
 
 #![forbid(unsafe_code)]
 
+mod batch;
 mod change;
 mod cluster;
 mod floor;
+mod guard;
+mod hold;
+mod hold_error;
 mod host;
+mod kept_rows;
 mod limits;
 mod memory;
 mod open;
 mod recall;
 mod row;
 mod verbs;
+mod wait;
+mod watch;
 
 #[doc(hidden)]
 pub use cluster::Planted;
 pub use cluster::{Cluster, Options};
+pub use hold::{Held, HoldOptions};
+pub use hold_error::HoldError;
 pub use host::{Host, System};
 pub use litelease_core::{
     BreakResult, ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult, Status, TransferResult,
 };
-pub use litelease_engine::{Engine, EngineFacts, Error, Place, Result};
+pub use litelease_engine::{Engine, EngineFacts, Error, Guard, GuardInfo, Place, Result};
+pub use litelease_keeper::{Identity, Loss, LossSignal, Lost};
 pub use memory::{MemoryEngine, MemoryRows};
 #[doc(hidden)]
 pub use recall::Recall;
 pub use row::LeaseRow;
+pub use watch::Watch;

@@ -1,11 +1,13 @@
 //! An engine in memory, for tests: of Litelease, and of programs that use it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use litelease_engine::{
-    Change, Engine, EngineFacts, Loaded, LoadedRow, Mark, Result, RowChange, Stored, StoredRow,
+    Change, Changes, Engine, EngineFacts, Listener, Loaded, LoadedRow, Mark, Result, RowChange,
+    Stored, StoredRow,
 };
 
 /// Rows in memory. Clones share them, as clients of one engine do.
@@ -25,10 +27,17 @@ pub struct MemoryEngine {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     rows: Mutex<MemoryRows>,
     changed: Condvar,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("rows", &self.rows).finish_non_exhaustive()
+    }
 }
 
 /// What an engine in memory keeps.
@@ -147,7 +156,34 @@ impl MemoryEngine {
     pub fn edit<T>(&self, edit: impl FnOnce(&mut MemoryRows) -> T) -> T {
         let edited = edit(&mut self.rows());
         self.inner.changed.notify_all();
+        self.tell(&[(None, None)]);
         edited
+    }
+
+    fn tell(&self, changes: &[(Option<&str>, Option<i64>)]) {
+        let listeners = {
+            let mut listeners = self.listeners();
+            listeners.retain(|listener| listener.strong_count() > 0);
+            listeners.clone()
+        };
+        for listener in listeners.iter().filter_map(Weak::upgrade) {
+            changes.iter().for_each(|(name, token)| listener.changed(*name, *token));
+        }
+    }
+
+    fn stored(&self, store: impl FnOnce(&mut MemoryRows), names: &[&str]) {
+        let tokens: Vec<Option<i64>> = {
+            let mut rows = self.rows();
+            store(&mut rows);
+            names.iter().map(|name| rows.rows.get(*name).map(|(_, row)| row.token)).collect()
+        };
+        self.inner.changed.notify_all();
+        let told = names.iter().zip(tokens).map(|(name, token)| (Some(*name), token));
+        self.tell(&told.collect::<Vec<_>>());
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+        self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rows(&self) -> MutexGuard<'_, MemoryRows> {
@@ -161,7 +197,28 @@ impl Engine for MemoryEngine {
     }
 
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
-        Ok(self.edit(|rows| rows.store(seen, change)))
+        let names: Vec<&str> = change.rows.iter().map(|(name, _)| name.as_str()).collect();
+        let mut stored = Stored::Conflict;
+        self.stored(|rows| stored = rows.store(seen, change), &names);
+        Ok(stored)
+    }
+
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], _: Duration) -> Result<Vec<Stored>> {
+        let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
+        let mut stored = Vec::new();
+        let store = |memory: &mut MemoryRows| {
+            for (before, row) in seen.rows.iter().zip(rows) {
+                let seen = Loaded { rows: vec![before.clone()], ..seen.without_rows() };
+                let rows = vec![(before.name.clone(), row.clone())];
+                stored.push(memory.store(&seen, &Change { mark: None, rows, while_live: true }));
+            }
+        };
+        self.stored(store, &names);
+        Ok(stored)
+    }
+
+    fn listen(&self, _: Changes, listener: Weak<dyn Listener>) {
+        self.listeners().push(listener);
     }
 
     fn list(&self) -> Result<Loaded> {

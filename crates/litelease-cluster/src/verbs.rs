@@ -5,7 +5,7 @@ use std::time::Duration;
 use litelease_core::{self as rule, Claimant, Conditions, RaiseResult, Term};
 use litelease_engine::{Error, Result};
 
-use crate::change::{Ask, Decision, Kind};
+use crate::change::{Answered, Ask, Decision, Kind};
 use crate::cluster::Cluster;
 use crate::limits::in_ms;
 use crate::row::LeaseRow;
@@ -63,6 +63,17 @@ impl Cluster {
         ttl: Duration,
         min_token: i64,
     ) -> Result<(ClaimResult, Duration)> {
+        self.claim_once(name, owner, ttl, min_token).map(Answered::since)
+    }
+
+    /// Claims, and also returns what a waiter needs.
+    pub(crate) fn claim_once(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        min_token: i64,
+    ) -> Result<Answered<ClaimResult>> {
         self.grant(name, owner, ttl, &|row, term, floor| {
             let step = rule::claim(row, owner, term, floor.max(min_token))?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
@@ -96,10 +107,11 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
     ) -> Result<(ClaimResult, Duration)> {
-        self.grant(name, owner, ttl, &|row, term, floor| {
+        let granted = self.grant(name, owner, ttl, &|row, term, floor| {
             let step = rule::ensure(row, owner, term, floor, Conditions::default())?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
-        })
+        });
+        granted.map(Answered::since)
     }
 
     /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one step, under a
@@ -112,11 +124,21 @@ impl Cluster {
         ttl: Duration,
         dead: &LeaseInfo,
     ) -> Result<ClaimResult> {
-        let granted = self.grant(name, owner, ttl, &|row, term, floor| {
+        self.claim_once_from_dead(name, owner, ttl, dead).map(|answered| answered.answer)
+    }
+
+    /// Takes a dead holder's grant over, and also returns what a waiter needs.
+    pub(crate) fn claim_once_from_dead(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+        dead: &LeaseInfo,
+    ) -> Result<Answered<ClaimResult>> {
+        self.grant(name, owner, ttl, &|row, term, floor| {
             let step = rule::claim_from_dead(row, owner, term, floor, exactly(dead))?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
-        });
-        granted.map(|(answer, _)| answer)
+        })
     }
 
     /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives one.
@@ -335,14 +357,14 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
         decide: &Grants<'_>,
-    ) -> Result<(ClaimResult, Duration)> {
+    ) -> Result<Answered<ClaimResult>> {
         self.check_name(name)?;
         self.check_owner(owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide =
             |row: rule::Row<'_>, now_ms, floor| decide(row, Term::new(ttl_ms, now_ms)?, floor);
         let ask = Ask { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
-        self.change(&ask).map(|answered| (answered.answer, answered.since))
+        self.change(&ask)
     }
 
     fn renew_when(
@@ -354,13 +376,9 @@ impl Cluster {
         self.check_name(name)?;
         self.check_owner(who.owner)?;
         let ttl_ms = in_ms(ttl)?;
-        let decide = |row: rule::Row<'_>, now_ms, _| {
-            let term = Term::new(ttl_ms, now_ms)?;
-            let step = rule::renew(row, who, term, Conditions::default());
-            Ok(Decision::of(step, |answer| answer.into_owned()))
-        };
+        let decide = renews(who, ttl_ms);
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
-        self.change(&ask).map(|answered| (answered.answer, answered.since))
+        self.change(&ask).map(Answered::since)
     }
 
     fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
@@ -416,6 +434,17 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
 }
 
-fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
+/// Asks the rule for a renewal.
+pub(crate) fn renews(
+    who: Claimant<'_>,
+    ttl_ms: i64,
+) -> impl Fn(rule::Row<'_>, i64, i64) -> Result<Decision<RenewResult>> {
+    move |row, now_ms, _| {
+        let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?, Conditions::default());
+        Ok(Decision::of(step, |answer| answer.into_owned()))
+    }
+}
+
+pub(crate) fn exactly(lease: &LeaseInfo) -> Claimant<'_> {
     Claimant { owner: &lease.owner, token: Some(lease.token) }
 }

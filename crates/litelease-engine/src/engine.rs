@@ -1,10 +1,11 @@
 //! What an engine must do, and what passes between it and the verbs.
 
+use std::sync::Weak;
 use std::time::Duration;
 
 use litelease_core::{Epoch, State};
 
-use crate::{Error, Result};
+use crate::{Error, Guard, GuardInfo, Result};
 
 /// The format of what is stored. An engine that finds a larger number refuses with
 /// [`Error::NewerFormat`].
@@ -26,6 +27,43 @@ pub trait Engine: Send + Sync {
     /// to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was absent must
     /// still be absent.
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
+
+    /// Reads like [`load`](Engine::load), for at most `time`: nobody needs a later answer.
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        let _ = time;
+        self.load(names)
+    }
+
+    /// Stores each of these rows for itself, if the mark and this row of `seen` are still the same
+    /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under the
+    /// same token, at most [`most_rows`](Engine::most_rows) of them.
+    ///
+    /// Returns for each what became of it. A row that has changed does not keep the others from
+    /// being stored. If the call fails, each of them may or may not be stored.
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let _ = time;
+        let store = |seen: &Loaded, rows: &[StoredRow]| {
+            let names = seen.rows.iter().map(|row| row.name.clone());
+            let rows = names.zip(rows.iter().cloned()).collect();
+            self.store(seen, &Change { mark: None, rows, while_live: true })
+        };
+        let stored = store(seen, rows)?;
+        if stored != Stored::Conflict || rows.len() < 2 {
+            return Ok(vec![stored; rows.len()]);
+        }
+        // One of them has changed. The others are stored one by one.
+        let one = |row: &LoadedRow| Loaded { rows: vec![row.clone()], ..seen.without_rows() };
+        let pairs = seen.rows.iter().zip(rows.chunks(1));
+        pairs.map(|(row, new)| store(&one(row), new)).collect()
+    }
+
+    /// Tells `listener` from now on about changes by others, until it is dropped. It is told on a
+    /// thread of the engine's, and must return at once.
+    ///
+    /// An engine that cannot tell does nothing: whoever listens looks now and then.
+    fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
+        let _ = (what, listener);
+    }
 
     /// Reads all rows and the mark, in the order of names.
     fn list(&self) -> Result<Loaded>;
@@ -61,6 +99,43 @@ pub trait Engine: Send + Sync {
         let _ = (what, text);
         Ok(())
     }
+
+    /// Guards a table of the caller's, if the engine has any.
+    fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
+        let _ = (table, name, guard);
+        Err(no_tables())
+    }
+
+    /// Removes guards, and returns how many.
+    fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
+        let _ = (table, name);
+        Err(no_tables())
+    }
+
+    /// Returns all guards.
+    fn guards(&self) -> Result<Vec<GuardInfo>> {
+        Err(no_tables())
+    }
+}
+
+fn no_tables() -> Error {
+    Error::Refused("guarded tables need SQLite or PostgreSQL; use a Gate".into())
+}
+
+/// Which changes a [`Listener`] is told about. It may be told about others, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Changes {
+    /// What makes a holder lose its lease: breaks, transfers and new grants.
+    Tokens,
+    /// Every change of a row.
+    Rows,
+}
+
+/// Is told about changes. A word of it is only a hint: the rows decide.
+pub trait Listener: Send + Sync {
+    /// The row of this name may have changed, or any row if it is `None`. `token` is its newest token
+    /// after that, if the engine tells.
+    fn changed(&self, name: Option<&str>, token: Option<i64>);
 }
 
 /// What was read at one instant.
@@ -159,6 +234,11 @@ pub struct EngineFacts {
 }
 
 impl Loaded {
+    /// Returns the mark and the time alone.
+    pub fn without_rows(&self) -> Loaded {
+        Loaded { mark: self.mark, boot: self.boot, server_ms: self.server_ms, rows: Vec::new() }
+    }
+
     /// Returns the row of a name that was asked for.
     pub fn row(&self, name: &str) -> Option<&LoadedRow> {
         self.rows.iter().find(|row| row.name == name)

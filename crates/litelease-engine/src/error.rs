@@ -88,6 +88,13 @@ pub enum Error {
         /// The newest one that this version knows.
         known: i64,
     },
+    /// The table cannot be guarded, or not in this way. Nothing was changed.
+    CannotGuard {
+        /// The table.
+        table: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
     /// The engine could not get a lock in time, or could not serialise a transaction. Nothing was
     /// stored; trying again can help.
     Locked(String),
@@ -114,6 +121,7 @@ impl Error {
             Error::InvalidLeaseRow { .. } => "InvalidLeaseRow",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::NewerFormat { .. } => "NewerFormat",
+            Error::CannotGuard { .. } => "CannotGuard",
             Error::Locked(_) => "Locked",
             Error::Refused(_) => "Refused",
         }
@@ -183,6 +191,9 @@ impl fmt::Display for Error {
                 "a newer Litelease has written here (format {found}, this one knows {known}): \
                  update this program"
             ),
+            Error::CannotGuard { table, reason } => {
+                write!(f, "the table {table:?} cannot be guarded: {reason}")
+            }
             Error::Locked(reason) => {
                 write!(f, "the engine was busy, and nothing was stored: {reason}; try again")
             }

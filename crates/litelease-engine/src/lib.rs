@@ -9,11 +9,14 @@
 
 mod engine;
 mod error;
+mod guard;
 mod url;
 
 pub use engine::{
-    Change, Engine, EngineFacts, FORMAT, Loaded, LoadedRow, Mark, RowChange, Stored, StoredRow,
-    StoredTenure,
+    Change, Changes, Engine, EngineFacts, FORMAT, Listener, Loaded, LoadedRow, Mark, RowChange,
+    Stored, StoredRow, StoredTenure,
 };
 pub use error::{Error, Result};
+pub use guard::GuardInfo;
+pub use litelease_core::Guard;
 pub use url::{EtcdUrl, Place, PostgresUrl};

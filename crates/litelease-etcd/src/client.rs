@@ -28,12 +28,17 @@ use crate::messages::{
 const REQUEST: Duration = Duration::from_millis(800);
 /// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
 const RUNTIME: Duration = Duration::from_secs(10);
+/// How often a watch asks whether its member is still the one that is asked.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+/// How often a member is asked for a sign of life while a watch is open, and how long it may take. etcd refuses clients that
+/// ask more than every 5 s.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
 /// The oldest version whose transactions and status are as this client needs them.
 const OLDEST: (u32, u32) = (3, 4);
 
 /// A client of all members.
 pub(crate) struct Client {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     runtime: Option<Runtime>,
 }
 
@@ -76,13 +81,18 @@ impl Client {
         Ok(Client { shared: Arc::new(shared), runtime: Some(runtime) })
     }
 
-    /// Sends a request that changes nothing.
-    pub(crate) fn read<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
+    /// Sends a request that changes nothing, and waits for at most `time`.
+    pub(crate) fn read_within<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        time: Duration,
+    ) -> Result<A>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
     {
-        self.send(path, request, Failure::of_read)
+        self.send(path, request, time, Failure::of_read)
     }
 
     /// Sends a request that changes something.
@@ -91,13 +101,28 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
     {
-        self.send(path, request, Failure::of_write)
+        self.write_within(path, request, RUNTIME)
+    }
+
+    /// Sends a request that changes something, and waits for at most `time`.
+    pub(crate) fn write_within<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        time: Duration,
+    ) -> Result<A>
+    where
+        Q: Message + Clone + 'static,
+        A: Message + Default + HasHeader + 'static,
+    {
+        self.send(path, request, time, Failure::of_write)
     }
 
     fn send<Q, A>(
         &self,
         path: &'static str,
         request: Q,
+        time: Duration,
         meaning: impl Fn(Failure) -> Error,
     ) -> Result<A>
     where
@@ -111,9 +136,13 @@ impl Client {
         let seen = self.shared.newest.load(Ordering::Acquire);
         let shared = Arc::clone(&self.shared);
         let answer: Option<Result<A, Failure>> =
-            self.run(async move { shared.ask_in_turn(path, request).await });
-        let stuck =
-            || Failure::Unknown("the runtime does not answer: was this process forked?".into());
+            self.run_for(time, async move { shared.ask_in_turn(path, request).await });
+        let stuck = || match time < RUNTIME {
+            true => Failure::Unknown(format!("no answer within {} ms", time.as_millis())),
+            false => {
+                Failure::Unknown("the runtime does not answer: was this process forked?".into())
+            }
+        };
         let answer = answer.unwrap_or_else(|| Err(stuck())).map_err(meaning)?;
         self.shared.check(seen, answer.header())?;
         Ok(answer)
@@ -122,7 +151,7 @@ impl Client {
     /// Waits until something happens to a key after a revision, for at most `time`.
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
         let shared = Arc::clone(&self.shared);
-        let watch = async move { timeout(time, shared.watch(key, revision)).await };
+        let watch = async move { timeout(time, shared.watch_once(key, revision)).await };
         // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
         if !matches!(self.run(watch), Some(Ok(Ok(())) | Err(_))) {
             std::thread::sleep(time.min(Duration::from_millis(100)));
@@ -150,11 +179,26 @@ impl Client {
         &self,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
+        self.run_for(RUNTIME, future)
+    }
+
+    /// Runs a future, and waits for its end for at most `time`. It goes on nevertheless.
+    fn run_for<T: Send + 'static>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
         let (send, receive) = mpsc::sync_channel(1);
-        self.runtime.as_ref()?.spawn(async move {
+        self.spawn(async move {
             let _ = send.send(future.await);
         });
-        receive.recv_timeout(RUNTIME).ok()
+        receive.recv_timeout(time.min(RUNTIME)).ok()
+    }
+
+    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        if let Some(runtime) = &self.runtime {
+            runtime.spawn(future);
+        }
     }
 }
 
@@ -182,7 +226,7 @@ impl Shared {
         let mut failure = Failure::NotDone("there is no member".into());
         let mut logins = 0;
         for _ in 0..=self.members.len() {
-            let at = self.current.load(Ordering::Relaxed) % self.members.len();
+            let at = self.current();
             failure = match self.ask(at, path, request.clone()).await {
                 Err(Failure::LoggedOut) if logins == 0 && self.login.is_some() => {
                     logins += 1;
@@ -204,7 +248,7 @@ impl Shared {
     }
 
     /// Asks another member from now on, and this one over a new connection.
-    fn next_after(&self, at: usize) {
+    pub(crate) fn next_after(&self, at: usize) {
         *locked(&self.members[at].channel) = None;
         let next = (at + 1) % self.members.len();
         let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
@@ -276,10 +320,38 @@ impl Shared {
         }
     }
 
-    async fn watch(&self, key: Vec<u8>, revision: i64) -> Result<(), Failure> {
-        let member = &self.members[self.current.load(Ordering::Relaxed) % self.members.len()];
-        let channel = self.connected(member).await?;
-        let create = WatchCreateRequest { key, start_revision: revision + 1 };
+    /// Returns when something happens to a key after a revision.
+    async fn watch_once(&self, key: Vec<u8>, revision: i64) -> Result<(), Failure> {
+        let mut create =
+            WatchCreateRequest { key, range_end: Vec::new(), start_revision: revision + 1 };
+        loop {
+            let (mut compacted, mut is_refused) = (0, false);
+            let watched = self.watch(create.clone(), |answer| {
+                (compacted, is_refused) = (answer.compact_revision, answer.canceled);
+                answer.canceled || !answer.events.is_empty()
+            });
+            watched.await?;
+            match compacted {
+                0 if is_refused => return Err(Failure::NotDone("the watch was refused".into())),
+                0 => return Ok(()),
+                _ => {}
+            }
+            // The row was read long after it was written, and etcd has forgotten what was in between.
+            create.start_revision = compacted;
+        }
+    }
+
+    /// Watches at the member that is asked first, until `is_done`, or until others are asked.
+    pub(crate) async fn watch(
+        &self,
+        create: WatchCreateRequest,
+        mut is_done: impl FnMut(&WatchResponse) -> bool + Send,
+    ) -> Result<(), Failure> {
+        let at = self.current();
+        let member = &self.members[at];
+        let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
+        let connected = timeout(REQUEST, self.connected(member)).await;
+        let channel = connected.unwrap_or_else(|_| Err(late()))?;
         let create = WatchRequest { request_union: Some(WatchUnion::Create(create)) };
         // The stream of requests stays open: etcd ends a watch whose client has nothing more to say.
         let requests = self.signed(iter([create]).chain(pending()));
@@ -287,13 +359,30 @@ impl Shared {
         let mut grpc = ready(channel).await.map_err(failed)?;
         let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
         let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let mut answers = grpc.streaming(requests, path, codec).await.map_err(failed)?.into_inner();
-        while let Some(answer) = answers.message().await.map_err(failed)? {
-            if answer.canceled || !answer.events.is_empty() {
-                break;
+        let begun = timeout(REQUEST, grpc.streaming(requests, path, codec)).await;
+        let begun = begun.map_err(|_| late())?;
+        let mut answers = begun.map_err(failed)?.into_inner();
+        loop {
+            match timeout(LOOK_AROUND, answers.message()).await {
+                // A member that does not answer does not say that it has nothing to tell, either.
+                Err(_) if self.current() != at => return Err(late()),
+                Err(_) => {}
+                Ok(answer) => match answer.map_err(failed)? {
+                    Some(answer) if !is_done(&answer) => {}
+                    _ => return Ok(()),
+                },
             }
         }
-        Ok(())
+    }
+
+    /// Returns the newest revision that was answered.
+    pub(crate) fn newest(&self) -> i64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
+    /// Returns the member that is asked first.
+    pub(crate) fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed) % self.members.len()
     }
 }
 
@@ -307,7 +396,9 @@ impl Member {
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls.clone()).map_err(odd)?;
         }
+        let (interval, time) = KEEP_ALIVE;
         let endpoint = endpoint.connect_timeout(REQUEST).tcp_nodelay(true);
+        let endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(time);
         Ok(Member { host, endpoint, channel: Mutex::default() })
     }
 }

@@ -1,21 +1,26 @@
 //! The engine: loading and storing as etcd transactions.
 
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use litelease_core::Epoch;
 use litelease_engine::{
-    Change, Engine, EngineFacts, Error, EtcdUrl, Loaded, LoadedRow, Mark, Result, RowChange, Stored,
+    Change, Changes, Engine, EngineFacts, Error, EtcdUrl, Listener, Loaded, LoadedRow, Mark,
+    Result, RowChange, Stored, StoredRow,
 };
 
 use crate::client::{Client, HasHeader};
+use crate::listen::{Ears, listen};
 use crate::messages::{
     Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
-    RangeResponse, RequestOp, Target, TxnRequest, TxnResponse,
+    RangeResponse, RequestOp, ResponseOp, Target, TxnRequest, TxnResponse,
 };
 use crate::values::{Keys, write_mark, write_row};
 
 /// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many comparisons are allowed.
 const MOST_OPERATIONS: usize = 128;
+/// Longer than a request takes.
+const MOST_TIME: Duration = Duration::MAX;
 /// How many rows are listed in one request.
 const PAGE: i64 = 5_000;
 
@@ -39,12 +44,14 @@ pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 pub struct EtcdEngine {
     pub(crate) client: Client,
     pub(crate) keys: Keys,
+    ears: Ears,
 }
 
 impl EtcdEngine {
     /// Reads the files that the URL names. It connects at the first call.
     pub fn open(url: &EtcdUrl) -> Result<Self> {
-        Ok(EtcdEngine { client: Client::new(url)?, keys: Keys::below(&url.prefix) })
+        let (client, keys) = (Client::new(url)?, Keys::below(&url.prefix));
+        Ok(EtcdEngine { client, keys, ears: Ears::default() })
     }
 
     /// Reads pages of keys, all at the revision of the first one, and the mark with that.
@@ -57,8 +64,10 @@ impl EtcdEngine {
         let mut pairs: Vec<KeyValue> = Vec::new();
         loop {
             let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
-            let mut answer =
-                self.read(vec![self.range(self.keys.mark(), revision), page(key, revision)])?;
+            let mut answer = self.read(
+                vec![self.range(self.keys.mark(), revision), page(key, revision)],
+                MOST_TIME,
+            )?;
             let rows = answer.ranges.pop().unwrap_or_default();
             let more = rows.more;
             pairs.extend(rows.kvs);
@@ -74,8 +83,9 @@ impl EtcdEngine {
         Op::Range(RangeRequest { key, revision, ..RangeRequest::default() })
     }
 
-    fn read(&self, operations: Vec<Op>) -> Result<TxnAnswer> {
-        let response: TxnResponse = self.client.read(TXN, txn(Vec::new(), operations))?;
+    fn read(&self, operations: Vec<Op>, time: Duration) -> Result<TxnAnswer> {
+        let request = txn(Vec::new(), operations);
+        let response: TxnResponse = self.client.read_within(TXN, request, time)?;
         TxnAnswer::of(response)
     }
 
@@ -106,6 +116,11 @@ impl EtcdEngine {
 
 impl Engine for EtcdEngine {
     fn load(&self, names: &[&str]) -> Result<Loaded> {
+        self.load_within(names, MOST_TIME)
+    }
+
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        let until = Instant::now().checked_add(time);
         let mut rows = Vec::with_capacity(names.len());
         let mut first: Option<TxnAnswer> = None;
         let mut chunks = names.chunks(MOST_OPERATIONS - 1);
@@ -118,7 +133,8 @@ impl Engine for EtcdEngine {
             let revision = first.as_ref().map_or(0, |first| first.revision);
             let mut operations = vec![self.range(self.keys.mark(), revision)];
             operations.extend(names.iter().map(|name| self.range(self.keys.row(name), revision)));
-            let answer = self.read(operations)?;
+            let left = until.map_or(time, |until| until.duration_since(Instant::now()));
+            let answer = self.read(operations, left)?;
             for (name, range) in names.iter().zip(answer.ranges.iter().skip(1)) {
                 rows.push(match range.kvs.first() {
                     Some(pair) => self.keys.read_row(pair)?,
@@ -148,6 +164,36 @@ impl Engine for EtcdEngine {
             }
         }
         self.write(compare, operations)
+    }
+
+    /// Each row is a transaction inside one that compares the mark. The limit of operations is for both together.
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let operations = seen.rows.iter().zip(rows).map(|(before, row)| {
+            let put = put(self.keys.row(&before.name), write_row(row));
+            Op::Txn(txn(vec![self.is_same(before)], vec![put]))
+        });
+        let request =
+            txn(vec![at_revision(self.keys.mark(), seen.mark.version)], operations.collect());
+        let response: TxnResponse = self.client.write_within(TXN, request, time)?;
+        let version = response.header.as_ref().map_or(0, |header| header.revision);
+        let is_stored = |answer: Option<&ResponseOp>| {
+            let answer = answer.and_then(|answer| answer.response.as_ref());
+            matches!(answer, Some(OpAnswer::Txn(TxnResponse { succeeded: true, .. })))
+        };
+        let stored = (0..rows.len()).map(|at| match is_stored(response.responses.get(at)) {
+            true if response.succeeded => Stored::Done { version },
+            _ => Stored::Conflict,
+        });
+        Ok(stored.collect())
+    }
+
+    fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
+        let ear = self.ears.of(what);
+        if ear.add(listener) {
+            let (shared, keys) = (Arc::clone(&self.client.shared), self.keys.clone());
+            let newest = shared.newest();
+            self.client.spawn(listen(shared, keys, what, Arc::clone(ear), newest));
+        }
     }
 
     fn list(&self) -> Result<Loaded> {

@@ -16,6 +16,7 @@ mod client;
 mod engine;
 mod facts;
 mod failure;
+mod listen;
 mod messages;
 mod values;
 

@@ -66,7 +66,7 @@ pub(crate) struct Nothing {}
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RequestOp {
-    #[prost(oneof = "Op", tags = "1, 2, 3")]
+    #[prost(oneof = "Op", tags = "1, 2, 3, 4")]
     pub(crate) request: Option<Op>,
 }
 
@@ -78,11 +78,14 @@ pub(crate) enum Op {
     Put(PutRequest),
     #[prost(message, tag = "3")]
     Delete(DeleteRangeRequest),
+    /// With comparisons of its own: whether they hold or not, the transaction around it goes on.
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
-    #[prost(oneof = "OpAnswer", tags = "1, 2, 3")]
+    #[prost(oneof = "OpAnswer", tags = "1, 2, 3, 4")]
     pub(crate) response: Option<OpAnswer>,
 }
 
@@ -94,6 +97,8 @@ pub(crate) enum OpAnswer {
     Put(Nothing),
     #[prost(message, tag = "3")]
     Delete(Nothing),
+    #[prost(message, tag = "4")]
+    Txn(TxnResponse),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -152,6 +157,8 @@ pub(crate) enum WatchUnion {
 pub(crate) struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub(crate) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) range_end: Vec<u8>,
     #[prost(int64, tag = "3")]
     pub(crate) start_revision: i64,
 }
@@ -162,9 +169,18 @@ pub(crate) struct WatchResponse {
     pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
-    /// Whatever they say: something has changed.
+    /// What was before this revision is gone, if the watch was to begin there.
+    #[prost(int64, tag = "5")]
+    pub(crate) compact_revision: i64,
     #[prost(message, repeated, tag = "11")]
-    pub(crate) events: Vec<Nothing>,
+    pub(crate) events: Vec<Event>,
+}
+
+/// A key that was written, or deleted: then it has no value.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Event {
+    #[prost(message, optional, tag = "2")]
+    pub(crate) kv: Option<KeyValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]

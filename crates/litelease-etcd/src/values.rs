@@ -42,6 +42,11 @@ impl Keys {
         (self.row(""), format!("{}r0", self.base).into())
     }
 
+    /// Returns the first key of all tokens, and the first behind them.
+    pub(crate) fn tokens(&self) -> (Vec<u8>, Vec<u8>) {
+        (self.token(""), format!("{}t0", self.base).into())
+    }
+
     /// Returns the first key of the service's rows, and the first behind them.
     pub(crate) fn services(&self) -> (Vec<u8>, Vec<u8>) {
         (self.service(b""), format!("{}s0", self.base).into())

@@ -39,8 +39,8 @@ SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning";
 const INCARNATION: &str =
     "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text
 || '/' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)";
-/// Where the functions above are forbidden.
-const STARTED: &str = "SELECT pg_catalog.pg_postmaster_start_time()::text";
+/// Where the functions above are forbidden. A number, because the text of a time depends on the session's time zone.
+const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text";
 
 /// A commit that waits for a synchronous standby and changes nothing: everything that was committed before it is there,
 /// too.
@@ -119,15 +119,33 @@ impl Pool {
         &self,
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
+        self.run_within(RUNTIME, future)
+    }
+
+    /// Runs a future, and waits for its end for at most `time`. It goes on nevertheless.
+    pub(crate) fn run_for<T: Send + 'static>(
+        &self,
+        time: Duration,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        self.run_within(time.min(RUNTIME), future)
+    }
+
+    /// Runs a future that may take longer than any request.
+    pub(crate) fn run_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         let (send, receive) = mpsc::sync_channel(1);
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(async move {
-                let _ = send.send(future.await);
-            });
-        }
-        receive.recv_timeout(RUNTIME).unwrap_or_else(|_| {
-            let stuck = "the runtime does not answer: was this process forked?";
-            Err(Error::CommitUnknown(stuck.into()))
+        self.spawn(async move {
+            let _ = send.send(future.await);
+        });
+        receive.recv_timeout(limit).unwrap_or_else(|_| {
+            Err(Error::CommitUnknown(match limit == RUNTIME {
+                true => "the runtime does not answer: was this process forked?".into(),
+                false => format!("no answer within {} ms", limit.as_millis()),
+            }))
         })
     }
 
@@ -339,11 +357,15 @@ async fn incarnation(session: &Session) -> Result<i64, Failure> {
     };
     let told = told.map_err(|error| Failure::of(&session.host, &error).not_sent())?;
     let text: String = told.first().map(|row| row.get(0)).unwrap_or_default();
-    // FNV-1a: the same number in every version of every program.
+    Ok(number_of(&text))
+}
+
+/// Returns a positive number that is the same for a text in every version of every program, and in SQL: FNV-1a.
+pub(crate) fn number_of(text: &str) -> i64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });
-    Ok(i64::try_from(hash >> 1).unwrap_or(1).max(1))
+    i64::try_from(hash >> 1).unwrap_or(1).max(1)
 }
 
 /// Reads an error of connecting: nothing was sent.

@@ -1,12 +1,13 @@
 //! The engine: loading and storing as single statements, or as transactions where there is more than one row.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use litelease_core::Epoch;
 use litelease_engine::{
-    Change, Engine, EngineFacts, Error, FORMAT, Loaded, LoadedRow, Mark, PostgresUrl, Result,
-    RowChange, Stored, StoredRow, StoredTenure,
+    Change, Changes, Engine, EngineFacts, Error, FORMAT, Guard, GuardInfo, Listener, Loaded,
+    LoadedRow, Mark, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -14,7 +15,7 @@ use tokio_postgres::types::Type;
 use crate::client::{Pool, Session, Shared};
 use crate::failure::Failure;
 use crate::listen::listen;
-use crate::schema;
+use crate::{functions, guard, schema};
 
 /// How many rows one statement changes.
 const MOST_ROWS: usize = 1_000;
@@ -44,9 +45,14 @@ impl PostgresEngine {
     }
 
     /// Reads with one statement.
-    fn read(&self, sql: fn(&Shared) -> &str, names: Option<Vec<String>>) -> Result<Loaded> {
+    fn read(
+        &self,
+        sql: fn(&Shared) -> &str,
+        names: Option<Vec<String>>,
+        time: Duration,
+    ) -> Result<Loaded> {
         let shared = Arc::clone(&self.pool.shared);
-        self.pool.run(async move {
+        self.pool.run_for(time, async move {
             let mut session = shared.session().await?;
             let rows = match &names {
                 None => shared.query(&mut session, sql(&shared), &[]).await,
@@ -71,15 +77,21 @@ impl PostgresEngine {
 
 impl Engine for PostgresEngine {
     fn load(&self, names: &[&str]) -> Result<Loaded> {
+        self.load_within(names, Duration::MAX)
+    }
+
+    fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
         let owned: Vec<String> = names.iter().map(ToString::to_string).collect();
         let sql: fn(&Shared) -> &str = match names.len() {
             1 => |shared| &shared.statements.load,
             _ => |shared| &shared.statements.load_many,
         };
-        let mut loaded = self.read(sql, Some(owned))?;
+        let mut loaded = self.read(sql, Some(owned), time)?;
         let found = std::mem::take(&mut loaded.rows);
+        let found: HashMap<&str, &LoadedRow> =
+            found.iter().map(|row| (row.name.as_str(), row)).collect();
         let row = |name: &&str| {
-            let row = found.iter().find(|row| row.name == **name).cloned();
+            let row = found.get(*name).map(|row| (*row).clone());
             row.unwrap_or_else(|| LoadedRow { name: (*name).to_owned(), version: 0, row: None })
         };
         loaded.rows = names.iter().map(row).collect();
@@ -110,8 +122,36 @@ impl Engine for PostgresEngine {
         })
     }
 
+    /// One statement, which is a transaction of its own. Rows that somebody else has locked are left out, and do not
+    /// keep it waiting.
+    fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
+        let shared = Arc::clone(&self.pool.shared);
+        let (seen, rows) = (seen.clone(), rows.to_vec());
+        self.pool.run_for(time, async move {
+            let mut session = shared.session().await?;
+            // Another server, or the same after a failover: what was seen says nothing about it.
+            if session.boot != seen.boot {
+                shared.keep(session);
+                return Ok(vec![Stored::Conflict; rows.len()]);
+            }
+            let stored = shared.store_each(&mut session, &seen, &rows).await;
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
+
+    /// Only what frees a name is told. A holder that is late for another reason finds out by its own clock.
+    fn listen(&self, _: Changes, listener: Weak<dyn Listener>) {
+        let shared = Arc::clone(&self.pool.shared);
+        shared.bell.add(listener);
+        if shared.bell.takes_listening() {
+            self.pool.spawn(listen(shared));
+        }
+    }
+
     fn list(&self) -> Result<Loaded> {
-        self.read(|shared| &shared.statements.list, None)
+        self.read(|shared| &shared.statements.list, None, Duration::MAX)
     }
 
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
@@ -209,6 +249,7 @@ impl Engine for PostgresEngine {
                     found.warnings.push("fsync is off: a power cut may lose grants".into());
                 }
             }
+            guard::facts(&shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
             shared.keep(session);
             Ok(found)
         })
@@ -223,9 +264,26 @@ impl Engine for PostgresEngine {
             made.map_err(Failure::of_write)?;
             shared.keep(session);
             let checked = shared.session().await?;
-            shared.keep(checked);
+            match functions::ensure(&checked.client, &checked.host, &shared.schema).await {
+                Ok(()) => shared.keep(checked),
+                // Leases need no functions. Those of the owner stay.
+                Err(Failure::Refused(_)) => {}
+                Err(failure) => return Err(failure.of_write()),
+            }
             Ok(())
         })
+    }
+
+    fn guard(&self, table: &str, name: &str, guard: &Guard) -> Result<()> {
+        guard::guard(&self.pool, table, name, guard)
+    }
+
+    fn unguard(&self, table: &str, name: Option<&str>) -> Result<u64> {
+        guard::unguard(&self.pool, table, name)
+    }
+
+    fn guards(&self) -> Result<Vec<GuardInfo>> {
+        guard::guards(&self.pool)
     }
 
     fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
@@ -370,6 +428,47 @@ impl Shared {
         let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
         let new = Columns::of(old.iter().map(|(_, row, _)| *row));
         let before = Columns::of(old.iter().map(|(.., before)| *before));
+        let sql = &self.statements.update_many;
+        let stored =
+            self.update(session, sql, &names, &new, &before, change.while_live, mark).await?;
+        match stored.len() == old.len() {
+            true => Ok(stored.into_values().next()),
+            false => Ok(None),
+        }
+    }
+
+    /// Stores those rows that are still the same, and live.
+    async fn store_each(
+        &self,
+        session: &mut Session,
+        seen: &Loaded,
+        rows: &[StoredRow],
+    ) -> Result<Vec<Stored>, Failure> {
+        let names: Vec<&str> = seen.rows.iter().map(|row| row.name.as_str()).collect();
+        let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0 };
+        let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
+        let (new, before) = (Columns::of(rows.iter()), Columns::of(before));
+        let (sql, mark) = (&self.statements.update_each, seen.mark.version);
+        let stored = self.update(session, sql, &names, &new, &before, true, mark).await?;
+        let became = |name: &&str| match stored.get(*name) {
+            Some(version) => Stored::Done { version: *version },
+            None => Stored::Conflict,
+        };
+        Ok(names.iter().map(became).collect())
+    }
+
+    /// Updates rows that are still as they were before. Returns their names and versions.
+    #[allow(clippy::too_many_arguments)] // the parameters of one statement
+    async fn update(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        names: &[&str],
+        new: &Columns<'_>,
+        before: &Columns<'_>,
+        while_live: bool,
+        mark: i64,
+    ) -> Result<HashMap<String, i64>, Failure> {
         let parameters = [
             (&names as _, Type::TEXT_ARRAY),
             (&new.tokens as _, Type::INT8_ARRAY),
@@ -382,14 +481,11 @@ impl Shared {
             (&before.untils as _, Type::INT8_ARRAY),
             (&before.ats as _, Type::INT8_ARRAY),
             (&before.attempts as _, Type::INT8_ARRAY),
-            (&change.while_live as _, Type::BOOL),
+            (&while_live as _, Type::BOOL),
             (&mark as _, Type::INT8),
         ];
-        let rows = self.query(session, &self.statements.update_many, &parameters).await?;
-        match rows.len() == old.len() {
-            true => Ok(rows.first().map(|row| row.get(0))),
-            false => Ok(None),
-        }
+        let rows = self.query(session, sql, &parameters).await?;
+        Ok(rows.iter().map(|row| (row.get(1), row.get(0))).collect())
     }
 
     async fn commit_rows(

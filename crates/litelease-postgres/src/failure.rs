@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     NamedStatement,
     /// Our tables are not there.
     NotBootstrapped,
+    /// A table cannot be guarded, and why.
+    CannotGuard { table: String, reason: String },
     /// Nothing was stored, and will not be before somebody changes something.
     Refused(String),
 }
@@ -27,6 +29,11 @@ impl Failure {
             return Failure::Unknown(format!("{host}: {}", chain(error)));
         };
         let said = format!("{host}: {} ({})", db.message(), db.code().code());
+        if db.detail() == Some("CannotGuard") {
+            let reason = db.message().split_once(" cannot be guarded: ").map_or("", |text| text.1);
+            let table = db.table().unwrap_or_default().to_owned();
+            return Failure::CannotGuard { table, reason: reason.to_owned() };
+        }
         match db.code() {
             &SqlState::LOCK_NOT_AVAILABLE
             | &SqlState::T_R_SERIALIZATION_FAILURE
@@ -73,6 +80,7 @@ impl Failure {
             Failure::Locked(text) => Error::Locked(text),
             Failure::NamedStatement => Error::Unreachable("a pooler is in between".into()),
             Failure::NotBootstrapped => Error::NotBootstrapped,
+            Failure::CannotGuard { table, reason } => Error::CannotGuard { table, reason },
             Failure::Refused(text) => Error::Refused(text),
         }
     }

@@ -10,6 +10,8 @@
 mod client;
 mod engine;
 mod failure;
+mod functions;
+mod guard;
 mod listen;
 mod schema;
 mod statements;

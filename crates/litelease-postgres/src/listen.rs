@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+use litelease_engine::Listener;
 
 use crate::client::Shared;
 
@@ -19,6 +21,7 @@ const MOST: usize = 10_000;
 pub(crate) struct Bell {
     rings: Mutex<HashMap<String, u64>>,
     rung: Condvar,
+    listeners: Mutex<Vec<Weak<dyn Listener>>>,
     /// Whether a connection listens, or tries to.
     has_listener: AtomicBool,
     is_listening: AtomicBool,
@@ -33,6 +36,24 @@ impl Bell {
         }
         *rings.entry(name.to_owned()).or_default() += 1;
         self.rung.notify_all();
+        drop(rings);
+        self.tell(Some(name));
+    }
+
+    /// Adds a listener, who is told of every ring.
+    pub(crate) fn add(&self, listener: Weak<dyn Listener>) {
+        let mut listeners = self.listeners();
+        listeners.retain(|listener| listener.strong_count() > 0);
+        listeners.push(listener);
+    }
+
+    fn tell(&self, name: Option<&str>) {
+        let listeners: Vec<_> = self.listeners().iter().filter_map(Weak::upgrade).collect();
+        listeners.iter().for_each(|listener| listener.changed(name, None));
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Vec<Weak<dyn Listener>>> {
+        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how often it has rung for a name.
@@ -63,6 +84,8 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
             let sql = format!("LISTEN \"{}\"", shared.schema);
             let is_listening = session.client.batch_execute(&sql).await.is_ok();
             shared.bell.is_listening.store(is_listening, Ordering::Relaxed);
+            // Whatever was told before was not heard.
+            shared.bell.tell(None);
             // The connection's own task rings; a question now and then finds out that the server has gone.
             while is_listening && session.client.simple_query("").await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;

@@ -76,6 +76,9 @@ const SERVICE: &[&str] = &[
     "constraint PRIMARY KEY (key)",
 ];
 
+/// The number of the lock that is held while tables and functions are made.
+pub(crate) const BOOTSTRAP: i64 = 7_234_017_283_807_667_301;
+
 /// Why the tables cannot be used.
 pub(crate) enum Problem {
     Failure(Failure),
@@ -93,7 +96,8 @@ pub(crate) async fn create(
     // One for all schemas: it is held for a moment, and only while a table is made.
     let script = format!(
         "BEGIN;
-         SELECT pg_advisory_xact_lock(7234017283807667301);
+         SET LOCAL lock_timeout = '5s';
+         SELECT pg_catalog.pg_advisory_xact_lock({BOOTSTRAP});
          DO $litelease$ BEGIN
            IF pg_catalog.to_regclass('\"{schema}\".meta') IS NULL
              AND pg_catalog.to_regclass('\"{schema}\".resources') IS NULL THEN

@@ -18,6 +18,7 @@ pub(crate) struct Statements {
     pub(crate) update: String,
     pub(crate) insert: String,
     pub(crate) update_many: String,
+    pub(crate) update_each: String,
     pub(crate) update_mark: String,
     pub(crate) forget: String,
     pub(crate) load_rows: String,
@@ -50,7 +51,13 @@ WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
 AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
-RETURNING r.xmin::text::bigint";
+RETURNING r.xmin::text::bigint, r.name";
+
+/// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not locked here is
+/// not updated.
+const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resources
+  WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
+";
 
 const UPDATE_MARK: &str = "UPDATE {s}.meta SET floor = $1, boot = $2 WHERE xmin::text::bigint = $3
 RETURNING xmin::text::bigint";
@@ -78,6 +85,10 @@ impl Statements {
             update: of(UPDATE),
             insert: of(INSERT),
             update_many: of(UPDATE_MANY),
+            update_each: of(&format!(
+                "{LOCKED}{}",
+                UPDATE_MANY.replace("WHERE r.name", "JOIN locked USING (name) WHERE r.name")
+            )),
             update_mark: of(UPDATE_MARK),
             forget: of(FORGET),
             load_rows: of("SELECT key, value FROM {s}.service ORDER BY key"),

@@ -1,0 +1,272 @@
+//! Renewing many grants in few requests. Each is renewed for itself: one that is lost does not keep
+//! the others from being renewed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use litelease_core::{Claimant, Row};
+use litelease_engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
+
+use crate::change::{Ask, Kind, Patience, millis};
+use crate::cluster::{Cluster, Planted};
+use crate::limits::in_ms;
+use crate::recall::Known;
+use crate::row::LeaseRow;
+use crate::verbs::{exactly, renews};
+use crate::{LeaseInfo, RenewResult};
+
+/// How often rows are loaded again after others have changed them.
+const ROUNDS: usize = 3;
+
+/// A grant to renew.
+pub(crate) struct Renewing<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) who: Claimant<'a>,
+    pub(crate) ttl_ms: i64,
+}
+
+/// A renewal that the rule has allowed, before it is stored.
+struct Allowed {
+    at: usize,
+    seen: LoadedRow,
+    new: StoredRow,
+    answer: RenewResult,
+}
+
+type Answers = Vec<Option<Result<RenewResult>>>;
+
+impl Cluster {
+    /// Renews grants like [`renew`](Cluster::renew), many in one request. Returns an answer for each, in
+    /// the same order.
+    ///
+    /// A thousand renewals are two requests to PostgreSQL, and eight to etcd if this handle wrote the
+    /// rows last. Nothing is tried again: if a request fails, the grants that it was about have that
+    /// error, and those after it, too.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::*;
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let ttl = Duration::from_secs(30);
+    /// let a = cluster.claim("a", "me", ttl)?.acquired().expect("nobody has it");
+    /// let b = cluster.claim("b", "me", ttl)?.acquired().expect("nobody has it");
+    /// cluster.break_lease("b")?;
+    /// let answers = cluster.renew_all(&[a, b], ttl);
+    /// assert!(matches!(answers[0], Ok(RenewResult::Renewed(_))));
+    /// assert!(matches!(answers[1], Ok(RenewResult::Rejected { .. })));
+    /// # Ok::<(), litelease_cluster::Error>(())
+    /// ```
+    pub fn renew_all(&self, leases: &[LeaseInfo], ttl: Duration) -> Vec<Result<RenewResult>> {
+        let asked = leases.iter().map(|lease| self.renewing(lease, ttl));
+        match asked.collect::<Result<Vec<_>>>() {
+            Ok(asked) => self.renew_many(&asked, self.shared.options.patience),
+            Err(error) => vec![Err(error); leases.len()],
+        }
+    }
+
+    fn renewing<'a>(&self, lease: &'a LeaseInfo, ttl: Duration) -> Result<Renewing<'a>> {
+        self.check_name(&lease.name)?;
+        self.check_owner(&lease.owner)?;
+        Ok(Renewing { name: &lease.name, who: exactly(lease), ttl_ms: in_ms(ttl)? })
+    }
+
+    /// Renews many grants within this time.
+    pub(crate) fn renew_many(
+        &self,
+        asked: &[Renewing<'_>],
+        time: Duration,
+    ) -> Vec<Result<RenewResult>> {
+        let mut batch = Batch {
+            cluster: self,
+            asked,
+            started: self.shared.host.counted(),
+            until: self.shared.host.counted().saturating_add(time),
+            answers: asked.iter().map(|_| None).collect(),
+        };
+        let mut failed = Error::Locked("others were faster each time".into());
+        for round in 0..ROUNDS {
+            if let Err(error) = batch.go(round == 0) {
+                failed = error;
+                break;
+            }
+        }
+        batch.answers.into_iter().map(|answer| answer.unwrap_or(Err(failed.clone()))).collect()
+    }
+}
+
+struct Batch<'a> {
+    cluster: &'a Cluster,
+    asked: &'a [Renewing<'a>],
+    started: Duration,
+    until: Duration,
+    answers: Answers,
+}
+
+impl Batch<'_> {
+    /// Renews what has no answer yet. Where leases are counted, the rows that this handle wrote last need
+    /// not be loaded.
+    fn go(&mut self, may_know: bool) -> Result<()> {
+        let open = (0..self.asked.len()).filter(|at| self.answers[*at].is_none());
+        let (known, unknown) = match may_know {
+            true => self.known(open.collect()),
+            false => (None, open.collect()),
+        };
+        if let Some((seen, rows)) = known {
+            self.renew(&seen, rows, true)?;
+        }
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let loaded = self.load(&unknown)?;
+        let seen = loaded.without_rows();
+        self.renew(&seen, unknown.into_iter().zip(loaded.rows).collect(), false)
+    }
+
+    /// Returns the rows that this handle wrote last, under one mark, and the others.
+    #[allow(clippy::type_complexity)]
+    fn known(&self, open: Vec<usize>) -> (Option<(Loaded, Vec<(usize, LoadedRow)>)>, Vec<usize>) {
+        let memory = self.cluster.memory();
+        let mut found: Option<(Loaded, Vec<(usize, LoadedRow)>)> = None;
+        let mut unknown = Vec::new();
+        for at in open {
+            let known = memory.known(self.asked[at].name);
+            // A clock of the engine's is read again each time: somebody may have set it.
+            let known = known.filter(|known| known.loaded.server_ms.is_none());
+            let row = known.and_then(|known| Some((&known.loaded, known.loaded.rows.first()?)));
+            match (row, &mut found) {
+                (Some((loaded, row)), None) => {
+                    found = Some((loaded.without_rows(), vec![(at, row.clone())]));
+                }
+                (Some((loaded, row)), Some((seen, rows)))
+                    if (loaded.mark, loaded.boot) == (seen.mark, seen.boot) =>
+                {
+                    rows.push((at, row.clone()));
+                }
+                _ => unknown.push(at),
+            }
+        }
+        (found, unknown)
+    }
+
+    fn load(&self, open: &[usize]) -> Result<Loaded> {
+        let names: Vec<&str> = open.iter().map(|at| self.asked[*at].name).collect();
+        let mut patience = Patience::until(self.until);
+        loop {
+            let loaded = self.cluster.shared.engine.load_within(&names, self.left()?);
+            let loaded = loaded.map_err(|error| match error {
+                Error::CommitUnknown(reason) => Error::Unreachable(reason),
+                error => error,
+            })?;
+            if !self.cluster.begins_epoch(&loaded, &mut patience)? {
+                return Ok(loaded);
+            }
+        }
+    }
+
+    /// Asks the rule about each, and stores what it allows in as few requests as the engine takes.
+    fn renew(
+        &mut self,
+        seen: &Loaded,
+        rows: Vec<(usize, LoadedRow)>,
+        is_known: bool,
+    ) -> Result<()> {
+        let asked = self.cluster.shared.host.counted();
+        let attempt = self.cluster.shared.host.attempt();
+        let mut names = BTreeSet::new();
+        let mut allowed = Vec::with_capacity(rows.len());
+        for (at, row) in rows {
+            match self.decide(seen, row, at, attempt) {
+                Ok(Ok(write)) if names.insert(self.asked[at].name) => allowed.push(write),
+                // Asked for twice: once now, and once in the next round.
+                Ok(Ok(_)) => {}
+                // Others may have changed the row since.
+                Ok(Err(_)) if is_known => self.cluster.memory().forget_known(self.asked[at].name),
+                Ok(Err(answer)) => self.answers[at] = Some(Ok(answer)),
+                Err(error) => self.answers[at] = Some(Err(error)),
+            }
+        }
+        let most = self.cluster.shared.engine.most_rows(false).max(1);
+        while !allowed.is_empty() {
+            let rest = allowed.split_off(allowed.len().min(most));
+            self.store(seen, std::mem::replace(&mut allowed, rest), asked)?;
+        }
+        Ok(())
+    }
+
+    fn decide(
+        &self,
+        seen: &Loaded,
+        row: LoadedRow,
+        at: usize,
+        attempt: i64,
+    ) -> Result<Result<Allowed, RenewResult>> {
+        let Renewing { name, who, ttl_ms } = self.asked[at];
+        let decide = renews(who, ttl_ms);
+        let judged = self.cluster.judge(seen, &row)?;
+        let view = judged.row.as_ref().and_then(LeaseRow::state);
+        let decision = decide(Row::new(name, view), judged.now_ms, seen.mark.epoch.floor)?;
+        let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
+        let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
+        let change = self.cluster.change_to(&ask, seen, &judged, write, attempt)?;
+        let stored = change.rows.into_iter().next().filter(|_| change.mark.is_none());
+        let Some((_, new)) = stored else {
+            // It needs a new mark, as after a row was written by hand.
+            return self.cluster.change(&ask).map(|answered| Err(answered.answer));
+        };
+        Ok(Ok(Allowed { at, seen: row, new, answer: decision.answer }))
+    }
+
+    fn store(&mut self, seen: &Loaded, allowed: Vec<Allowed>, asked: Duration) -> Result<()> {
+        let rows = allowed.iter().map(|allowed| allowed.seen.clone()).collect();
+        let news: Vec<StoredRow> = allowed.iter().map(|allowed| allowed.new.clone()).collect();
+        let loaded = Loaded { rows, ..seen.without_rows() };
+        let stored = self.cluster.shared.engine.store_each(&loaded, &news, self.left()?);
+        let stored = match stored {
+            Err(Error::CommitUnknown(_)) if self.cluster.has(Planted::UnknownIsRenewed) => {
+                vec![Stored::Done { version: 0 }; allowed.len()]
+            }
+            Ok(stored)
+                if self.cluster.has(Planted::ConflictForAll)
+                    && stored.contains(&Stored::Conflict) =>
+            {
+                return Err(Error::Locked("somebody was faster".into()));
+            }
+            // What of it is stored is not known.
+            Err(error) => {
+                let mut memory = self.cluster.memory();
+                allowed.iter().for_each(|allowed| memory.forget_known(&allowed.seen.name));
+                return Err(error);
+            }
+            Ok(stored) => stored,
+        };
+        let now = self.cluster.shared.host.counted();
+        let mut memory = self.cluster.memory();
+        for (Allowed { at, seen: before, new, answer }, stored) in allowed.into_iter().zip(stored) {
+            let Stored::Done { version } = stored else {
+                memory.forget_known(&before.name);
+                continue;
+            };
+            let name = before.name;
+            let row = LoadedRow { name: name.clone(), version, row: Some(new) };
+            let loaded = Loaded { rows: vec![row], ..seen.without_rows() };
+            memory.begin(&name, version, seen.boot, now, true);
+            memory.wrote(&name, Known { loaded, at: asked });
+            let is_late = millis(now.saturating_sub(self.started)) >= self.asked[at].ttl_ms;
+            self.answers[at] = Some(match answer {
+                RenewResult::Renewed(lease) if is_late && self.cluster.when.is_none() => {
+                    Err(Error::ExpiredOnArrival(lease))
+                }
+                answer => Ok(answer),
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns how much time is left, or an error if none is.
+    fn left(&self) -> Result<Duration> {
+        match self.until.saturating_sub(self.cluster.shared.host.counted()) {
+            Duration::ZERO => Err(Error::Unreachable("there was no time left to ask".into())),
+            left => Ok(left),
+        }
+    }
+}

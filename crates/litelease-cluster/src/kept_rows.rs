@@ -1,0 +1,94 @@
+//! The rows of an engine as the keeper renews them.
+
+use std::time::Duration;
+
+use litelease_core::{Claimant, Reason};
+use litelease_engine::Error;
+use litelease_keeper::{Due, Grant, Loss, Renewal, Rows, Seen};
+
+use crate::batch::Renewing;
+use crate::cluster::Cluster;
+use crate::limits::in_ms;
+use crate::{LeaseInfo, ReleaseResult, RenewResult};
+
+pub(crate) struct KeptRows {
+    pub(crate) cluster: Cluster,
+}
+
+impl Rows for KeptRows {
+    fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
+        // An answer that comes after the end of the window is of no use, and while one is waited for,
+        // nobody is told that it is over.
+        let trusted = due.iter().map(|due| due.trusted_for).filter(|time| !time.is_zero());
+        let time = trusted.min().unwrap_or(Duration::ZERO);
+        let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();
+        let answers = self.cluster.renew_many(&asked, time);
+        due.iter().zip(answers).map(|(due, answer)| renewal(due.grant.token, answer)).collect()
+    }
+
+    fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
+        release(&self.cluster.within(Duration::ZERO), grant)
+    }
+
+    fn look(&mut self, _: &Grant) -> Seen {
+        Seen { is_current: true, asked: None }
+    }
+
+    fn is_moved(&self) -> bool {
+        false
+    }
+
+    fn is_file(&self) -> bool {
+        false
+    }
+}
+
+fn renewing(grant: &Grant) -> Renewing<'_> {
+    let who = Claimant { owner: &grant.owner, token: Some(grant.token) };
+    // The ttl was checked when the name was claimed.
+    Renewing { name: &grant.name, who, ttl_ms: in_ms(grant.ttl).unwrap_or(1) }
+}
+
+/// Releases a grant. Fails if it is no longer current.
+pub(crate) fn release(cluster: &Cluster, grant: &Grant) -> Result<(), Loss> {
+    let Grant { name, owner, token, .. } = grant.clone();
+    match cluster.release(&LeaseInfo { name, owner, token, lease_expires_at_ms: 0 }) {
+        Ok(ReleaseResult::Released { .. }) => Ok(()),
+        Ok(ReleaseResult::Rejected { reason, current }) => Err(loss(grant.token, reason, current)),
+        Err(error) => Err(trouble(error)),
+    }
+}
+
+fn renewal(token: i64, answer: Result<RenewResult, Error>) -> Result<Renewal, Loss> {
+    match answer {
+        Ok(RenewResult::Renewed(lease)) => Ok(Renewal::whole(lease.lease_expires_at_ms)),
+        Ok(RenewResult::Rejected { reason, current }) => Err(loss(token, reason, current)),
+        Err(error) => Err(trouble(error)),
+    }
+}
+
+/// Returns what a rejection means for a holder that has not released its lease.
+fn loss(token: i64, reason: Reason, current: Option<LeaseInfo>) -> Loss {
+    match (reason, current) {
+        (_, Some(current)) if current.token != token => {
+            Loss::Superseded { by: current.token, owner: Some(current.owner) }
+        }
+        // A token that grew by one without anybody having it is what a break leaves behind.
+        (Reason::Superseded { by }, _) if by == token + 1 => Loss::Broken,
+        (Reason::Superseded { by }, _) => Loss::Superseded { by, owner: None },
+        (Reason::Released, _) => Loss::ReleasedElsewhere,
+        (Reason::Expired, _) => Loss::Expired,
+        (Reason::NeverClaimed | Reason::UnknownToken | Reason::HeldBy, _) => Loss::Forgotten,
+        // Of verbs that only files have.
+        (reason, _) => Loss::CannotRenew { error: reason.to_string() },
+    }
+}
+
+/// Returns what an error means: all but one may pass. Whether a renewal whose answer was lost is
+/// stored does not matter: it is trusted only if it was answered.
+fn trouble(error: Error) -> Loss {
+    match error {
+        Error::Forgotten { .. } => Loss::Forgotten,
+        error => Loss::CannotRenew { error: error.to_string() },
+    }
+}

@@ -1,0 +1,17 @@
+//! How a guard stands.
+
+/// A guard as it is right now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardInfo {
+    /// The guarded table, with its schema, as SQL writes it.
+    pub table: String,
+    /// The name whose newest token a write must present.
+    pub name: String,
+    /// The column that it is presented in; otherwise the transaction presents it.
+    pub column: Option<String>,
+    /// Whether the lease must be live, too.
+    pub strict: bool,
+    /// Whether the triggers are there, as they must be, and switched on. If not, the table stands open:
+    /// guard it again.
+    pub is_intact: bool,
+}
