@@ -156,6 +156,8 @@ impl Which {
 pub(crate) enum Names<'a> {
     One(&'a str),
     Under(&'a str),
+    /// Any one, whichever.
+    Some,
 }
 
 /// Who may do what.
@@ -202,6 +204,7 @@ impl Keys {
         let is_enough = |permission: &Permission| match names {
             Names::One(name) => permission.allows(scope, name),
             Names::Under(prefix) => permission.allows_all(scope, prefix),
+            Names::Some => permission.allows_some(scope),
         };
         match access.allow.iter().any(is_enough) {
             true => Ok(()),

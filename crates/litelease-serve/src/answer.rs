@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use litelease::rusqlite::types;
-use litelease::{PoolInfo, Reason, SlotInfo};
+use litelease::{PoolInfo, Reason, SlotInfo, Status};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::body::LONGEST;
 use crate::job::{
-    Answer, Delivered, Grant, Id, Job, JobError, Jobs, Requested, Stale, State, Timed, Why,
+    Answer, AnyLease, Delivered, Grant, Id, Job, JobError, Jobs, Requested, Stale, State, Timed,
+    Why,
 };
 use crate::value::to_json;
 
@@ -96,6 +97,11 @@ impl HttpError {
         HttpError { header, ..HttpError::new(401, text) }
     }
 
+    /// Refuses what will soon be possible.
+    fn later(text: &str) -> Self {
+        HttpError { header: Some(("retry-after", "1".into())), ..HttpError::new(503, text) }
+    }
+
     pub(crate) fn nothing_there() -> Self {
         HttpError::new(404, "there is nothing at this path")
     }
@@ -125,6 +131,17 @@ impl From<JobError> for HttpError {
                 (502, "what is stored for this name is invalid; litelease doctor says more")
             }
             JobError::Database => (502, "the database failed; it is safe to try again"),
+            JobError::Engine => {
+                return HttpError::later(
+                    "the engine has not confirmed it, so it may or may not be done: try again, with the \
+                 same Idempotency-Key if there is one",
+                );
+            }
+            JobError::NoWriter => {
+                return HttpError::later(
+                    "no server writes at the moment: one takes over within seconds, so try again",
+                );
+            }
             JobError::NotReady(reason) => (503, reason),
             JobError::Stopping => (503, "the server is shutting down"),
             JobError::NoKey => {
@@ -167,6 +184,7 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
         Answer::Pool(info) | Answer::State(State { info, .. }) => {
             Response::json(200, &pool(id, info))
         }
+        Answer::Queues(page) => Response::json(200, &page),
         Answer::Admitted => Response::new(200, TEXT, ""),
         Answer::Ready => Response::new(200, TEXT, "ready\n"),
         Answer::Deleted => Response::json(200, &json!({ "deleted": true })),
@@ -241,6 +259,24 @@ pub(crate) fn respond(answer: Answer, id: &Id, jobs: &Jobs) -> Response {
             }),
         ),
         Answer::StaleReceipt(why) => stale(why),
+        Answer::Counted { word, queue, count } => {
+            Response::json(200, &json!({ word: count, "queue": queue }))
+        }
+        Answer::ItemLeased { left_ms } => {
+            let (text, left) = ("a worker has the item", seconds(left_ms));
+            Response::json(409, &json!({ "error": text, "reason": "leased", "expires_in": left }))
+        }
+        Answer::NoSuchItem => {
+            let text = "there is no such item";
+            Response::json(409, &json!({ "error": text, "reason": "not_found" }))
+        }
+        Answer::QueueDeleted { queue, is_done } => {
+            Response::json(200, &json!({ "deleted": is_done, "queue": queue }))
+        }
+        Answer::AllLeases { leases, next } => {
+            let leases: Vec<Value> = leases.iter().map(any_lease).collect();
+            Response::json(200, &json!({ "leases": leases, "next": next }))
+        }
         Answer::Leases { leases, next } => {
             let leases: Vec<Value> = leases.iter().map(lease).collect();
             Response::json(200, &json!({ "leases": leases, "next": next }))
@@ -347,6 +383,22 @@ pub(crate) fn lease(timed: &Timed) -> Value {
         if let Some(asked) = &riders.requested {
             value["requested"] = requested(asked);
         }
+    }
+    value
+}
+
+/// Writes a name of a page as JSON.
+fn any_lease(any: &AnyLease) -> Value {
+    let (row, now_ms) = match any {
+        AnyLease::Live(timed) => return lease(timed),
+        AnyLease::Ended { row, now_ms } => (row, *now_ms),
+    };
+    let mut value = ended(&row.name);
+    value["token"] = row.token.into();
+    value["state"] = row.status(now_ms).unwrap_or(Status::Released).word().into();
+    if let Some((owner, end_ms)) = &row.tenure {
+        value["last_owner"] = owner.as_str().into();
+        value["expired_for"] = seconds(now_ms.saturating_sub(*end_ms));
     }
     value
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use crate::Options;
 use crate::job::{Answer, Answered, Answers, Job, JobError, Receiver};
-use crate::server::run_before;
+use crate::server::{Front, run_before};
 
 /// A store of slots.
 pub trait Keeper: Send + 'static {
@@ -54,7 +54,7 @@ pub async fn run(
     mut keeper: impl Keeper,
     shutdown: impl Future<Output = ()>,
 ) -> io::Result<()> {
-    run_before(listener, options, None, shutdown, move |todo, answers, _, _| {
+    run_before(listener, Front::of(options), shutdown, move |todo, answers, _, _| {
         work(&mut keeper, &todo, &answers);
     })
     .await

@@ -49,6 +49,10 @@ pub(crate) struct Fields {
     pub(crate) delay: f64,
     /// The key of an item.
     pub(crate) item_key: Option<String>,
+    /// The id of an item.
+    pub(crate) item: Option<i64>,
+    /// Names that nobody has are wanted, too.
+    pub(crate) all: bool,
     pub(crate) progress_within: Option<f64>,
     pub(crate) max_time: Option<f64>,
     /// Which fields the request has, as bits.
@@ -76,6 +80,7 @@ pub(crate) fn check_query(query: &str, wanted: &[Field]) -> Result<Fields, HttpE
         let text = decode(value)?;
         let value = match field.kind {
             FieldKind::Limit => text.parse::<u64>().map_or(Value::Null, Value::from),
+            FieldKind::All => text.parse::<bool>().map_or(Value::Null, Value::from),
             _ => Value::String(text),
         };
         fields.take(field, value)?;
@@ -230,6 +235,14 @@ impl Fields {
             FieldKind::ItemNote => match value {
                 Value::String(note) if note.len() <= LONGEST_NOTE => self.note = Some(note),
                 _ => return refuse("a text of at most 1000 bytes"),
+            },
+            FieldKind::ItemId => match value.as_i64() {
+                Some(id @ 1..) => self.item = Some(id),
+                _ => return refuse("a whole number above 0"),
+            },
+            FieldKind::All => match value.as_bool() {
+                Some(all) => self.all = all,
+                None => return refuse("true or false"),
             },
             FieldKind::ProgressWithin | FieldKind::MaxTime => {
                 let time = match seconds(|seconds| seconds > 0.0) {

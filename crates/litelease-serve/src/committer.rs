@@ -30,10 +30,11 @@ use self::wait_lists::WaitLists;
 use crate::access::Which;
 use crate::high_water::HighWater;
 use crate::job::{
-    Answer, Answered, Answers, Grant, Id, Job, JobError, Page, Receiver, RecvTimeoutError, Riders,
-    State, Timed, receive,
+    Answer, Answered, Answers, AnyLease, Grant, Id, Job, JobError, Page, Receiver,
+    RecvTimeoutError, Riders, State, Timed, receive,
 };
 use crate::metrics::Metrics;
+use crate::mirror::Mirror;
 use crate::options::Options;
 use crate::pending_grant::deliver;
 use crate::server_lock::ServerLock;
@@ -76,8 +77,31 @@ impl Committer {
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let file = ServedFile::new(db, Some(mark), lock, options.open);
+        Committer::of(file, options, answers, changes, metrics)
+    }
+
+    /// Returns the committer of a server that writes to an engine.
+    pub(crate) fn mirrored(
+        mirror: Mirror,
+        options: &Options,
+        answers: Answers,
+        changes: broadcast::Sender<Changed>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, Error> {
+        let file = ServedFile::mirrored(mirror, options.open)?;
+        Ok(Committer::of(file, options, answers, changes, metrics))
+    }
+
+    fn of(
+        file: ServedFile,
+        options: &Options,
+        answers: Answers,
+        changes: broadcast::Sender<Changed>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Committer {
-            file: ServedFile::new(db, mark, lock, options.open),
+            file,
             inbox: Inbox::new(options.max_batch),
             waiting: WaitLists::new(options.max_waiters),
             requests: Requests::default(),
@@ -107,7 +131,7 @@ impl Committer {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return false,
         }
-        if self.file.poll_for_changes() {
+        if self.file.refresh() | self.file.poll_for_changes() {
             self.waiting.make_all_due();
             self.announce(None);
         }
@@ -139,6 +163,7 @@ impl Committer {
         match job {
             Job::Look { id, reply } => self.inbox.looks.push((id, reply)),
             job @ (Job::Leases { .. }
+            | Job::Queues { .. }
             | Job::LastCheckpoint { .. }
             | Job::AdmitKey { .. }
             | Job::Admit { .. }) => self.inbox.reads.push(job),
@@ -256,6 +281,7 @@ impl Committer {
     /// Sends the answers of a commit.
     fn send(&mut self, mut batch: Batch) {
         let (mut newest, now_ms) = (0, (self.clock)());
+        let last_name = names::last_grant(&batch.answers, &self.file.db);
         for Answered { id, answer, .. } in &mut batch.answers {
             let is_live = match answer {
                 Ok(Answer::Lent { borrowed, .. }) => {
@@ -279,7 +305,7 @@ impl Committer {
                 }
             }
         }
-        self.file.raise_mark(newest);
+        self.file.raise_mark(newest, last_name);
         self.hand_over(batch.answers);
         batch.changed.sort_unstable();
         batch.changed.dedup();
@@ -293,8 +319,9 @@ impl Committer {
     /// grants are returned once the database works again.
     fn fail(&mut self, mut batch: Batch, grants: Vec<Grant>, error: &Error) {
         // Jobs behind the one that failed are answered too.
+        let failure = self.file.failure();
         for job in self.inbox.todo.drain(..) {
-            batch.refuse(job, JobError::Database);
+            batch.refuse(job, failure);
         }
         self.metrics.failed();
         // The text of an error may have the path of the file in it, but no id of a pool.
@@ -302,7 +329,7 @@ impl Committer {
         self.undelivered.put_back(grants);
         self.waiting.retry_all((self.clock)());
         for Answered { id, answer, .. } in &mut batch.answers {
-            let failed = std::mem::replace(answer, Err(JobError::Database));
+            let failed = std::mem::replace(answer, Err(failure));
             if let Some(grant) = failed.ok().and_then(|answer| answer.undelivered(id)) {
                 self.undelivered.push(grant);
             }
@@ -348,7 +375,7 @@ impl Committer {
             Ok(None) | Err(Error::NoSuchPool) => Err(JobError::NoSuchPool),
             Err(error) => {
                 tracing::error!(error = %error, "the database failed");
-                Err(JobError::Database)
+                Err(self.file.failure())
             }
         }
     }
@@ -360,6 +387,11 @@ impl Committer {
             return;
         }
         self.file.refresh_keys();
+        if self.file.check_mirror().is_err() {
+            let replies = reads.into_iter().filter_map(Job::into_reply);
+            replies.for_each(|(_, reply)| _ = reply.send(Err(self.file.failure())));
+            return;
+        }
         for job in reads {
             let now_ms = (self.clock)();
             let check = |caller, scope, names: &Which| {
@@ -379,6 +411,9 @@ impl Committer {
                     let checked = check(caller, Scope::Claim, &names)
                         .or_else(|_| check(caller, Scope::Observe, &names));
                     (reply, checked.and_then(|()| self.last_checkpoint(&name)))
+                }
+                Job::Queues { look, reply } => {
+                    (reply, look(&self.file.db, now_ms).map(Answer::Queues).map_err(failed))
                 }
                 Job::Leases { caller, page, reply } => {
                     let checked =
@@ -419,13 +454,19 @@ impl Committer {
             Which::Under(prefix) => {
                 let at = db.at(now_ms);
                 let after = page.after.as_deref();
-                let read = at.live_page(prefix, after, page.limit, MOST_ROWS, MOST_VALUE);
-                read.map(|(leases, next)| {
-                    let timed = |PageRow { lease, value }: PageRow| Timed {
-                        riders: Riders::of(value, None),
-                        ..Timed::at(now_ms, lease)
-                    };
-                    Answer::Leases { leases: leases.into_iter().map(timed).collect(), next }
+                let read = at.page(prefix, after, page.limit, MOST_ROWS, MOST_VALUE, page.all);
+                read.map(|(rows, next)| match page.all {
+                    true => {
+                        let leases = rows.into_iter().map(|row| any_lease(row, now_ms));
+                        Answer::AllLeases { leases: leases.collect(), next }
+                    }
+                    false => {
+                        let live = |row| match any_lease(row, now_ms) {
+                            AnyLease::Live(timed) => Some(timed),
+                            AnyLease::Ended { .. } => None,
+                        };
+                        Answer::Leases { leases: rows.into_iter().filter_map(live).collect(), next }
+                    }
                 })
             }
         };
@@ -442,6 +483,16 @@ impl Committer {
             // The client may be gone.
             let _ = reply.send(answer.clone());
         }
+    }
+}
+
+/// Returns a row of a page with what it has left.
+fn any_lease(row: PageRow, now_ms: i64) -> AnyLease {
+    match row {
+        PageRow::Live { lease, value } => {
+            AnyLease::Live(Timed { riders: Riders::of(value, None), ..Timed::at(now_ms, lease) })
+        }
+        PageRow::Ended(row) => AnyLease::Ended { row, now_ms },
     }
 }
 

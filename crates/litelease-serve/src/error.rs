@@ -67,6 +67,8 @@ pub enum OpenError {
         /// What is wrong with it.
         error: io::Error,
     },
+    /// The engine cannot be used.
+    Cluster(litelease_cluster::Error),
     /// The access key of the user who runs the server cannot be written.
     LocalKey {
         /// The folder for it.
@@ -94,6 +96,7 @@ impl OpenError {
             OpenError::Linked { .. } => "Linked",
             OpenError::Mark { .. } => "Mark",
             OpenError::Tls { .. } => "Tls",
+            OpenError::Cluster(error) => error.kind(),
             OpenError::LocalKey { .. } => "LocalKey",
         }
     }
@@ -128,6 +131,7 @@ impl fmt::Display for OpenError {
                 }
                 f.write_str(": use that one or end it, or choose another file with --db")
             }
+            OpenError::Cluster(error) => error.fmt(f),
             OpenError::Lock(error) => error.fmt(f),
             OpenError::Linked { path } => write!(
                 f,
@@ -154,6 +158,7 @@ impl Error for OpenError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             OpenError::Database(error) => Some(error),
+            OpenError::Cluster(error) => Some(error),
             OpenError::Lock(error) => Some(error),
             OpenError::Mark { error, .. }
             | OpenError::Tls { error, .. }

@@ -34,6 +34,9 @@ const LOOK_SHARE: u32 = 10;
 /// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
+/// For how long a client that may watch is not asked again for its access key, while keys do not change.
+const ADMITTED_FOR: Duration = Duration::from_secs(1);
+
 /// What a stream is about.
 #[derive(Clone)]
 pub(crate) enum Target {
@@ -130,6 +133,7 @@ async fn tell(
     sender: mpsc::Sender<Bytes>,
 ) {
     let (mut told, mut access, mut text) = (first.number, first.access, first.state.clone());
+    let mut admitted = Instant::now();
     loop {
         if sender.send(text).await.is_err() {
             return;
@@ -145,8 +149,12 @@ async fn tell(
                 () = sender.closed() => return,
             };
             let newest = Arc::clone(&news.borrow_and_update());
-            if (!news_came || newest.access != access) && target.admit(&app).await.is_err() {
-                return;
+            // A key may also have expired, which changes nothing in the file.
+            if newest.access != access || admitted.elapsed() >= ADMITTED_FOR {
+                if target.admit(&app).await.is_err() {
+                    return;
+                }
+                admitted = Instant::now();
             }
             access = newest.access;
             let is_next = newest.number == told + 1;
@@ -279,7 +287,7 @@ impl Subject {
             }
             Subject::Names(names) => names.clone(),
         };
-        let page = Page { names, after: None, limit: MOST_WATCHED };
+        let page = Page { names, after: None, limit: MOST_WATCHED, all: false };
         match app.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
             Answer::Leases { leases, .. } => Ok(Seen::Names(leases)),
             Answer::Name { current, .. } => Ok(Seen::Names(current.into_iter().collect())),

@@ -86,6 +86,12 @@ impl Opened {
         if newest < granted {
             return Err(OpenError::Older { path: self.path, newest, granted });
         }
+        let last = self.mark.name();
+        let newest_of_name = self.db.served_token(last.number)?;
+        if newest_of_name < last.token {
+            let (newest, granted) = (newest_of_name, last.token);
+            return Err(OpenError::Older { path: self.path, newest, granted });
+        }
         self.mark.begin(newest)?;
         Ok(self)
     }
@@ -114,6 +120,7 @@ pub(crate) fn reason(error: &Error) -> &'static str {
             "the disk is full: nothing can be lent out until there is room"
         }
         Some(ErrorCode::SystemIoFailure) => "the disk fails, or the database file was moved",
+        Some(ErrorCode::CannotOpen) => "the engine does not answer, or another server writes",
         Some(ErrorCode::ReadOnly) => "the database may not be written",
         Some(ErrorCode::FileLockingProtocolFailed) => "another server has the database",
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {

@@ -1,8 +1,11 @@
-//! The high-water mark: the largest token that was answered, in a small file beside the database.
+//! The high-water mark: what was answered last, in a small file beside the database.
 //!
 //! A database that was restored from a backup lacks the tokens granted since, and nothing in it
 //! shows that. This file does. It is written after the commit, so it may lag behind the database
 //! but never leads.
+//!
+//! Slots of all pools share one count, so the largest token is enough. Names count on their own; for
+//! them the last grant is enough, because a backup that has it has all grants before it as well.
 //!
 //! The file is created and repaired by replacing it as a whole, synced. A larger number then
 //! overwrites the smaller one in place: both have one length and fit in one sector, so that a
@@ -20,10 +23,10 @@ use litelease_files::{Error, SideFile};
 use crate::error::OpenError;
 
 /// The error text for a file that is no mark.
-const NO_MARK: &str = "it is not a number; remove it if the database is not from a backup, or start once with \
+const NO_MARK: &str = "it is not a high-water mark; remove it if the database is not from a backup, or start once with \
                        --restore-fence, which ends every lease and replaces it";
 
-/// How many bytes are read: more than a number has.
+/// How many bytes are read: more than a mark has.
 const LONGEST: u64 = 64;
 
 /// How often the mark is synced.
@@ -34,10 +37,27 @@ pub(crate) struct HighWater {
     side: SideFile,
     /// The open file, once it has a number in it.
     file: Option<File>,
-    token: i64,
+    answered: Answered,
     found: Found,
     is_synced: bool,
     synced: Instant,
+}
+
+/// What was answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Answered {
+    /// The largest token of a slot.
+    token: i64,
+    /// The last grant of a name.
+    name: NameGrant,
+}
+
+/// A grant of a name, by the row of the name in the table of served grants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NameGrant {
+    pub(crate) number: i64,
+    /// 0 if there was none.
+    pub(crate) token: i64,
 }
 
 /// What the file held when the service was opened.
@@ -46,7 +66,9 @@ enum Found {
     Nothing,
     /// White space or NULs only, which a power cut can leave of a file.
     Blank,
-    Number,
+    /// The largest token of a slot, and nothing about names: a version before this one wrote it.
+    Token,
+    Mark,
     Garbage,
 }
 
@@ -55,8 +77,9 @@ impl HighWater {
     pub(crate) fn beside(db: &Path) -> Result<Self, OpenError> {
         let side = SideFile::of(db, ".mark");
         let content = side.read(LONGEST)?;
-        let (found, token) = content.map_or((Found::Nothing, 0), |content| parse(&content));
-        Ok(HighWater { side, file: None, token, found, is_synced: true, synced: Instant::now() })
+        let (found, answered) =
+            content.map_or((Found::Nothing, Answered::default()), |content| parse(&content));
+        Ok(HighWater { side, file: None, answered, found, is_synced: true, synced: Instant::now() })
     }
 
     /// Checks whether there was a mark: then the database was served before.
@@ -83,8 +106,8 @@ impl HighWater {
                  noticed this once"
             );
         }
-        let is_as_it_should_be = self.found == Found::Number && newest <= self.token;
-        self.token = self.token.max(newest);
+        let is_as_it_should_be = self.found == Found::Mark && newest <= self.answered.token;
+        self.answered.token = self.answered.token.max(newest);
         match is_as_it_should_be {
             true => self.take_up()?,
             false => self.replace()?,
@@ -92,20 +115,28 @@ impl HighWater {
         Ok(())
     }
 
-    /// Returns the largest token that was answered.
+    /// Returns the largest token of a slot that was answered.
     pub(crate) fn token(&self) -> i64 {
-        self.token
+        self.answered.token
     }
 
-    /// Raises the mark to a token, if that is larger.
-    pub(crate) fn rise(&mut self, token: i64) -> Result<(), Error> {
-        if token <= self.token {
+    /// Returns the last grant of a name that was answered.
+    pub(crate) fn name(&self) -> NameGrant {
+        self.answered.name
+    }
+
+    /// Raises the mark to a token of a slot, if that is larger, and to the last grant of a name, if
+    /// there is a new one.
+    pub(crate) fn rise(&mut self, token: i64, name: Option<NameGrant>) -> Result<(), Error> {
+        let token = self.answered.token.max(token);
+        let answered = Answered { token, name: name.unwrap_or(self.answered.name) };
+        if answered == self.answered {
             return Ok(());
         }
-        self.token = token;
+        self.answered = answered;
         self.is_synced = false;
         let Some(file) = &self.file else { return Ok(()) };
-        let written = file.write_all_at(&content(token), 0).map_err(|error| self.failed(error));
+        let written = file.write_all_at(&content(answered), 0).map_err(|error| self.failed(error));
         if written.is_err() {
             // The next sync replaces the file.
             self.file = None;
@@ -137,7 +168,7 @@ impl HighWater {
 
     fn replace(&mut self) -> Result<(), Error> {
         self.file = None;
-        self.side.replace(&content(self.token))?;
+        self.side.replace(&content(self.answered))?;
         self.take_up()?;
         self.is_synced = true;
         Ok(())
@@ -161,20 +192,28 @@ impl HighWater {
     }
 }
 
-/// Formats a token, always with the same length.
-fn content(token: i64) -> Vec<u8> {
-    format!("{token:020}\n").into_bytes()
+/// Formats a mark, always with the same length.
+fn content(answered: Answered) -> Vec<u8> {
+    let Answered { token, name } = answered;
+    format!("{token:020} {:010} {:020}\n", name.number, name.token).into_bytes()
 }
 
-fn parse(content: &[u8]) -> (Found, i64) {
+fn parse(content: &[u8]) -> (Found, Answered) {
+    let nothing = Answered::default();
     let is_blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
     if content.iter().all(is_blank) {
-        return (Found::Blank, 0);
+        return (Found::Blank, nothing);
     }
-    let number = str::from_utf8(content).ok().and_then(|text| text.trim().parse().ok());
-    match number {
-        Some(token) if token >= 0 => (Found::Number, token),
-        _ => (Found::Garbage, 0),
+    let number = |text: &str| text.parse::<i64>().ok().filter(|number| *number >= 0);
+    let numbers: Option<Vec<i64>> =
+        str::from_utf8(content).ok().and_then(|text| text.trim().split(' ').map(number).collect());
+    match numbers.as_deref() {
+        Some(&[token]) => (Found::Token, Answered { token, ..nothing }),
+        Some(&[token, number, of_name]) => {
+            let name = NameGrant { number, token: of_name };
+            (Found::Mark, Answered { token, name })
+        }
+        _ => (Found::Garbage, nothing),
     }
 }
 
@@ -183,14 +222,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_whole_number_is_one_and_only_blanks_are_nothing() {
+    fn only_whole_numbers_are_a_mark_and_only_blanks_are_nothing() {
         for (content, found) in [
             (&b""[..], Found::Blank),
             (b"\n", Found::Blank),
             (&[0; 21], Found::Blank),
             (&[0; 64], Found::Blank),
-            (b"00000000000000000007\n", Found::Number),
-            (b"7", Found::Number),
+            (b"00000000000000000007\n", Found::Token),
+            (b"7", Found::Token),
+            (b"00000000000000000007 0000000002 00000000000000000009\n", Found::Mark),
+            (b"7 2 9", Found::Mark),
+            (b"7 2", Found::Garbage),
+            (b"7  2", Found::Garbage),
+            (b"7 2 -9", Found::Garbage),
+            (b"7 2 9 1", Found::Garbage),
+            (b"00000000000000000007 00000000\0\0 00000000000000000009\n", Found::Garbage),
             (b"seven", Found::Garbage),
             (b"-7\n", Found::Garbage),
             (b"0000000000\0\0\0\0\0\0\0\0\0\0\0", Found::Garbage),
@@ -199,6 +245,13 @@ mod tests {
             (&[b'1'; 64], Found::Garbage),
         ] {
             assert!(parse(content).0 == found, "{content:?}");
+        }
+        let name = NameGrant { number: i64::from(u32::MAX), token: i64::MAX };
+        for answered in [Answered::default(), Answered { token: i64::MAX, name }] {
+            let (text, (found, read)) = (content(answered), parse(&content(answered)));
+            assert!(found == Found::Mark && read == answered, "{read:?}");
+            assert_eq!(text.len(), content(Answered::default()).len());
+            assert!(text.len() < LONGEST as usize);
         }
     }
 }

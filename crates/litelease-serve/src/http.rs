@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use litelease::Scope;
 use litelease::rusqlite::types::Value;
+use litelease::{ItemPlace, Litelease, Scope};
 use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
 use crate::access::{Caller, Which};
 use crate::answer::{HttpError, JSON, Response, TEXT, busy, no_item, respond};
 use crate::body::{self, Fields, LONGEST};
-use crate::calls::{Base, CALLS, Call, CallKind, POOLS, V1, openapi};
+use crate::calls::{Base, Call, CallKind, POOLS, V1, all, openapi};
 use crate::committer::Changed;
 use crate::events::{self, Target};
 use crate::hosts;
 use crate::job::{
-    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, NamedJob, Page, QueueJob, QueueVerb, Reply,
-    Verb, Wanted, no_id,
+    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, Meant, NamedJob, NamedSlot, Page, QueueJob,
+    QueueVerb, Reply, Verb, Wanted, no_id,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -27,6 +27,7 @@ use crate::page;
 use crate::pending_grant::PendingGrant;
 use crate::queues;
 use crate::request::{Head, text};
+use crate::secret::slot_key;
 use crate::timer::Timer;
 
 /// The media type of a JWK set.
@@ -46,7 +47,7 @@ pub(crate) struct App {
     places: AtomicU64,
     /// The served file, if there is one.
     file: Option<PathBuf>,
-    /// Held while queues are counted.
+    /// Held while queues are read.
     counting: Mutex<()>,
     /// The first half of every request id: the number of this process. The request's own follows.
     pub(crate) process: String,
@@ -151,6 +152,11 @@ impl Route {
                 | CallKind::HandOver
                 | CallKind::GiveBack
                 | CallKind::Bury
+                | CallKind::Redrive
+                | CallKind::Discard
+                | CallKind::Cancel
+                | CallKind::DeleteQueue
+                | CallKind::Items
                 | CallKind::Queues,
             ) => false,
             Route::Page
@@ -348,6 +354,11 @@ impl App {
             | CallKind::Extend
             | CallKind::GiveBack
             | CallKind::Bury
+            | CallKind::Redrive
+            | CallKind::Discard
+            | CallKind::Cancel
+            | CallKind::DeleteQueue
+            | CallKind::Items
             | CallKind::Queues => return Err(HttpError::nothing_there()),
         };
         Ok(respond(answer?, &id, &self.jobs))
@@ -397,12 +408,17 @@ impl App {
             | CallKind::Ack
             | CallKind::Extend
             | CallKind::GiveBack
-            | CallKind::Bury => return self.call_on_queue(call, caller, key, fields).await,
+            | CallKind::Bury
+            | CallKind::Redrive
+            | CallKind::Discard
+            | CallKind::Cancel
+            | CallKind::DeleteQueue => return self.call_on_queue(call, caller, key, fields).await,
+            CallKind::Items => return self.items(caller, fields).await,
             CallKind::Queues => return self.queues(caller, fields).await,
             CallKind::Leases => {
                 let names = which(&fields)?;
                 let limit = fields.limit.unwrap_or(USUAL_LEASES);
-                let page = Page { names, after: fields.after, limit };
+                let page = Page { names, after: fields.after, limit, all: fields.all };
                 let caller = Some(caller);
                 let read = self.ask(|reply| Job::Leases { caller, page, reply }).await?;
                 return Ok(respond(read, &no_id(), &self.jobs));
@@ -461,15 +477,18 @@ impl App {
         let kind = match call.kind {
             CallKind::SlotRenew => CallKind::Renew,
             CallKind::SlotReturn => CallKind::Return,
-            _ => CallKind::Borrow,
+            _ => {
+                // All clients of the pool share its keys: without the caller in it, a client could
+                // get the lease of another one that has sent the same key.
+                let key = key.map(|key| slot_key(caller, name, &key));
+                let (name, ttl_ms) = (name.into(), self.ttl_ms(fields.ttl));
+                let slot = NamedSlot { caller, name, note: fields.note };
+                let wanted = Wanted::NamedSlot(Box::new(slot));
+                let lent = self.grant(&id, wanted, ttl_ms, fields.wait, key, timer).await?;
+                return Ok(respond(lent, &id, &self.jobs));
+            }
         };
-        let (names, waits) = (Which::One(name.into()), fields.wait > 0.0);
-        let response = self.call(of_kind(kind)?, id, key, fields, timer).await?;
-        if waits {
-            // The key may have been removed meanwhile. Then nobody hears of the slot.
-            self.admit(caller, Scope::Claim, names).await?;
-        }
-        Ok(response)
+        self.call(of_kind(kind)?, id, key, fields, timer).await
     }
 
     async fn claim(
@@ -487,8 +506,9 @@ impl App {
         if !matches!(answer, Answer::Nothing) {
             return Ok(respond(answer, &id, &self.jobs));
         }
-        // The time is up. The client may have claimed the name, so it may see who has it.
-        let page = Page { names: Which::One(name), after: None, limit: 1 };
+        // The time is up. A client that may claim the name may see who has it.
+        self.admit(caller, Scope::Claim, Which::One(name.clone())).await?;
+        let page = Page { names: Which::One(name), after: None, limit: 1, all: false };
         match self.ask(|reply| Job::Leases { caller: None, page, reply }).await? {
             Answer::Name { current: Some(current), .. } => {
                 Ok(busy("the name did not come free in time", &current))
@@ -519,7 +539,7 @@ impl App {
         key: Option<String>,
         fields: Fields,
     ) -> Result<Response, HttpError> {
-        let queue: Arc<str> = fields.name.unwrap_or_default().into();
+        let queue: Option<Arc<str>> = fields.name.map(Arc::from);
         let (receipt, note) = (fields.lease, fields.note);
         let (visibility_ms, delay_ms) = (self.ttl_ms(fields.ttl), milliseconds(fields.delay));
         let verb = match call.kind {
@@ -530,26 +550,57 @@ impl App {
             CallKind::Ack => QueueVerb::Ack { receipt },
             CallKind::Extend => QueueVerb::Extend { receipt, visibility_ms },
             CallKind::GiveBack => QueueVerb::GiveBack { receipt, delay_ms, note },
+            CallKind::Redrive => QueueVerb::Redrive { id: fields.item },
+            CallKind::Discard => QueueVerb::Discard { id: fields.item },
+            CallKind::DeleteQueue => QueueVerb::Delete,
+            CallKind::Cancel => match (fields.item, fields.item_key) {
+                (Some(id), None) => QueueVerb::Cancel(Meant::Id(id)),
+                (None, Some(key)) => QueueVerb::Cancel(Meant::Key(key)),
+                _ => return Err(HttpError::new(400, "give the id or the key of an item")),
+            },
             _ => QueueVerb::Bury { receipt, note },
         };
         let job = |reply| Job::Queued(QueueJob { caller, queue, verb, key, reply });
         Ok(respond(self.ask(job).await?, &no_id(), &self.jobs))
     }
 
-    /// Counts the items of queues. That looks at every item, so it is done beside the committer, for
-    /// one request at a time.
+    /// Counts the items of queues. That looks at every item.
     async fn queues(&self, caller: Caller, fields: Fields) -> Result<Response, HttpError> {
         let names = which(&fields)?;
         self.admit(caller, Scope::Observe, names.clone()).await?;
-        let Some(file) = self.file.clone() else { return Err(HttpError::nothing_there()) };
-        let _turn = self.counting.lock().await;
         let (after, limit) = (fields.after, fields.limit.unwrap_or(USUAL_LEASES));
+        let count = move |db: &Litelease, now_ms| {
+            queues::count(db, &names, after.as_deref(), limit, now_ms)
+        };
+        self.look_at_queues(Box::new(count)).await
+    }
+
+    /// Lists items of a queue.
+    async fn items(&self, caller: Caller, fields: Fields) -> Result<Response, HttpError> {
+        let queue: Arc<str> = fields.name.unwrap_or_default().into();
+        let after = fields.after.map(|after| {
+            let refuse = || HttpError::new(400, "after must be what the page before has as next");
+            ItemPlace::parse(&after).ok_or_else(refuse)
+        });
+        let (after, limit) = (after.transpose()?, fields.limit.unwrap_or(USUAL_LEASES));
+        self.admit(caller, Scope::Observe, Which::One(queue.clone())).await?;
+        let list = move |db: &Litelease, now_ms| queues::list(db, &queue, after, limit, now_ms);
+        self.look_at_queues(Box::new(list)).await
+    }
+
+    /// Looks at the queues of a file beside the committer, for one request at a time: it may take long.
+    /// Where there is no file, the committer looks.
+    async fn look_at_queues(&self, look: queues::Look) -> Result<Response, HttpError> {
+        let Some(file) = self.file.clone() else {
+            let seen = self.ask(|reply| Job::Queues { look, reply }).await?;
+            return Ok(respond(seen, &no_id(), &self.jobs));
+        };
+        let _turn = self.counting.lock().await;
         let now_ms = (self.options.clock)();
-        let count = move || queues::count(&file, &names, after.as_deref(), limit, now_ms);
-        match tokio::task::spawn_blocking(count).await {
+        match tokio::task::spawn_blocking(move || queues::look_in(&file, look, now_ms)).await {
             Ok(Ok(page)) => Ok(Response::json(200, &page)),
             Ok(Err(error)) => {
-                tracing::error!(kind = error.kind(), "the queues cannot be counted");
+                tracing::error!(kind = error.kind(), "the queues cannot be read");
                 Err(JobError::Database.into())
             }
             Err(_) => Err(JobError::Database.into()),
@@ -711,7 +762,7 @@ fn on_names(under: &str, method: &str, head: &Head<'_>) -> Found {
 
 /// Finds a call by what it does.
 fn of_kind(kind: CallKind) -> Result<&'static Call, HttpError> {
-    CALLS.iter().find(|call| call.kind == kind).ok_or_else(HttpError::nothing_there)
+    all().find(|call| call.kind == kind).ok_or_else(HttpError::nothing_there)
 }
 
 /// Returns a response with the key of its request, so that the client can tell it from the response
@@ -723,7 +774,7 @@ fn echoing(key: Option<String>, done: Result<Response, HttpError>) -> Response {
 
 /// Finds a call by its path and method.
 fn find(base: Base, under: &str, method: &str) -> Result<&'static Call, HttpError> {
-    let there = || CALLS.iter().filter(|call| call.base == base && call.under == under);
+    let there = || all().filter(|call| call.base == base && call.under == under);
     if let Some(call) = there().find(|call| call.method.eq_ignore_ascii_case(method)) {
         return Ok(call);
     }

@@ -37,14 +37,17 @@ pub(crate) async fn serve(stream: Stream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };
     let timer = Timer::default();
-    let serving = Connection { client, timer, app: Arc::clone(&app) }.serve(&is_idle);
-    let (mut serving, mut stopped) = (pin!(serving), pin!(app.stopped()));
-    // Serving comes first: a request that was received completely is answered even at a stop.
-    poll_fn(|context| match serving.as_mut().poll(context) {
-        Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
-        served => served,
-    })
-    .await;
+    let mut connection = Connection { client, timer, app: Arc::clone(&app) };
+    {
+        let (mut serving, mut stopped) = (pin!(connection.serve(&is_idle)), pin!(app.stopped()));
+        // Serving comes first: a request that was received completely is answered even at a stop.
+        poll_fn(|context| match serving.as_mut().poll(context) {
+            Poll::Pending if is_idle.load(Relaxed) => stopped.as_mut().poll(context),
+            served => served,
+        })
+        .await;
+    }
+    connection.close().await;
 }
 
 struct Connection {
@@ -62,7 +65,7 @@ struct Client {
 }
 
 impl Connection {
-    async fn serve(mut self, is_idle: &AtomicBool) {
+    async fn serve(&mut self, is_idle: &AtomicBool) {
         // Errors of a client end its connection and are not logged.
         while let Ok(true) = self.turn(is_idle).await {}
     }
@@ -295,6 +298,15 @@ impl Connection {
                 let sent = timer.within(app.options.patience, send).await;
                 sent.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
             }
+        }
+    }
+
+    /// Ends TLS before the connection ends. Without that, the client cannot tell the end from a cut.
+    async fn close(&mut self) {
+        let Connection { client, timer, .. } = self;
+        if let Stream::Tls(stream) = &mut client.stream {
+            // The client may be gone, or take nothing any more.
+            let _ = timer.within(DRAIN_LIMITS.0, stream.shutdown()).await;
         }
     }
 

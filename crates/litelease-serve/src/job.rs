@@ -12,12 +12,14 @@ use std::sync::mpsc;
 
 use litelease::rusqlite::types;
 use litelease::{
-    Borrowed, Checkpoint, LeaseInfo, PoolInfo, Reason, Scope, SlotInfo, SlotRow, StaleReason,
+    Borrowed, Checkpoint, LeaseInfo, LeaseRow, PoolInfo, Reason, Scope, SlotInfo, SlotRow,
+    StaleReason,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::access::{Caller, Which};
+use crate::queues;
 
 /// What a request is about, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,6 +103,11 @@ pub(crate) enum Job {
         page: Page,
         reply: Reply,
     },
+    /// Looks at queues, where there is no file to do it beside the committer.
+    Queues {
+        look: queues::Look,
+        reply: Reply,
+    },
     /// Reads the latest checkpoint of a name.
     LastCheckpoint {
         caller: Caller,
@@ -145,9 +152,10 @@ impl Job {
             | Job::Keep { id, reply, .. }
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
-            Job::Queued(job) => Some((Id::Queue(job.queue), job.reply)),
+            Job::Queued(job) => Some((Id::Queue(job.queue.unwrap_or_default()), job.reply)),
             Job::Named(NamedJob { reply, .. })
             | Job::Leases { reply, .. }
+            | Job::Queues { reply, .. }
             | Job::LastCheckpoint { reply, .. }
             | Job::AdmitKey { reply, .. }
             | Job::Admit { reply, .. }
@@ -162,7 +170,10 @@ impl Job {
             self,
             Job::Named(_)
                 | Job::Queued(_)
-                | Job::Grant(GrantJob { wanted: Wanted::Name(_) | Wanted::Item(_), .. })
+                | Job::Grant(GrantJob {
+                    wanted: Wanted::Name(_) | Wanted::Item(_) | Wanted::NamedSlot(_),
+                    ..
+                })
         )
     }
 }
@@ -189,9 +200,17 @@ pub(crate) enum Wanted {
     Slot {
         note: Option<String>,
     },
+    NamedSlot(Box<NamedSlot>),
     Name(Box<Claim>),
     /// An item of a queue, for this client.
     Item(Box<Caller>),
+}
+
+/// A slot of the pool that has a name, for a client that must be allowed to claim the name.
+pub(crate) struct NamedSlot {
+    pub(crate) caller: Caller,
+    pub(crate) name: Arc<str>,
+    pub(crate) note: Option<String>,
 }
 
 /// A claim of a name.
@@ -240,7 +259,8 @@ pub(crate) enum Verb {
 /// What a client of a queue asks for.
 pub(crate) struct QueueJob {
     pub(crate) caller: Caller,
-    pub(crate) queue: Arc<str>,
+    /// The queue. `None`: that of the receipt.
+    pub(crate) queue: Option<Arc<str>>,
     pub(crate) verb: QueueVerb,
     /// The idempotency key.
     pub(crate) key: Option<String>,
@@ -249,11 +269,60 @@ pub(crate) struct QueueJob {
 
 /// A verb on a queue, except a receive.
 pub(crate) enum QueueVerb {
-    Send { body: types::Value, delay_ms: i64, key: Option<String> },
-    Ack { receipt: String },
-    Extend { receipt: String, visibility_ms: i64 },
-    GiveBack { receipt: String, delay_ms: i64, note: Option<String> },
-    Bury { receipt: String, note: Option<String> },
+    Send {
+        body: types::Value,
+        delay_ms: i64,
+        key: Option<String>,
+    },
+    Ack {
+        receipt: String,
+    },
+    Extend {
+        receipt: String,
+        visibility_ms: i64,
+    },
+    GiveBack {
+        receipt: String,
+        delay_ms: i64,
+        note: Option<String>,
+    },
+    Bury {
+        receipt: String,
+        note: Option<String>,
+    },
+    /// Revives dead items: one, or all.
+    Redrive {
+        id: Option<i64>,
+    },
+    /// Deletes dead items: one, or all.
+    Discard {
+        id: Option<i64>,
+    },
+    Cancel(Meant),
+    Delete,
+}
+
+/// The item that a client means.
+pub(crate) enum Meant {
+    Id(i64),
+    Key(String),
+}
+
+impl QueueVerb {
+    /// Returns the receipt that the verb is about, if it is about one.
+    pub(crate) fn receipt(&self) -> Option<&str> {
+        match self {
+            QueueVerb::Ack { receipt }
+            | QueueVerb::Extend { receipt, .. }
+            | QueueVerb::GiveBack { receipt, .. }
+            | QueueVerb::Bury { receipt, .. } => Some(receipt),
+            QueueVerb::Send { .. }
+            | QueueVerb::Redrive { .. }
+            | QueueVerb::Discard { .. }
+            | QueueVerb::Cancel(_)
+            | QueueVerb::Delete => None,
+        }
+    }
 }
 
 /// Which leases to read.
@@ -261,6 +330,8 @@ pub(crate) struct Page {
     pub(crate) names: Which,
     pub(crate) after: Option<String>,
     pub(crate) limit: usize,
+    /// Names that nobody has are wanted, too.
+    pub(crate) all: bool,
 }
 
 /// A grant that can be taken back.
@@ -310,6 +381,8 @@ pub(crate) enum Answer {
         has_key: bool,
         /// It was transferred to its owner, who has fetched it.
         is_fetched: bool,
+        /// The number of its row, if this is no answer that was given before.
+        number: Option<i64>,
     },
     /// The name has a live lease.
     Busy(Timed),
@@ -343,6 +416,11 @@ pub(crate) enum Answer {
         leases: Vec<Timed>,
         next: Option<String>,
     },
+    /// Names, whether they are live or not, and the name to go on after if there may be more.
+    AllLeases {
+        leases: Vec<AnyLease>,
+        next: Option<String>,
+    },
     /// Something was stored with a grant. The word says what.
     Stored {
         word: &'static str,
@@ -353,6 +431,8 @@ pub(crate) enum Answer {
     Requested(Requested),
     /// Another client has asked for it before.
     RequestedBy(Requested),
+    /// What a look at queues has seen.
+    Queues(serde_json::Value),
     /// The latest checkpoint of a name, if there is one.
     Checkpoint {
         name: String,
@@ -381,6 +461,22 @@ pub(crate) enum Answer {
     },
     /// A receipt does not pass.
     StaleReceipt(Stale),
+    /// So many items were changed. The word says how.
+    Counted {
+        word: &'static str,
+        queue: String,
+        count: i64,
+    },
+    /// A worker has the item, for so long.
+    ItemLeased {
+        left_ms: i64,
+    },
+    /// There is no such item.
+    NoSuchItem,
+    QueueDeleted {
+        queue: String,
+        is_done: bool,
+    },
     /// The client may do what it has asked for.
     Admitted,
     /// The file can be written.
@@ -407,6 +503,17 @@ impl Answer {
             _ => None,
         }
     }
+}
+
+/// A name of a page.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyLease {
+    Live(Timed),
+    /// Nobody has it.
+    Ended {
+        row: LeaseRow,
+        now_ms: i64,
+    },
 }
 
 /// A delivery of an item.
@@ -525,6 +632,10 @@ pub(crate) enum JobError {
     /// What is stored for this name, or the table of served grants, is not as it should be.
     Damaged,
     Database,
+    /// The engine has not confirmed what was done, or cannot be reached.
+    Engine,
+    /// No server is known that writes to the engine.
+    NoWriter,
     /// The file cannot be written, for this reason.
     NotReady(&'static str),
     Stopping,

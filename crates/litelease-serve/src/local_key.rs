@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use litelease::{Litelease, Scope};
+use litelease::{AccessRow, Litelease, Scope};
 
 use crate::access::AccessKey;
 use crate::error::OpenError;
@@ -45,9 +45,39 @@ pub(crate) fn keep(
     folder: &Path,
     address: SocketAddr,
 ) -> Result<Option<PathBuf>, OpenError> {
+    keep_in(db, NAME, folder, address)
+}
+
+/// Where access keys are stored.
+pub(crate) trait AccessKeys {
+    /// Finds a key: `None` if it was never made, and `Some(None)` if it was removed since.
+    fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError>;
+    /// Stores the hash of a key in the place of one of the same name.
+    fn replace(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError>;
+}
+
+impl AccessKeys for Litelease {
+    fn find(&self, name: &str) -> Result<Option<Option<AccessRow>>, OpenError> {
+        let is_it = |row: &AccessRow| row.name == name;
+        Ok(self.access()?.map(|rows| rows.into_iter().find(is_it)))
+    }
+
+    fn replace(&self, name: &str, hash: &[u8], allow: &str) -> Result<(), OpenError> {
+        self.remove_access(name)?;
+        self.add_access(name, hash, allow, None)?;
+        Ok(())
+    }
+}
+
+/// Writes a key that is called `name`, like [`keep`].
+pub(crate) fn keep_in(
+    keys: &impl AccessKeys,
+    name: &str,
+    folder: &Path,
+    address: SocketAddr,
+) -> Result<Option<PathBuf>, OpenError> {
     let failed = |error| OpenError::LocalKey { folder: folder.into(), error };
-    let stored = db.access()?;
-    let row = stored.as_ref().map(|rows| rows.iter().find(|row| row.name == NAME));
+    let row = keys.find(name)?;
     if row == Some(None) {
         return Ok(None);
     }
@@ -62,10 +92,7 @@ pub(crate) fn keep(
         // The server has moved to another address.
         Some((old, _)) if old != file => _ = fs::remove_file(old),
         Some(_) => {}
-        None => {
-            db.remove_access(NAME)?;
-            db.add_access(NAME, &key.hash(), &everything(), None)?;
-        }
+        None => keys.replace(name, &key.hash(), &everything())?,
     }
     Ok(Some(file))
 }

@@ -1,13 +1,16 @@
 //! Blocking entry point: runs a service until a signal.
 
+use std::future::Future;
 use std::io;
 use std::net;
+use std::pin::Pin;
 
 use socket2::SockRef;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::replica::{Replica, run_replica};
 use crate::server::{Service, run};
 
 /// How many connections may wait to be accepted.
@@ -29,6 +32,35 @@ pub fn run_until_signal(
     service: Service,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
+    until_signal(listener, ready, |listener, shutdown| run(listener, service, shutdown))
+}
+
+/// Blocking entry point; serves as one of several servers on an engine until SIGINT or SIGTERM. Calls
+/// `ready` once these signals lead to an orderly shutdown.
+///
+/// ```no_run
+/// use litelease_cluster::Cluster;
+/// use litelease_serve::{Options, Replica, run_replica_until_signal};
+///
+/// let listener = std::net::TcpListener::bind("10.0.0.7:7070")?;
+/// let cluster = Cluster::open("etcd://10.0.0.1:2379")?;
+/// let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
+/// run_replica_until_signal(listener, replica, || println!("listening"))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn run_replica_until_signal(
+    listener: net::TcpListener,
+    replica: Replica,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    until_signal(listener, ready, |listener, shutdown| run_replica(listener, replica, shutdown))
+}
+
+fn until_signal<F: Future<Output = io::Result<()>>>(
+    listener: net::TcpListener,
+    ready: impl FnOnce(),
+    run: impl FnOnce(TcpListener, Pin<Box<dyn Future<Output = ()>>>) -> F,
+) -> io::Result<()> {
     // The standard library's backlog is 128. A client that finds it full tries again a second
     // later.
     SockRef::from(&listener).listen(BACKLOG)?;
@@ -45,6 +77,6 @@ pub fn run_until_signal(
                 _ = terminate.recv() => {}
             }
         };
-        run(listener, service, shutdown).await
+        run(listener, Box::pin(shutdown)).await
     })
 }

@@ -68,6 +68,11 @@ pub(crate) fn request_hash(caller: Caller, call: &str, queue: &str, key: &str) -
     hash
 }
 
+/// Returns the key that the slot of a named pool is stored under, for a borrow with an idempotency key.
+pub(crate) fn slot_key(caller: Caller, pool: &str, key: &str) -> String {
+    u128::from_be_bytes(request_hash(caller, "slot", pool, key)).to_string()
+}
+
 /// Returns the number of the row that a secret leads to, and its hash. `None` if it is no secret.
 pub(crate) fn read(grant: &str) -> Option<(i64, Vec<u8>)> {
     let id = uuid::Uuid::try_parse(grant).ok().filter(|_| grant.len() == 36)?;

@@ -1,5 +1,6 @@
 //! The server: accepts connections within limits, and shuts down without losing a slot.
 
+use std::borrow::Borrow;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::committer::{Changed, Committer};
+use crate::door::Door;
 use crate::error::OpenError;
 use crate::file::{self, Opened};
 use crate::http::App;
@@ -84,7 +86,7 @@ impl Service {
     /// ```
     pub fn open_restored(path: &Path, options: Options) -> Result<Self, OpenError> {
         let opened = file::open(path)?;
-        match opened.mark.token() {
+        match opened.mark.token().max(opened.mark.name().token) {
             // If a token must be given, the error says so.
             0 => opened.db.restore_fence()?,
             answered => opened.db.restore_fence_above(answered)?,
@@ -148,22 +150,40 @@ pub async fn run(
     let scheme = if options.tls.is_some() { "https" } else { "http" };
     lock.note(scheme, listener.local_addr()?);
     let limits = options.clone();
-    run_before(listener, options, Some(path), shutdown, move |todo, answers, changes, metrics| {
+    let front = Front { file: Some(path), ..Front::of(options) };
+    run_before(listener, front, shutdown, move |todo, answers, changes, metrics| {
         Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
     .await
 }
 
+/// What stands before the thread that writes.
+pub(crate) struct Front {
+    pub(crate) options: Options,
+    /// The served file, if there is one.
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) door: Door,
+}
+
+impl Front {
+    pub(crate) fn of(options: Options) -> Self {
+        Front { options, file: None, metrics: Arc::default(), door: Door::default() }
+    }
+}
+
 /// Serves in front of `work`, which gets a thread of its own and does the jobs until every sender
 /// of jobs is gone.
+///
+/// It stops to listen if it owns the listener.
 pub(crate) async fn run_before(
-    listener: TcpListener,
-    options: Options,
-    file: Option<PathBuf>,
+    listener: impl Borrow<TcpListener>,
+    front: Front,
     shutdown: impl Future<Output = ()>,
     work: impl FnOnce(Receiver<Job>, Answers, broadcast::Sender<Changed>, Arc<Metrics>) + Send + 'static,
 ) -> io::Result<()> {
-    let metrics = Arc::new(Metrics::default());
+    let Front { options, file, metrics, door } = front;
+    let door = Arc::new(door);
     let (changes, _) = broadcast::channel(1024);
     let (stopping, stop) = watch::channel(false);
     let (jobs, todo) = channel();
@@ -181,7 +201,7 @@ pub(crate) async fn run_before(
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = accept(listener.borrow(), &permits) => accepted,
             Some(_) = connections.join_next() => {
                 metrics.connected(connections.len());
                 continue;
@@ -196,9 +216,11 @@ pub(crate) async fn run_before(
                 continue;
             }
         };
-        let app = Arc::clone(&app);
+        let (app, door) = (Arc::clone(&app), Arc::clone(&door));
         connections.spawn(async move {
-            serve(stream, app).await;
+            if let Some(stream) = door.enter(stream, &app).await {
+                serve(stream, app).await;
+            }
             drop(permit);
         });
         metrics.connected(connections.len());

@@ -1,5 +1,7 @@
 //! Stored values as JSON: bodies of items, values on grants and checkpoints.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use litelease::rusqlite::types::Value;
 use serde_json::{Value as Json, json};
 
@@ -37,58 +39,13 @@ pub(crate) fn len(value: &Value) -> usize {
     }
 }
 
-/// The digits of base64 (RFC 4648).
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// The value of each digit, or 64.
-const VALUES: [u8; 256] = {
-    let mut values = [64; 256];
-    let mut at = 0;
-    while at < 64 {
-        values[DIGITS[at] as usize] = at as u8;
-        at += 1;
-    }
-    values
-};
-
 fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let byte = |at| u32::from(*three.get(at).unwrap_or(&0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let digit = (bits >> (18 - 6 * at) & 63) as usize;
-            let digit = DIGITS.get(digit).copied().unwrap_or_default();
-            text.push(if at <= three.len() { digit.into() } else { '=' });
-        }
-    }
-    text
+    STANDARD.encode(bytes)
 }
 
 /// Decodes a text with its padding, exactly as it is encoded.
 fn decode(text: &str) -> Option<Vec<u8>> {
-    let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
-    if padding > 2 || !text.len().is_multiple_of(4) {
-        return None;
-    }
-    let digits = text.as_bytes().get(..text.len() - padding)?;
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for four in digits.chunks(4) {
-        let mut bits: u32 = 0;
-        for at in 0..4 {
-            let digit =
-                four.get(at).map_or(Some(0), |digit| VALUES.get(usize::from(*digit)).copied());
-            bits = bits << 6 | u32::from(digit.filter(|value| *value < 64)?);
-        }
-        let [_, three @ ..] = bits.to_be_bytes();
-        let (used, rest) = three.split_at_checked(four.len().checked_sub(1)?)?;
-        // The bits behind the last byte are no one's.
-        if rest.iter().any(|byte| *byte != 0) {
-            return None;
-        }
-        bytes.extend_from_slice(used);
-    }
-    Some(bytes)
+    STANDARD.decode(text).ok()
 }
 
 #[cfg(test)]

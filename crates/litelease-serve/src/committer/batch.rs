@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use litelease::{BorrowOptions, Error, Litelease, ReleaseResult};
+use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope};
 
 use super::items;
 use super::names;
 use super::wait_lists::WaitLists;
-use crate::access::Keys;
+use crate::access::{Keys, Names};
 use crate::job::{Answer, Answered, Grant, GrantJob, Id, Job, JobError, Reply, Wanted};
 
 /// The file inside a transaction, and who may use it.
@@ -81,6 +81,7 @@ impl Batch {
             // The committer does these without a transaction.
             Job::Look { .. }
             | Job::Leases { .. }
+            | Job::Queues { .. }
             | Job::LastCheckpoint { .. }
             | Job::AdmitKey { .. }
             | Job::Admit { .. }
@@ -149,38 +150,46 @@ impl Batch {
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        let now_ms = self.now_ms;
         for grant in grants {
-            match grant {
-                Grant::Slot { id, lease } => {
-                    match file.db.pools().at(now_ms).return_slot(id, lease) {
-                        Ok(true) => self.freed(id, file, waiting)?,
-                        Ok(false) | Err(Error::NoSuchPool) => {}
-                        Err(error) => return Err(error),
-                    }
+            // One whose row is damaged is left alone: tried again, it would fail every commit from now
+            // on, and it ends by itself.
+            _ = names::for_client(self.take_one_back(grant, file, waiting))?;
+        }
+        Ok(())
+    }
+
+    fn take_one_back(
+        &mut self,
+        grant: &Grant,
+        file: &Served<'_>,
+        waiting: &mut WaitLists,
+    ) -> Result<(), Error> {
+        let now_ms = self.now_ms;
+        match grant {
+            Grant::Slot { id, lease } => match file.db.pools().at(now_ms).return_slot(id, lease) {
+                Ok(true) => self.freed(id, file, waiting),
+                Ok(false) | Err(Error::NoSuchPool) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Grant::Name(lease) => match file.db.at(now_ms).release(lease)? {
+                ReleaseResult::Released { name, .. } => {
+                    self.freed(&Id::Name(name.into()), file, waiting)
                 }
-                Grant::Name(lease) => {
-                    if let ReleaseResult::Released { name, .. } =
-                        file.db.at(now_ms).release(lease)?
-                    {
-                        self.freed(&Id::Name(name.into()), file, waiting)?;
-                    }
-                }
-                Grant::Fetched(lease) => {
-                    if file.db.token(&lease.name)? == Some(lease.token) {
-                        names::wait_for_owner(file.db, lease)?;
-                        let id = Id::Name(lease.name.as_str().into());
-                        waiting.hand_over(&id, file, self)?;
-                    }
-                }
-                Grant::Item { id, receipt, visible_at_ms } => {
-                    if file.db.queue(id).at(now_ms).undeliver(receipt, *visible_at_ms)? {
-                        self.freed(id, file, waiting)?;
-                    }
+                ReleaseResult::Rejected { .. } => Ok(()),
+            },
+            Grant::Fetched(lease) if file.db.token(&lease.name)? == Some(lease.token) => {
+                names::wait_for_owner(file.db, lease)?;
+                let id = Id::Name(lease.name.as_str().into());
+                waiting.hand_over(&id, file, self)
+            }
+            Grant::Fetched(_) => Ok(()),
+            Grant::Item { id, receipt, visible_at_ms } => {
+                match file.db.queue(id).at(now_ms).undeliver(receipt, *visible_at_ms)? {
+                    true => self.freed(id, file, waiting),
+                    false => Ok(()),
                 }
             }
         }
-        Ok(())
     }
 
     /// Serves the waiters of a pool or name that has changed.
@@ -204,6 +213,14 @@ pub(super) fn lend(file: &Served<'_>, job: &GrantJob, now_ms: i64) -> Granting {
         Wanted::Name(claim) => return names::claim(file, job, claim, now_ms),
         Wanted::Item(caller) => return items::receive(file, job, **caller, now_ms),
         Wanted::Slot { note } => note.as_deref(),
+        Wanted::NamedSlot(slot) => {
+            // A borrow may have waited, and its access key may have been removed meanwhile.
+            let names = Names::One(&slot.name);
+            if let Err(refused) = file.keys.check(slot.caller, Scope::Claim, names, now_ms) {
+                return Ok(Err(refused));
+            }
+            slot.note.as_deref()
+        }
     };
     let (ttl_ms, has_key) = (job.ttl_ms, job.key.is_some());
     let options = BorrowOptions { note, key: job.key.as_deref() };

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use litelease::{
-    AckResult, Error, GiveBackOptions, Litelease, Queue, Scope, SendOptions, StaleReason,
+    AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, Queue, Scope,
+    SendOptions, StaleReason,
 };
 
 use super::batch::{Batch, Granting, Served, duration};
 use super::names::for_client;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
-use crate::job::{Answer, Delivered, GrantJob, Id, JobError, QueueJob, QueueVerb, Stale};
+use crate::job::{
+    Answer, Delivered, GrantJob, Id, JobError, Meant, QueueJob, QueueVerb, Stale, no_id,
+};
 use crate::secret::request_hash;
 
 /// How long the answer to a request with a key is kept.
@@ -111,68 +114,135 @@ impl Batch {
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
-        let QueueJob { caller, queue, verb, key, reply } = job;
-        let id = Id::Queue(queue.clone());
-        let scope = match verb {
-            QueueVerb::Send { .. } => Scope::Send,
-            _ => Scope::Receive,
-        };
+        let QueueJob { caller, queue: asked, verb, key, reply } = job;
         let now_ms = self.now_ms;
-        let checked = file.keys.check(caller, scope, Names::One(&queue), now_ms);
-        let done = match checked {
-            Ok(()) => for_client(perform(file.db, caller, &queue, verb, key.as_deref(), now_ms)),
-            Err(refused) => Ok(Err(refused)),
+        let found = match (&asked, verb.receipt()) {
+            (None, Some(receipt)) => for_client(file.db.queue_of(receipt)),
+            _ => Ok(Ok(asked.as_deref().map(str::to_owned))),
         };
-        let answer = match done {
-            Ok(answer) => answer,
+        let done = match found {
+            Ok(Ok(found)) => {
+                let queue: Arc<str> = found.unwrap_or_default().into();
+                let id = Id::Queue(queue.clone());
+                // A key belongs to what the client has asked for.
+                let key =
+                    Key::of(caller, verb.word(), asked.as_deref().unwrap_or(""), key.as_deref());
+                let checked = check(file, caller, asked.is_some(), &queue, &verb, now_ms);
+                let done = match checked {
+                    Ok(None) => for_client(perform(file.db, &queue, verb, key.as_ref(), now_ms)),
+                    Ok(Some(unknown)) => Ok(Ok(unknown)),
+                    Err(refused) => Ok(Err(refused)),
+                };
+                done.map(|answer| (id, answer))
+            }
+            Ok(Err(refused)) => Ok((no_id(), Err(refused))),
+            Err(error) => Err(error),
+        };
+        let (id, answer) = match done {
+            Ok(done) => done,
             Err(error) => {
-                self.answer(id, reply, Err(JobError::Database));
+                self.answer(no_id(), reply, Err(JobError::Database));
                 return Err(error);
             }
         };
-        let frees =
-            matches!(answer, Ok(Answer::Sent { .. } | Answer::ItemDone { word: GIVEN_BACK, .. }));
+        let frees = match &answer {
+            Ok(Answer::Sent { .. } | Answer::ItemDone { word: GIVEN_BACK, .. }) => true,
+            Ok(Answer::Counted { word: REDRIVEN, count, .. }) => *count > 0,
+            _ => false,
+        };
         self.answer(id.clone(), reply, answer);
         if frees { self.freed(&id, file, waiting) } else { Ok(()) }
     }
 }
 
 const GIVEN_BACK: &str = "given_back";
+const REDRIVEN: &str = "redriven";
+
+impl QueueVerb {
+    /// Returns the name of the call, which an idempotency key is for.
+    fn word(&self) -> &'static str {
+        match self {
+            QueueVerb::Send { .. } => "send",
+            QueueVerb::Ack { .. } => "ack",
+            QueueVerb::Extend { .. } => "extend",
+            QueueVerb::GiveBack { .. } => "give-back",
+            QueueVerb::Bury { .. } => "bury",
+            QueueVerb::Redrive { .. } => "redrive",
+            QueueVerb::Discard { .. } => "discard",
+            QueueVerb::Cancel(_) => "cancel",
+            QueueVerb::Delete => "delete",
+        }
+    }
+
+    /// Returns the scope that a client needs for it.
+    fn scope(&self) -> Scope {
+        match self {
+            QueueVerb::Send { .. } => Scope::Send,
+            QueueVerb::Ack { .. }
+            | QueueVerb::Extend { .. }
+            | QueueVerb::GiveBack { .. }
+            | QueueVerb::Bury { .. } => Scope::Receive,
+            QueueVerb::Redrive { .. }
+            | QueueVerb::Discard { .. }
+            | QueueVerb::Cancel(_)
+            | QueueVerb::Delete => Scope::Operate,
+        }
+    }
+}
+
+/// Checks whether a client may do a verb. If it has not named the queue, a receipt of a queue that it
+/// may not use is unknown to it, as one of another queue than it has named.
+fn check(
+    file: &Served<'_>,
+    caller: Caller,
+    is_named: bool,
+    queue: &str,
+    verb: &QueueVerb,
+    now_ms: i64,
+) -> Result<Option<Answer>, JobError> {
+    let scope = verb.scope();
+    let check = |names| file.keys.check(caller, scope, names, now_ms);
+    if is_named {
+        return check(Names::One(queue)).map(|()| None);
+    }
+    check(Names::Some)?;
+    let unknown = Answer::StaleReceipt(Stale::Rule(StaleReason::Unknown));
+    Ok((!queue.is_empty() && check(Names::One(queue)).is_err()).then_some(unknown))
+}
 
 fn perform(
     db: &Litelease,
-    caller: Caller,
     name: &Arc<str>,
     verb: QueueVerb,
-    key: Option<&str>,
+    key: Option<&Key>,
     now_ms: i64,
 ) -> Result<Answer, Error> {
     let queue = db.queue(name).at(now_ms);
+    let queue_name = || name.to_string();
     let item_done = |word: &'static str, receipt: &str| Answer::ItemDone {
         word,
-        queue: name.to_string(),
+        queue: queue_name(),
         id: item_of(receipt),
     };
+    if let Some(receipt) = verb.receipt()
+        && !matches!(verb, QueueVerb::Ack { .. })
+        && let Some(stale) = of_another_queue(&queue, receipt)?
+    {
+        return Ok(stale);
+    }
     match verb {
         QueueVerb::Send { body, delay_ms, key: item_key } => {
-            let key = Key::of(caller, "send", name, key);
-            let queue_name = name.to_string();
-            if let Some(id) = answered(db, key.as_ref(), now_ms)? {
-                return Ok(Answer::Sent { queue: queue_name, id: id.parse().unwrap_or_default() });
-            }
             let options = SendOptions::new().delay(duration(delay_ms));
             let options = match &item_key {
                 Some(key) => options.key(key),
                 None => options,
             };
-            let id = queue.send_with(body, options)?;
-            remember(db, key.as_ref(), &id.to_string(), now_ms)?;
-            Ok(Answer::Sent { queue: queue_name, id })
+            let id = once(db, key, now_ms, || queue.send_with(body, options))?;
+            Ok(Answer::Sent { queue: queue_name(), id })
         }
         QueueVerb::Ack { receipt } => {
-            let key = Key::of(caller, "ack", name, key);
             // The same key with another receipt is another request.
-            if answered(db, key.as_ref(), now_ms)?.is_some_and(|acked| acked == receipt) {
+            if answered(db, key, now_ms)?.is_some_and(|acked| acked == receipt) {
                 return Ok(item_done("acknowledged", &receipt));
             }
             if let Some(stale) = of_another_queue(&queue, &receipt)? {
@@ -180,19 +250,16 @@ fn perform(
             }
             match queue.ack(&receipt)? {
                 AckResult::Acknowledged => {
-                    remember(db, key.as_ref(), &receipt, now_ms)?;
+                    remember(db, key, &receipt, now_ms)?;
                     Ok(item_done("acknowledged", &receipt))
                 }
                 AckResult::Stale { reason } => Ok(Answer::StaleReceipt(Stale::Rule(reason))),
             }
         }
         QueueVerb::Extend { receipt, visibility_ms } => {
-            if let Some(stale) = of_another_queue(&queue, &receipt)? {
-                return Ok(stale);
-            }
             match queue.extend(&receipt, duration(visibility_ms))? {
                 Some(deadline_ms) => Ok(Answer::Extended {
-                    queue: name.to_string(),
+                    queue: queue_name(),
                     id: item_of(&receipt),
                     deadline_ms,
                     left_ms: deadline_ms.saturating_sub(now_ms),
@@ -201,9 +268,6 @@ fn perform(
             }
         }
         QueueVerb::GiveBack { receipt, delay_ms, note } => {
-            if let Some(stale) = of_another_queue(&queue, &receipt)? {
-                return Ok(stale);
-            }
             let options = GiveBackOptions::new().delay(duration(delay_ms));
             let options = match &note {
                 Some(note) => options.note(note),
@@ -214,16 +278,78 @@ fn perform(
                 false => why_not(&queue, &receipt, Stale::Dead),
             }
         }
-        QueueVerb::Bury { receipt, note } => {
-            if let Some(stale) = of_another_queue(&queue, &receipt)? {
-                return Ok(stale);
-            }
-            match queue.bury(&receipt, note.as_deref())? {
-                true => Ok(item_done("buried", &receipt)),
-                false => why_not(&queue, &receipt, Stale::Dead),
-            }
+        QueueVerb::Bury { receipt, note } => match queue.bury(&receipt, note.as_deref())? {
+            true => Ok(item_done("buried", &receipt)),
+            false => why_not(&queue, &receipt, Stale::Dead),
+        },
+        QueueVerb::Redrive { id } => {
+            let count = once(db, key, now_ms, || match id {
+                Some(id) => queue.redrive_one(id).map(i64::from),
+                None => queue.redrive().map(whole),
+            })?;
+            Ok(Answer::Counted { word: REDRIVEN, queue: queue_name(), count })
+        }
+        QueueVerb::Discard { id } => {
+            let count = once(db, key, now_ms, || match id {
+                Some(id) => queue.discard_one(id).map(i64::from),
+                None => queue.discard().map(whole),
+            })?;
+            Ok(Answer::Counted { word: "discarded", queue: queue_name(), count })
+        }
+        QueueVerb::Cancel(meant) => cancel(db, &queue, &meant, key, now_ms),
+        QueueVerb::Delete => {
+            let is_done = once(db, key, now_ms, || queue.delete().map(i64::from))? == 1;
+            Ok(Answer::QueueDeleted { queue: queue_name(), is_done })
         }
     }
+}
+
+/// Cancels an item. Only a success is remembered: the worker that has the item may give it back.
+fn cancel(
+    db: &Litelease,
+    queue: &Queue<'_>,
+    meant: &Meant,
+    key: Option<&Key>,
+    now_ms: i64,
+) -> Result<Answer, Error> {
+    let done = |id| Ok(Answer::ItemDone { word: "cancelled", queue: queue.name().into(), id });
+    if let Some(id) = answered(db, key, now_ms)? {
+        return done(id.parse().unwrap_or_default());
+    }
+    let (name, id) = match meant {
+        Meant::Id(id) => (ItemName::Id(*id), Some(*id)),
+        Meant::Key(key) => (ItemName::Key(key), queue.id_of_key(key)?),
+    };
+    match queue.cancel(name)? {
+        CancelResult::Cancelled => {
+            let id = id.unwrap_or_default();
+            remember(db, key, &id.to_string(), now_ms)?;
+            done(id)
+        }
+        CancelResult::Leased { deadline_ms } => {
+            Ok(Answer::ItemLeased { left_ms: deadline_ms.saturating_sub(now_ms) })
+        }
+        CancelResult::NotFound => Ok(Answer::NoSuchItem),
+    }
+}
+
+/// Does something that makes a number, once for each key.
+fn once(
+    db: &Litelease,
+    key: Option<&Key>,
+    now_ms: i64,
+    make: impl FnOnce() -> Result<i64, Error>,
+) -> Result<i64, Error> {
+    if let Some(number) = answered(db, key, now_ms)? {
+        return Ok(number.parse().unwrap_or_default());
+    }
+    let number = make()?;
+    remember(db, key, &number.to_string(), now_ms)?;
+    Ok(number)
+}
+
+fn whole(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Refuses the receipt of an item of another queue: the client may have no access to that one.

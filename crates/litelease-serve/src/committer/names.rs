@@ -9,7 +9,10 @@ use super::batch::{Batch, Granting, Served, duration};
 use super::payloads;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
-use crate::job::{Answer, Claim, GrantJob, Id, JobError, NamedJob, Timed, Verb, Why, no_id};
+use crate::high_water::NameGrant;
+use crate::job::{
+    Answer, Answered, Claim, GrantJob, Id, JobError, NamedJob, Timed, Verb, Why, no_id,
+};
 use crate::secret::{self, ClaimKey};
 
 /// Claims a name. The inner result is the client's answer; the outer error fails the whole batch.
@@ -37,16 +40,36 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
             Prior::Fetch => (current, true),
             Prior::Again(grant) => {
                 let lease = Timed::at(now_ms, current);
-                return Ok(Ok(Answer::Granted { lease, grant, has_key: true, is_fetched: false }));
+                let (has_key, is_fetched) = (true, false);
+                let answer = Answer::Granted { lease, grant, has_key, is_fetched, number: None };
+                return Ok(Ok(answer));
             }
             Prior::None => return Ok(Ok(Answer::Busy(Timed::at(now_ms, current)))),
         },
         Err(refused) => return Ok(Err(refused)),
     };
-    let number = served.map(|row| row.number);
-    let grant = db.serve(name, number, lease.token, |number| secret::make(random, key, number))?;
+    let mut number = served.map(|row| row.number);
+    let grant = db.serve(name, number, lease.token, |at| {
+        number = Some(at);
+        secret::make(random, key, at)
+    })?;
     let (lease, has_key) = (Timed::at(now_ms, lease), key.is_some());
-    Ok(Ok(Answer::Granted { lease, grant, has_key, is_fetched }))
+    Ok(Ok(Answer::Granted { lease, grant, has_key, is_fetched, number }))
+}
+
+/// Returns the last grant of a name among the answers of a commit, for the high-water mark.
+pub(super) fn last_grant(answers: &[Answered], db: &Litelease) -> Option<NameGrant> {
+    answers.iter().rev().find_map(|answered| match &answered.answer {
+        Ok(Answer::Granted { lease, number, .. }) => {
+            number.map(|number| NameGrant { number, token: lease.lease.token })
+        }
+        Ok(Answer::Transferred(handed)) => {
+            // If it cannot be read, the grant after this one is noted.
+            let served = db.served_by_name(&handed.lease.name).ok().flatten()?;
+            Some(NameGrant { number: served.number, token: handed.lease.token })
+        }
+        _ => None,
+    })
 }
 
 /// Checks that a client may ask for a token as large as it does. One beyond the epoch of the file

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use litelease::{Error, Litelease};
 
+use super::names::for_client;
 use super::wait_lists::WaitLists;
 use crate::job::Id;
 
@@ -57,7 +58,9 @@ impl Requests {
                 continue;
             }
             *due_ms = now_ms.saturating_add(REPEAT_MS);
-            if db.at(now_ms).repeat_request_of(id, requester)?.is_none() {
+            // A row that is damaged concerns its own name alone.
+            let repeated = for_client(db.at(now_ms).repeat_request_of(id, requester))?;
+            if !matches!(repeated, Ok(Some(_))) {
                 ended.push(id.clone());
             }
         }

@@ -3,12 +3,15 @@
 
 use std::time::{Duration, Instant};
 
+use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease, PoolInfo, SlotRow};
 
 use super::batch::Served;
 use crate::access::Keys;
 use crate::file;
-use crate::high_water::HighWater;
+use crate::high_water::{HighWater, NameGrant};
+use crate::job::JobError;
+use crate::mirror::Mirror;
 use crate::server_lock::ServerLock;
 
 /// How often to check whether another process has changed the file, while a client waits or
@@ -20,7 +23,9 @@ const WRITE_OUTCOME_VALID_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct ServedFile {
     pub(super) db: Litelease,
-    mark: HighWater,
+    /// The engine, if the database is a copy in memory of what is there.
+    mirror: Option<Mirror>,
+    mark: Option<HighWater>,
     /// Held until the database is closed. Tests do without it.
     lock: Option<ServerLock>,
     /// When the file was last written, or could not be and why.
@@ -39,12 +44,13 @@ pub(super) struct ServedFile {
 impl ServedFile {
     pub(super) fn new(
         db: Litelease,
-        mark: HighWater,
+        mark: Option<HighWater>,
         lock: Option<ServerLock>,
         is_open: bool,
     ) -> Self {
         ServedFile {
             db,
+            mirror: None,
             mark,
             lock,
             last_write: None,
@@ -72,8 +78,9 @@ impl ServedFile {
     /// Commits if `done` is `Ok`, otherwise rolls back. Returns how long the commit took.
     pub(super) fn end(&mut self, done: Result<(), Error>) -> Result<Duration, Error> {
         let started = Instant::now();
-        let ended = done.and_then(|()| self.db.commit_batch());
+        let ended = done.and_then(|()| self.store()).and_then(|()| self.db.commit_batch());
         if ended.is_err() {
+            self.distrust();
             // If this fails, the next transaction rolls back before it begins.
             let _ = self.db.rollback_batch();
         }
@@ -116,6 +123,7 @@ impl ServedFile {
     /// Checks that this is still the only server of the file, and that the file is where it was.
     fn check(&mut self) -> Result<(), Error> {
         self.lock.as_mut().map_or(Ok(()), ServerLock::ensure)?;
+        self.check_mirror()?;
         file::check_place(&self.db)
     }
 
@@ -126,6 +134,7 @@ impl ServedFile {
         now_ms: i64,
     ) -> Result<Option<(PoolInfo, Vec<SlotRow>)>, Error> {
         file::check_place(&self.db)?;
+        self.check_mirror()?;
         match self.db.pools().at(now_ms).info(id)? {
             Some(info) => Ok(Some((info, self.db.pools().at(now_ms).slots(id)?))),
             None => Ok(None),
@@ -138,9 +147,14 @@ impl ServedFile {
         if matches!(self.keys, Keys::Open) {
             return;
         }
-        match self.data_version() {
+        let mirrored = self.mirror.as_ref().map(Mirror::access);
+        match mirrored.map_or_else(|| self.data_version(), |(_, version)| Ok(version)) {
             Ok(version) if self.keys_version == Some(version) => return,
             version => self.keys_version = version.ok(),
+        }
+        if let Some((rows, _)) = mirrored {
+            self.keys = Keys::of(rows);
+            return;
         }
         self.keys = match self.db.access() {
             Ok(rows) => Keys::of(&rows.unwrap_or_default()),
@@ -176,19 +190,64 @@ impl ServedFile {
         self.poll_interval = CHANGE_POLL_INTERVAL.max(took * 10);
     }
 
-    /// Raises the high-water mark to a token that is about to be answered.
-    pub(super) fn raise_mark(&mut self, token: i64) {
+    /// Raises the high-water mark to the token of a slot and the grant of a name that are about to be
+    /// answered.
+    pub(super) fn raise_mark(&mut self, token: i64, name: Option<NameGrant>) {
         // On failure the grants are stored; only a restored backup might go unnoticed.
-        warn_about_mark(self.mark.rise(token));
+        warn_about_mark(self.mark.as_mut().map_or(Ok(()), |mark| mark.rise(token, name)));
     }
 
     /// Returns how long until the high-water mark is to be synced, if it is.
     pub(super) fn mark_due_in(&self) -> Option<Duration> {
-        self.mark.due()
+        self.mark.as_ref().and_then(HighWater::due)
     }
 
     pub(super) fn sync_mark(&mut self) {
-        warn_about_mark(self.mark.sync());
+        warn_about_mark(self.mark.as_mut().map_or(Ok(()), HighWater::sync));
+    }
+}
+
+/// What the copy of an engine needs, and a file does not.
+impl ServedFile {
+    /// Returns what is served from an engine. It is loaded by the first turn.
+    pub(super) fn mirrored(mirror: Mirror, is_open: bool) -> Result<Self, Error> {
+        let db = Litelease::from_connection(Connection::open_in_memory()?);
+        let file = ServedFile::new(db, None, None, is_open);
+        Ok(ServedFile { mirror: Some(mirror), ..file })
+    }
+
+    /// Loads the database again if it is not what the engine has. Returns whether it did.
+    pub(super) fn refresh(&mut self) -> bool {
+        let Some(mirror) = &mut self.mirror else { return false };
+        mirror.refresh_access();
+        if !mirror.is_stale() {
+            return false;
+        }
+        let Ok(db) = mirror.load() else { return false };
+        self.db = db;
+        true
+    }
+
+    /// Returns what clients are told if the database fails.
+    pub(super) fn failure(&self) -> JobError {
+        match self.mirror {
+            Some(_) => JobError::Engine,
+            None => JobError::Database,
+        }
+    }
+
+    /// Checks that what is answered from the copy of an engine counts.
+    pub(super) fn check_mirror(&self) -> Result<(), Error> {
+        self.mirror.as_ref().map_or(Ok(()), Mirror::check)
+    }
+
+    /// Stores on the engine what the open transaction has changed.
+    fn store(&mut self) -> Result<(), Error> {
+        self.mirror.as_mut().map_or(Ok(()), |mirror| mirror.commit(&self.db))
+    }
+
+    fn distrust(&mut self) {
+        self.mirror.iter_mut().for_each(Mirror::distrust);
     }
 }
 

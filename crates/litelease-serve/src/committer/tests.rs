@@ -290,7 +290,8 @@ impl Desk {
     /// A desk whose clients need no access key.
     fn open() -> Self {
         let mut desk = Desk::with(1);
-        desk.committer.file = ServedFile::new(memory(), mark(desk._folder.path()), None, true);
+        desk.committer.file =
+            ServedFile::new(memory(), Some(mark(desk._folder.path())), None, true);
         desk
     }
 
@@ -417,7 +418,7 @@ impl Desk {
     }
 
     fn on_queue(&self, queue: &str, verb: QueueVerb) -> Told {
-        let (caller, queue) = (Caller::default(), queue.into());
+        let (caller, queue) = (Caller::default(), Some(queue.into()));
         self.leave_job(|reply| Job::Queued(QueueJob { caller, queue, verb, key: None, reply }))
     }
 
@@ -546,5 +547,42 @@ fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
             desk.turn();
         }
         assert_eq!(requester(&desk), None, "a client that is gone evicts nobody");
+    });
+}
+
+// A grant that no client had received was given back in the next commit. If its row was damaged by then, that commit
+// failed, and so did every later one, because the grant was put back to be tried again: the server was dead to everybody.
+#[test]
+fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
+    alone(|| {
+        let mut desk = Desk::open();
+        let gone = desk.claim("n", "a", false, None);
+        turn_while(&mut desk, || drop(gone));
+        let damage = |desk: &Desk, sql: &str| {
+            let sql = format!("PRAGMA ignore_check_constraints = 1; {sql}");
+            desk.committer.file.db.conn().execute_batch(&sql).unwrap();
+        };
+        damage(&desk, "UPDATE litelease_resources SET token = 'x' WHERE name = 'n'");
+        let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
+        let (id, wanted) = (Id::Name("asked".into()), Wanted::Name(Box::new(claim)));
+        let mut held = desk.leave_job(|reply| {
+            let (ttl_ms, key, waits, place) = (1_000_000, None, false, 100);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
+        });
+        desk.turn();
+        granted(&mut held);
+        let (name, requester) = ("asked".to_owned(), "b".to_owned());
+        let _requested = desk.verb(Verb::Request { name, requester, within_ms: 900_000 });
+        desk.turn();
+        let _waits = desk.claim("asked", "b", true, None);
+        desk.turn();
+        damage(&desk, "UPDATE litelease_requests SET until_ms = 'x'");
+        for name in ["first", "second"] {
+            NOW_MS.set(NOW_MS.get() + 4_000);
+            let mut other = desk.claim(name, "a", false, None);
+            desk.turn();
+            granted(&mut other);
+        }
+        assert_eq!(desk.failures(), 0);
     });
 }

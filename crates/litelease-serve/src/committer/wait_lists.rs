@@ -52,7 +52,7 @@ impl WaitLists {
     pub(super) fn has_owner(&self, id: &Id, owner: &str) -> bool {
         let is_it = |job: &GrantJob| match &job.wanted {
             Wanted::Name(claim) => claim.owner == owner && !job.reply.is_closed(),
-            Wanted::Slot { .. } | Wanted::Item(_) => false,
+            Wanted::Slot { .. } | Wanted::NamedSlot(_) | Wanted::Item(_) => false,
         };
         self.queues.get(id).is_some_and(|queue| queue.has(is_it))
     }
@@ -125,7 +125,7 @@ impl WaitLists {
         let Some(current) = file.db.at(batch.now_ms).inspect(id)? else { return Ok(()) };
         let is_owner = |job: &GrantJob| match &job.wanted {
             Wanted::Name(claim) => claim.owner == current.owner && !job.reply.is_closed(),
-            Wanted::Slot { .. } | Wanted::Item(_) => false,
+            Wanted::Slot { .. } | Wanted::NamedSlot(_) | Wanted::Item(_) => false,
         };
         let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
         let Some(sharing) = queue.take(is_owner) else { return Ok(()) };

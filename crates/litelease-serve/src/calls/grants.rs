@@ -1,0 +1,118 @@
+//! Calls on what a grant carries: values, limits, checkpoints, requests for the lease.
+
+use super::{Base, Call, CallKind, Field, FieldKind, GRANT, NAME, Shape, TTL};
+
+const VALUE: Field = Field {
+    name: "value",
+    kind: FieldKind::Value,
+    required: true,
+    means: "a text, a number, null, or bytes as {\"base64\":…}",
+};
+
+pub(super) const CALLS: &[Call] = &[
+    Call {
+        kind: CallKind::Attach,
+        method: "post",
+        base: Base::V1,
+        under: "/attach",
+        does: "Attaches a value to a live grant; it ends with the grant",
+        fields: &[GRANT, VALUE],
+        query: &[],
+        answer: Shape::Done("attached"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Limit,
+        method: "post",
+        base: Base::V1,
+        under: "/limit",
+        does: "Limits a live grant: renewals need progress, and none goes beyond an end",
+        fields: &[
+            GRANT,
+            Field {
+                name: "progress_within",
+                kind: FieldKind::ProgressWithin,
+                required: false,
+                means: "renewals are refused without progress within so many seconds",
+            },
+            Field {
+                name: "max_time",
+                kind: FieldKind::MaxTime,
+                required: false,
+                means: "no renewal goes beyond so many seconds from now",
+            },
+        ],
+        query: &[],
+        answer: Shape::Done("limited"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Progress,
+        method: "post",
+        base: Base::V1,
+        under: "/progress",
+        does: "Tells that the holder of a limited grant makes progress",
+        fields: &[GRANT],
+        query: &[],
+        answer: Shape::Done("progressed"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Checkpoint,
+        method: "post",
+        base: Base::V1,
+        under: "/checkpoint",
+        does: "Stores progress under the newest grant of a name",
+        fields: &[GRANT, VALUE],
+        query: &[],
+        answer: Shape::Done("stored"),
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::LastCheckpoint,
+        method: "get",
+        base: Base::V1,
+        under: "/checkpoint",
+        does: "Returns the latest checkpoint of a name",
+        fields: &[],
+        query: &[NAME],
+        answer: Shape::Checkpoint,
+        errors: &[],
+    },
+    Call {
+        kind: CallKind::Request,
+        method: "post",
+        base: Base::V1,
+        under: "/request",
+        does: "Asks the holder of a name to give it up; a claim by the requester that waits repeats it",
+        fields: &[
+            NAME,
+            Field {
+                name: "requester",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who asks: the owner of the claim that waits; a fresh text for each attempt",
+            },
+            Field {
+                name: "within",
+                kind: FieldKind::Ttl,
+                required: true,
+                means: "seconds after which renewals of the holder are refused",
+            },
+        ],
+        query: &[],
+        answer: Shape::Requested,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::HandOver,
+        method: "post",
+        base: Base::V1,
+        under: "/hand-over",
+        does: "Hands a lease to its requester, who fetches its grant by a claim that waits",
+        fields: &[GRANT, TTL],
+        query: &[],
+        answer: Shape::NamedLease,
+        errors: &[409, 413, 415],
+    },
+];

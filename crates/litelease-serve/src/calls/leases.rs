@@ -1,0 +1,140 @@
+//! Calls on names: claiming them, and looking at who has them.
+
+use super::{AFTER, Base, Call, CallKind, Field, FieldKind, GRANT, NAME, Shape, TTL, WAIT};
+
+/// Which leases to show: one, or all that begin with a text.
+const ONE_OR_MANY: [Field; 2] = [
+    Field {
+        name: "name",
+        kind: FieldKind::Name,
+        required: false,
+        means: "one name, whether it is leased or not",
+    },
+    Field {
+        name: "prefix",
+        kind: FieldKind::Prefix,
+        required: false,
+        means: "all leased names that begin with this text; every one if it is left out",
+    },
+];
+
+pub(super) const CALLS: &[Call] = &[
+    Call {
+        kind: CallKind::Claim,
+        method: "post",
+        base: Base::V1,
+        under: "/claim",
+        does: "Claims a name, and waits for it if asked to",
+        fields: &[
+            NAME,
+            Field {
+                name: "owner",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who has the name then, for everyone to see",
+            },
+            TTL,
+            WAIT,
+            Field {
+                name: "min_token",
+                kind: FieldKind::MinToken,
+                required: false,
+                means: "the token of the grant is larger than this",
+            },
+        ],
+        query: &[],
+        answer: Shape::Grant,
+        errors: &[409, 413, 415, 429],
+    },
+    Call {
+        kind: CallKind::RenewLease,
+        method: "post",
+        base: Base::V1,
+        under: "/renew",
+        does: "Prolongs a live lease under the same token; never shortens it",
+        fields: &[GRANT, TTL],
+        query: &[],
+        answer: Shape::Grant,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Release,
+        method: "post",
+        base: Base::V1,
+        under: "/release",
+        does: "Ends a lease",
+        fields: &[GRANT],
+        query: &[],
+        answer: Shape::Released,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Transfer,
+        method: "post",
+        base: Base::V1,
+        under: "/transfer",
+        does: "Hands a lease to a new owner, who fetches its grant by claiming the name",
+        fields: &[
+            GRANT,
+            Field {
+                name: "new_owner",
+                kind: FieldKind::Owner,
+                required: true,
+                means: "who has the name from now on",
+            },
+            TTL,
+        ],
+        query: &[],
+        answer: Shape::NamedLease,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Break,
+        method: "post",
+        base: Base::V1,
+        under: "/break",
+        does: "Ends the lease of any holder, and raises its token",
+        fields: &[NAME],
+        query: &[],
+        answer: Shape::Broken,
+        errors: &[409, 413, 415],
+    },
+    Call {
+        kind: CallKind::Leases,
+        method: "get",
+        base: Base::V1,
+        under: "/leases",
+        does: "Returns who has a name, or lists live leases in pages",
+        fields: &[],
+        query: &[
+            ONE_OR_MANY[0],
+            ONE_OR_MANY[1],
+            AFTER,
+            Field {
+                name: "limit",
+                kind: FieldKind::Limit,
+                required: false,
+                means: "how many leases at most, 100 if left out",
+            },
+            Field {
+                name: "all",
+                kind: FieldKind::All,
+                required: false,
+                means: "true: in pages also names that nobody has, each with its state",
+            },
+        ],
+        answer: Shape::Leases,
+        errors: &[],
+    },
+    Call {
+        kind: CallKind::LeaseEvents,
+        method: "get",
+        base: Base::V1,
+        under: "/events",
+        does: "Streams live leases as server-sent events: all of them, then what changes",
+        fields: &[],
+        query: &ONE_OR_MANY,
+        answer: Shape::Events,
+        errors: &[],
+    },
+];

@@ -1,0 +1,280 @@
+//! The database of a writer that serves an engine: SQLite in memory, and every row of it on the
+//! engine.
+//!
+//! A commit stores the rows that it has changed on the engine first, and only if the writer's token is
+//! still the newest. Then it is done in memory. After any error the memory is thrown away and loaded
+//! again. So what was answered is always stored, and a server that takes over loads it.
+//!
+//! Times are stored as service time, which stands still while nobody writes. A server that takes over
+//! shifts it to its own clock: what a lease had left at the last commit begins anew, and the clocks of
+//! two machines are never compared.
+
+pub(crate) mod encoding;
+mod journal;
+mod table;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
+use litelease::{AccessRow, Error, Litelease};
+use litelease_engine::Engine;
+
+use self::encoding::{ACCESS, META, Meta, SCHEMA};
+use self::table::Table;
+
+/// A row of the engine: its key, and its new value or none.
+pub(crate) type RowChange = (Vec<u8>, Option<Vec<u8>>);
+
+/// The right to write: the lease on a name of the engine, which another server may take over.
+pub(crate) trait Tenure: Send + Sync {
+    /// Returns the name.
+    fn name(&self) -> &str;
+    /// Returns the token under which rows are stored.
+    fn token(&self) -> i64;
+    /// Checks whether the lease can still be trusted, on this machine's own clock.
+    fn is_trusted(&self) -> bool;
+    /// Gives the lease up, because another server has it or nothing can be loaded here.
+    fn give_up(&self);
+    /// Checks whether access keys have changed since the last call.
+    fn has_new_access(&self) -> bool;
+}
+
+/// The rows of a service on an engine, as one writer sees them.
+pub(crate) struct Mirror {
+    engine: Arc<dyn Engine>,
+    tenure: Arc<dyn Tenure>,
+    clock: fn() -> i64,
+    /// The clock of this machine less the service time. Set by the first load.
+    offset_ms: Option<i64>,
+    /// The service time of the last commit.
+    at_ms: i64,
+    /// The tables in memory, and SQLite's number of the schema they were read from.
+    tables: BTreeMap<String, Table>,
+    schema_version: Option<i64>,
+    /// The definitions that the engine has.
+    schema: BTreeMap<String, String>,
+    /// Rows that mean nothing. They are deleted with the next commit.
+    unwanted: Vec<RowChange>,
+    /// The access keys, which other programs change.
+    access: Vec<AccessRow>,
+    access_version: i64,
+    is_access_old: bool,
+    /// The memory is not what the engine has, or was never loaded.
+    is_stale: bool,
+}
+
+impl Mirror {
+    pub(crate) fn new(
+        engine: Arc<dyn Engine>,
+        tenure: Arc<dyn Tenure>,
+        clock: fn() -> i64,
+    ) -> Self {
+        Mirror {
+            engine,
+            tenure,
+            clock,
+            offset_ms: None,
+            at_ms: i64::MIN,
+            tables: BTreeMap::new(),
+            schema_version: None,
+            schema: BTreeMap::new(),
+            unwanted: Vec::new(),
+            access: Vec::new(),
+            access_version: 0,
+            is_access_old: false,
+            is_stale: true,
+        }
+    }
+
+    /// Checks whether the memory has to be loaded before it is used.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.is_stale
+    }
+
+    /// Throws the memory away: it may differ from what the engine has.
+    pub(crate) fn distrust(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Checks whether answers from memory count: it is loaded, and no other server can have taken over.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match (self.is_stale, self.tenure.is_trusted()) {
+            (_, false) => {
+                Err(failed("this server no longer writes: another one may have taken over"))
+            }
+            (true, true) => Err(failed("the rows could not be loaded from the engine")),
+            (false, true) => Ok(()),
+        }
+    }
+
+    /// Loads all rows into a new database in memory.
+    pub(crate) fn load(&mut self) -> Result<Litelease, Error> {
+        let loaded = self.try_load();
+        if let Err(error) = &loaded {
+            tracing::error!(error = %error, "the rows cannot be loaded from the engine");
+            if !is_of_engine(error) {
+                // Another server may be able to. This one tries again later.
+                self.tenure.give_up();
+            }
+        }
+        loaded
+    }
+
+    fn try_load(&mut self) -> Result<Litelease, Error> {
+        if !self.tenure.is_trusted() {
+            return self.check().and(Err(failed("this server does not write")));
+        }
+        let name = self.tenure.name();
+        let floor = self.engine.load(&[name]).map_err(unloaded)?.mark.epoch.floor;
+        let stored = self.engine.load_rows().map_err(unloaded)?;
+        let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
+        let now_ms = (self.clock)();
+        self.unwanted = journal::recover(&*self.engine, &*self.tenure, &mut rows)?;
+        let meta = rows.get(META).map(|meta| Meta::read(meta)).transpose()?;
+        let at_ms = meta.map_or(now_ms, |meta| meta.at_ms);
+        let first_ms = if meta.is_some() { now_ms.saturating_sub(at_ms) } else { 0 };
+        let offset_ms = self.offset_ms.unwrap_or(first_ms);
+
+        let connection = Connection::open_in_memory()?;
+        self.schema.clear();
+        for (key, sql) in
+            rows.range(SCHEMA.to_vec()..).take_while(|(key, _)| key.starts_with(SCHEMA))
+        {
+            let (name, sql) = (encoding::text(&key[SCHEMA.len()..])?, encoding::text(sql)?);
+            connection.execute_batch(&sql)?;
+            self.schema.insert(name, sql);
+        }
+        let tables = table::read_all(&connection)?;
+        connection.execute_batch("BEGIN")?;
+        for table in tables.values() {
+            self.unwanted.extend(table.fill(&connection, &rows, offset_ms)?);
+        }
+        connection.execute_batch("COMMIT")?;
+
+        watch::begin(&connection);
+        let db = Litelease::from_connection(connection);
+        db.bootstrap()?;
+        self.set_access(access_of(&rows)?);
+        // Tokens go on above what the engine may have lost, such as by a failover.
+        match db.raise(floor) {
+            Ok(()) | Err(Error::FloorTooLow { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        self.at_ms = at_ms;
+        self.offset_ms = Some(offset_ms);
+        self.schema_version = None;
+        self.is_stale = false;
+        Ok(db)
+    }
+
+    /// Reads the access keys again if another program has changed them. A failure is tried again by the
+    /// next call.
+    pub(crate) fn refresh_access(&mut self) {
+        if self.tenure.has_new_access() || self.is_access_old {
+            let rows = self.engine.load_rows().map(|rows| rows.into_iter().collect());
+            match rows.map_err(unloaded).and_then(|rows| access_of(&rows)) {
+                Ok(access) => self.set_access(access),
+                Err(error) => {
+                    tracing::error!(error = %error, "the access keys cannot be read");
+                    self.is_access_old = true;
+                }
+            }
+        }
+    }
+
+    fn set_access(&mut self, access: Vec<AccessRow>) {
+        self.access = access;
+        self.access_version += 1;
+        self.is_access_old = false;
+    }
+
+    /// Returns the access keys, and another number after every change of them.
+    pub(crate) fn access(&self) -> (&[AccessRow], i64) {
+        (&self.access, self.access_version)
+    }
+
+    /// Stores what the open transaction has changed. The caller commits it in memory afterwards, and
+    /// calls [`distrust`](Mirror::distrust) if anything fails.
+    pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Error> {
+        // A batch writes its counts last.
+        db.count_batch()?;
+        self.check()?;
+        let connection = db.conn();
+        let mut rows = self.changed_schema(connection)?;
+        rows.extend(self.changed_rows(connection)?);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let now_ms = (self.clock)().saturating_sub(self.offset_ms.unwrap_or(0));
+        let at_ms = self.at_ms.max(now_ms);
+        rows.push((META.to_vec(), Some(Meta { at_ms }.write())));
+        rows.append(&mut self.unwanted);
+        journal::store(&*self.engine, &*self.tenure, &rows)?;
+        self.at_ms = at_ms;
+        Ok(())
+    }
+
+    /// Returns the definitions of tables that the engine does not have yet.
+    fn changed_schema(&mut self, connection: &Connection) -> Result<Vec<RowChange>, Error> {
+        let version = connection.query_row("PRAGMA schema_version", [], |row| row.get(0))?;
+        if self.schema_version == Some(version) {
+            return Ok(Vec::new());
+        }
+        self.tables = table::read_all(connection)?;
+        let mut rows = Vec::new();
+        for (name, table) in &self.tables {
+            if self.schema.get(name) != Some(&table.sql) {
+                let key = [SCHEMA, name.as_bytes()].concat();
+                rows.push((key, Some(table.sql.clone().into_bytes())));
+                self.schema.insert(name.clone(), table.sql.clone());
+            }
+        }
+        self.schema_version = Some(version);
+        Ok(rows)
+    }
+
+    fn changed_rows(&self, connection: &Connection) -> Result<Vec<RowChange>, Error> {
+        let offset_ms = self.offset_ms.unwrap_or(0);
+        let mut rows = Vec::new();
+        for (name, numbers) in watch::take() {
+            if let Some(table) = self.tables.get(&name) {
+                table.read(connection, &numbers, offset_ms, &mut rows)?;
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Returns the access keys among all rows.
+fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Error> {
+    let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
+    keys.map(|(_, value)| encoding::read_access(value)).collect()
+}
+
+/// What a load that fails says.
+fn unloaded(error: litelease_engine::Error) -> Error {
+    failed(&error.to_string())
+}
+
+/// An error of the engine, as the committer knows errors.
+pub(crate) fn failed(text: &str) -> Error {
+    let code = ffi::Error::new(ffi::SQLITE_CANTOPEN);
+    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into())))
+}
+
+/// An error of a row that this server cannot use.
+pub(super) fn damaged(text: &str) -> Error {
+    let code = ffi::Error::new(ffi::SQLITE_CORRUPT);
+    Error::Sqlite(rusqlite::Error::SqliteFailure(code, Some(text.into())))
+}
+
+/// Checks whether the engine has failed, rather than this server.
+fn is_of_engine(error: &Error) -> bool {
+    let Error::Sqlite(error) = error else { return false };
+    error.sqlite_error_code() == Some(ErrorCode::CannotOpen)
+}
+
+#[cfg(test)]
+mod tests;

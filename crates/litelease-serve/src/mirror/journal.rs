@@ -1,0 +1,118 @@
+//! Stores the rows of a commit all or not at all, though a transaction of the engine has limits.
+//!
+//! What fits goes into one transaction. What does not is written twice: first as a journal, which
+//! counts from the transaction that completes it on, and then row by row. Whoever loads after a crash
+//! finishes a journal that is complete, and drops one that is not.
+
+use std::collections::BTreeMap;
+
+use litelease::Error;
+use litelease_engine::{Engine, Stored};
+
+use super::encoding::{self, JOURNAL};
+use super::{RowChange, Tenure, failed};
+
+/// The most bytes in one transaction: etcd takes 1.5 MiB, and an item of a queue may have 1 MiB.
+const MOST_BYTES: usize = 1_200_000;
+
+/// The length of a part of a journal, in bytes.
+const PART: usize = 1_000_000;
+
+/// Stores all rows, or nothing if this fails with anything but an unknown outcome.
+pub(super) fn store(
+    engine: &dyn Engine,
+    tenure: &dyn Tenure,
+    rows: &[RowChange],
+) -> Result<(), Error> {
+    if split(engine, rows).count() <= 1 {
+        return put(engine, tenure, rows);
+    }
+    let bytes = encoding::write_changes(rows);
+    let parts: Vec<&[u8]> = bytes.chunks(PART).collect();
+    let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    for (number, part) in (0..).zip(&parts) {
+        let mut rows = vec![(part_key(number), Some(part.to_vec()))];
+        if number + 1 == count {
+            rows.push((JOURNAL.to_vec(), Some(count.to_be_bytes().to_vec())));
+        }
+        put(engine, tenure, &rows)?;
+    }
+    finish(engine, tenure, rows.to_vec(), count)
+}
+
+/// Finishes what a writer has left behind, and adds it to the rows that were loaded. Returns what is to
+/// be deleted.
+pub(super) fn recover(
+    engine: &dyn Engine,
+    tenure: &dyn Tenure,
+    rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+) -> Result<Vec<RowChange>, Error> {
+    let keys = rows.range(JOURNAL.to_vec()..).take_while(|(key, _)| key.starts_with(JOURNAL));
+    let keys: Vec<Vec<u8>> = keys.map(|(key, _)| key.clone()).collect();
+    let Some(count) = rows.get(JOURNAL) else {
+        let dropped = keys.into_iter().inspect(|key| _ = rows.remove(key));
+        return Ok(dropped.map(|key| (key, None)).collect());
+    };
+    let count = u32::from_be_bytes(encoding::take(&mut count.as_slice())?);
+    let mut bytes = Vec::new();
+    for number in 0..count {
+        bytes.extend(rows.get(&part_key(number)).ok_or_else(encoding::damaged)?);
+    }
+    let changes = encoding::read_changes(&bytes)?;
+    finish(engine, tenure, changes.clone(), count)?;
+    for (key, value) in changes {
+        match value {
+            Some(value) => _ = rows.insert(key, value),
+            None => _ = rows.remove(&key),
+        }
+    }
+    keys.iter().for_each(|key| _ = rows.remove(key));
+    Ok(Vec::new())
+}
+
+/// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and a
+/// crash at any moment leaves the journal until all rows are stored.
+fn finish(
+    engine: &dyn Engine,
+    tenure: &dyn Tenure,
+    mut rows: Vec<RowChange>,
+    count: u32,
+) -> Result<(), Error> {
+    rows.push((JOURNAL.to_vec(), None));
+    rows.extend((0..count).map(|number| (part_key(number), None)));
+    split(engine, &rows).try_for_each(|some| put(engine, tenure, some))
+}
+
+/// Splits rows into what fits into one transaction each, in order.
+fn split<'a>(
+    engine: &dyn Engine,
+    mut rows: &'a [RowChange],
+) -> impl Iterator<Item = &'a [RowChange]> {
+    let most = engine.most_rows(false);
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let mut fits = |(key, value): &RowChange| {
+            bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+            bytes <= MOST_BYTES
+        };
+        let count = rows.iter().take(most).take_while(|row| fits(row)).count();
+        let (some, rest) = rows.split_at(count.max(1).min(rows.len()));
+        rows = rest;
+        (!some.is_empty()).then_some(some)
+    })
+}
+
+fn put(engine: &dyn Engine, tenure: &dyn Tenure, rows: &[RowChange]) -> Result<(), Error> {
+    match engine.commit_rows(tenure.name(), tenure.token(), rows) {
+        Ok(Stored::Done { .. }) => Ok(()),
+        Ok(Stored::Conflict) => {
+            tenure.give_up();
+            Err(failed("another server has taken over, and nothing was stored here"))
+        }
+        Err(error) => Err(failed(&error.to_string())),
+    }
+}
+
+fn part_key(number: u32) -> Vec<u8> {
+    [JOURNAL, &number.to_be_bytes()].concat()
+}

@@ -1,0 +1,415 @@
+//! Writers on an engine in memory that fails at every call, before and after it has stored.
+
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use litelease::{BorrowOptions, SendOptions};
+use litelease_cluster::{Cluster, MemoryEngine};
+use litelease_engine::{Change, EngineFacts, Error as EngineError, Loaded, LoadedRow, Stored};
+
+use super::table::MOMENTS;
+use super::*;
+
+type Outcome<T> = litelease_engine::Result<T>;
+
+/// Moments that are for people only, times that are no moments, and dates of access keys.
+const OTHER_TIMES: [(&str, &str); 9] = [
+    ("litelease_access", "created_at_ms"),
+    ("litelease_access", "expires_at_ms"),
+    ("litelease_checkpoints", "updated_at_ms"),
+    ("litelease_kept_slots", "since_ms"),
+    ("litelease_limits", "progress_within_ms"),
+    ("litelease_pools", "created_at_ms"),
+    ("litelease_pools", "updated_at_ms"),
+    ("litelease_resources", "created_at_ms"),
+    ("litelease_resources", "updated_at_ms"),
+];
+
+const TTL: Duration = Duration::from_secs(30);
+
+/// When a call of the engine fails.
+#[derive(Clone, Copy, PartialEq)]
+enum Fails {
+    Never,
+    Before(usize),
+    After(usize),
+}
+
+/// An engine in memory whose n-th commit fails.
+struct Failing {
+    rows: MemoryEngine,
+    fails: Mutex<Fails>,
+    commits: AtomicUsize,
+}
+
+impl Engine for Failing {
+    fn load(&self, names: &[&str]) -> Outcome<Loaded> {
+        self.rows.load(names)
+    }
+
+    fn store(&self, seen: &Loaded, change: &Change) -> Outcome<Stored> {
+        self.rows.store(seen, change)
+    }
+
+    fn list(&self) -> Outcome<Loaded> {
+        self.rows.list()
+    }
+
+    fn forget(&self, seen: &[LoadedRow]) -> Outcome<u64> {
+        self.rows.forget(seen)
+    }
+
+    fn nap(&self, name: &str, version: i64, time: Duration) {
+        self.rows.nap(name, version, time);
+    }
+
+    fn load_rows(&self) -> Outcome<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.rows.load_rows()
+    }
+
+    fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Outcome<Stored> {
+        let number = self.commits.fetch_add(1, Ordering::SeqCst);
+        let fails = *self.fails.lock().unwrap();
+        assert!(rows.len() <= self.most_rows(false), "too many operations");
+        match fails {
+            Fails::Before(at) if at == number => Err(EngineError::Unreachable("test".into())),
+            Fails::After(at) if at == number => {
+                let _ = self.rows.commit_rows(name, token, rows)?;
+                Err(EngineError::CommitUnknown("test".into()))
+            }
+            _ => self.rows.commit_rows(name, token, rows),
+        }
+    }
+
+    fn most_rows(&self, new_tokens: bool) -> usize {
+        self.rows.most_rows(new_tokens)
+    }
+
+    fn facts(&self) -> Outcome<EngineFacts> {
+        self.rows.facts()
+    }
+}
+
+/// A grant of the writer's lease.
+struct Term {
+    token: i64,
+    is_trusted: AtomicBool,
+}
+
+impl Tenure for Term {
+    fn name(&self) -> &str {
+        "serve"
+    }
+
+    fn token(&self) -> i64 {
+        self.token
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Ordering::SeqCst)
+    }
+
+    fn give_up(&self) {
+        self.is_trusted.store(false, Ordering::SeqCst);
+    }
+
+    fn has_new_access(&self) -> bool {
+        false
+    }
+}
+
+fn failing() -> Arc<Failing> {
+    let (rows, fails) = (MemoryEngine::new(), Mutex::new(Fails::Never));
+    Arc::new(Failing { rows, fails, commits: AtomicUsize::new(0) })
+}
+
+impl Failing {
+    /// Makes a call fail, counted from now on.
+    fn fail(&self, fails: Fails) {
+        self.commits.store(0, Ordering::SeqCst);
+        *self.fails.lock().unwrap() = fails;
+    }
+}
+
+/// A writer, with its memory.
+struct Writer {
+    mirror: Mirror,
+    term: Arc<Term>,
+    db: Litelease,
+}
+
+impl Writer {
+    /// Takes over from whoever writes.
+    fn take_over(engine: &Arc<Failing>, clock: fn() -> i64) -> Self {
+        let cluster = Cluster::on(engine.rows.clone());
+        let _ = cluster.break_lease("serve").unwrap();
+        let lease = cluster.claim("serve", "w", TTL).unwrap().acquired().unwrap();
+        let term = Arc::new(Term { token: lease.token, is_trusted: AtomicBool::new(true) });
+        let engine: Arc<dyn Engine> = engine.clone();
+        let mut mirror = Mirror::new(engine, term.clone(), clock);
+        let db = mirror.load().unwrap();
+        Writer { mirror, term, db }
+    }
+
+    /// Does work in a commit. After an error, everything is loaded again.
+    fn commit(&mut self, work: impl FnOnce(&Litelease)) -> Result<(), Error> {
+        self.db.begin_batch()?;
+        work(&self.db);
+        let stored = self.mirror.commit(&self.db).and_then(|()| self.db.commit_batch());
+        if stored.is_err() {
+            let _ = self.db.rollback_batch();
+            self.mirror.distrust();
+            if let Ok(db) = self.mirror.load() {
+                self.db = db;
+            }
+        }
+        stored
+    }
+}
+
+/// All rows of all tables, as text.
+fn everything(db: &Litelease) -> Vec<String> {
+    let mut tables =
+        db.conn().prepare("SELECT name FROM sqlite_schema WHERE type = 'table'").unwrap();
+    let tables = tables.query_map([], |row| row.get::<_, String>(0)).unwrap();
+    let mut found = Vec::new();
+    for table in tables.map(Result::unwrap) {
+        let mut rows = db.conn().prepare(&format!("SELECT * FROM {table}")).unwrap();
+        let count = rows.column_count();
+        let rows = rows.query_map([], |row| {
+            let values = (0..count).map(|at| row.get::<_, rusqlite::types::Value>(at));
+            Ok(format!("{table} {:?}", values.collect::<Result<Vec<_>, _>>()?))
+        });
+        found.extend(rows.unwrap().map(Result::unwrap));
+    }
+    found.sort();
+    found
+}
+
+/// Uses every table that the service uses.
+fn use_everything(db: &Litelease, round: i64) {
+    let at = |offset: i64| 1_000 + offset;
+    let (pools, queue, name) = (db.pools(), db.queue("q"), format!("n{}", round % 3));
+    pools.at(at(0)).register("p", 500).unwrap();
+    let lent = pools.at(at(0)).borrow("p", TTL).unwrap().unwrap();
+    match round % 3 {
+        0 => assert!(pools.at(at(1)).return_slot("p", &lent.lease_id).unwrap()),
+        1 => assert!(pools.at(at(1)).keep("p", &lent.lease_id).unwrap()),
+        _ => {}
+    }
+    let lease = db.at(at(2)).claim(&name, "a", TTL).unwrap().acquired();
+    if let Some(lease) = lease {
+        db.serve(&name, None, lease.token, |number| litelease::Secret {
+            hash: Some(vec![1; 32]),
+            salt: None,
+            made: number,
+        })
+        .unwrap();
+    }
+    let key = format!("key{}", round % 2);
+    queue.at(at(3)).send_with("body", SendOptions::new().key(&key)).unwrap();
+    if round % 2 == 1 {
+        let item = queue.at(at(4)).receive(TTL).unwrap();
+        if let Some(item) = item {
+            let _ = queue.at(at(5)).ack(&item.receipt).unwrap();
+        }
+    }
+    db.remember_answer(&[u8::try_from(round % 2).unwrap(); 4], "yes", at(6), 0).unwrap();
+}
+
+#[test]
+fn what_one_writer_has_stored_the_next_one_loads() {
+    let engine = failing();
+    let mut writer = Writer::take_over(&engine, || 2_000);
+    for round in 0..12 {
+        writer.commit(|db| use_everything(db, round)).unwrap();
+    }
+    let before = everything(&writer.db);
+    assert!(before.iter().any(|row| row.starts_with("litelease_queue_keys")), "{before:?}");
+    assert_eq!(before.iter().filter(|row| row.starts_with("litelease_answered")).count(), 2);
+    let mut next = Writer::take_over(&engine, || 2_000);
+    assert_eq!(everything(&next.db), before);
+    // Nothing is left over of what was deleted or replaced, once the next writer has written.
+    next.commit(|db| drop(db.at(1_000).claim("m", "a", TTL).unwrap())).unwrap();
+    let rows = engine.load_rows().unwrap();
+    let rows = rows.iter().filter(|(key, _)| key.starts_with(b"r")).count();
+    let stored = everything(&next.db).iter().filter(|row| !row.contains("queue_keys")).count();
+    assert_eq!(rows, stored);
+}
+
+#[test]
+fn the_writer_before_stores_nothing_any_more() {
+    let engine = failing();
+    let mut before = Writer::take_over(&engine, || 2_000);
+    before.commit(|db| use_everything(db, 0)).unwrap();
+    let next = Writer::take_over(&engine, || 2_000);
+    let refused = before.commit(|db| use_everything(db, 1));
+    assert!(refused.unwrap_err().to_string().contains("another server has taken over"));
+    assert!(!before.term.is_trusted(), "it gives up");
+    assert!(before.mirror.check().is_err(), "and answers nothing from memory");
+    let stored = everything(&Writer::take_over(&engine, || 2_000).db);
+    assert_eq!(stored, everything(&next.db));
+}
+
+#[test]
+fn a_commit_that_fails_is_there_as_a_whole_or_not_at_all_and_never_answered_as_done() {
+    // So many rows need a journal of one part, and items of that size one of several parts.
+    let small = |db: &Litelease| use_everything(db, 1);
+    let many = |db: &Litelease| {
+        for number in 0..400 {
+            let key = number.to_string();
+            let options = BorrowOptions { note: None, key: Some(&key) };
+            db.pools().at(1_000).borrow_with("p", TTL, options).unwrap().unwrap();
+        }
+    };
+    let large = |db: &Litelease| {
+        for _ in 0..3 {
+            db.queue("q").at(1_000).send("x".repeat(1 << 20)).unwrap();
+        }
+    };
+    type Work<'a> = (&'a str, &'a dyn Fn(&Litelease));
+    let works: [Work<'_>; 3] = [("small", &small), ("many", &many), ("large", &large)];
+    for (what, work) in works {
+        let mut calls = 1;
+        for fails in (0..).flat_map(|at| [Fails::Before(at), Fails::After(at)]) {
+            let engine = failing();
+            let mut writer = Writer::take_over(&engine, || 2_000);
+            let register = |db: &Litelease| {
+                db.pools().at(1_000).register("p", 500).unwrap();
+            };
+            writer.commit(register).unwrap();
+            let before = everything(&writer.db);
+            engine.fail(fails);
+            let mut done = Vec::new();
+            let committed = writer.commit(|db| {
+                work(db);
+                db.count_batch().unwrap();
+                done = everything(db);
+            });
+            let (Fails::Before(at) | Fails::After(at)) = fails else { panic!("it fails") };
+            let was_reached = engine.commits.load(Ordering::SeqCst) > at;
+            if !was_reached {
+                // No call is left to fail.
+                assert!(committed.is_ok());
+                calls = at;
+                break;
+            }
+            assert!(committed.is_err(), "{what}: answered as done");
+            engine.fail(Fails::Never);
+            let mine = everything(&writer.db);
+            let next = everything(&Writer::take_over(&engine, || 2_000).db);
+            assert!(next == before || next == done, "{what}: a part of it is there");
+            assert_eq!(mine, next, "{what}: the writer's memory is not what is stored");
+            if fails == Fails::Before(0) {
+                assert_eq!(next, before, "{what}: nothing was stored");
+            }
+            let journal = engine.load_rows().unwrap();
+            assert!(journal.iter().all(|(key, _)| **key != *b"j"), "{what}: not finished");
+        }
+        match what {
+            "small" => assert_eq!(calls, 1),
+            "many" => assert!((4..8).contains(&calls), "{calls}"),
+            _ => assert!(calls > 6, "{calls}"),
+        }
+    }
+}
+
+#[test]
+fn what_was_left_at_the_last_commit_begins_anew_on_the_clock_of_the_next_writer() {
+    let engine = failing();
+    let until = |db: &Litelease, now_ms: i64| {
+        let slots = db.pools().at(now_ms).slots("p").unwrap();
+        let slots = slots.iter().map(|row| row.slot.expires_at_ms);
+        slots.collect::<Vec<_>>()
+    };
+    // Its clock is at 2,000. One slot has 30 s left, and one is kept.
+    let mut first = Writer::take_over(&engine, || 2_000);
+    first
+        .commit(|db| {
+            let pools = db.pools();
+            pools.at(2_000).register("p", 3).unwrap();
+            pools.at(2_000).borrow("p", TTL).unwrap().unwrap();
+            let kept = pools.at(2_000).borrow("p", TTL).unwrap().unwrap();
+            assert!(pools.at(2_000).keep("p", &kept.lease_id).unwrap());
+            let _ = db.at(2_000).claim("n", "a", TTL).unwrap();
+            db.queue("q").at(2_000).send("x").unwrap();
+            db.queue("q").at(2_000).receive(TTL).unwrap().unwrap();
+        })
+        .unwrap();
+    // Its clock is days ahead.
+    let mut second = Writer::take_over(&engine, || 900_000_000);
+    assert_eq!(until(&second.db, 900_000_000), [900_030_000, i64::MAX]);
+    let lease = second.db.at(900_000_000).inspect("n").unwrap().unwrap();
+    assert_eq!(lease.lease_expires_at_ms, 900_030_000);
+    assert_eq!(second.db.queue("q").at(900_000_000).items().unwrap().len(), 1);
+    assert_eq!(second.db.queue("q").next_visible().unwrap(), Some(900_030_000));
+    // A row that is not written again is still counted by the service's time.
+    second.commit(|db| drop(db.at(900_000_000).claim("m", "a", TTL).unwrap())).unwrap();
+    // Its clock is far behind.
+    let third = Writer::take_over(&engine, || 50);
+    assert_eq!(until(&third.db, 50), [30_050, i64::MAX]);
+    assert_eq!(third.db.at(50).inspect("m").unwrap().unwrap().lease_expires_at_ms, 30_050);
+    assert_eq!(third.db.queue("q").next_visible().unwrap(), Some(30_050));
+}
+
+#[test]
+fn every_time_in_a_table_is_a_moment_or_known_not_to_be_one() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../litelease-store/src");
+    let mut found = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let Ok(text) = std::fs::read_to_string(file.path()) else { continue };
+        for table in
+            text.split("    name: \"").skip(1).filter(|text| text.starts_with("litelease_"))
+        {
+            let (name, rest) = table.split_once('"').unwrap();
+            let columns = rest.split("\n)").next().unwrap();
+            let times = columns.lines().filter_map(|line| {
+                let column = line.trim().split(' ').next()?;
+                (line.contains("_ms INTEGER")).then_some((name.to_owned(), column.to_owned()))
+            });
+            found.extend(times);
+        }
+    }
+    let mut known: Vec<_> = MOMENTS.iter().chain(&OTHER_TIMES).collect();
+    known.sort();
+    found.sort();
+    let found: Vec<_> = found.iter().map(|(table, column)| (&**table, &**column)).collect();
+    assert_eq!(found, known.into_iter().copied().collect::<Vec<_>>());
+}
+
+#[test]
+fn tokens_go_on_above_the_floor_of_the_engine() {
+    let engine = failing();
+    let mut writer = Writer::take_over(&engine, || 2_000);
+    let register = |db: &Litelease| {
+        db.pools().at(2_000).register("p", 3).unwrap();
+    };
+    writer.commit(register).unwrap();
+    Cluster::on(engine.rows.clone()).raise(1 << 40).unwrap();
+    let mut next = Writer::take_over(&engine, || 2_000);
+    next.commit(|db| {
+        let lent = db.pools().at(2_000).borrow("p", TTL).unwrap().unwrap();
+        assert_eq!(lent.slot.token, (1 << 40) + 1);
+    })
+    .unwrap();
+}
+
+#[test]
+fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up() {
+    for (key, value) in
+        [(&b"m"[..], &b"\x02........"[..]), (b"rlitelease_pools\0........", b"\x09")]
+    {
+        let engine = failing();
+        let mut writer = Writer::take_over(&engine, || 2_000);
+        writer.commit(|db| use_everything(db, 0)).unwrap();
+        let token = writer.term.token;
+        let _ =
+            engine.commit_rows("serve", token, &[(key.to_vec(), Some(value.to_vec()))]).unwrap();
+        writer.mirror.distrust();
+        assert!(writer.mirror.load().is_err());
+        assert!(!writer.term.is_trusted());
+    }
+}

@@ -1,0 +1,49 @@
+//! Which rows a thread has changed in the database in memory, as SQLite's update hook tells.
+//!
+//! The hook does not tell of rows that `INSERT OR REPLACE` deletes, of a DELETE without WHERE, and of
+//! tables WITHOUT ROWID. `table.rs` makes up for the first and the last.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+use litelease::rusqlite::Connection;
+use litelease::rusqlite::ffi;
+
+/// The numbers of rows by table.
+pub(super) type Changed = BTreeMap<String, BTreeSet<i64>>;
+
+thread_local! {
+    static CHANGED: RefCell<Changed> = const { RefCell::new(Changed::new()) };
+}
+
+/// Notes changes from now on, and forgets those from before. The thread that writes calls this.
+pub(super) fn begin(connection: &Connection) {
+    take();
+    // SAFETY: the connection is open, and the hook is a function that uses no data of its own.
+    unsafe { ffi::sqlite3_update_hook(connection.handle(), Some(note), ptr::null_mut()) };
+}
+
+/// Returns the rows that have changed since the last call.
+pub(super) fn take() -> Changed {
+    CHANGED.with(RefCell::take)
+}
+
+unsafe extern "C" fn note(
+    _: *mut c_void,
+    _: c_int,
+    _: *const c_char,
+    table: *const c_char,
+    number: i64,
+) {
+    // SAFETY: SQLite gives the name of the table as a string that ends with NUL.
+    let table = unsafe { CStr::from_ptr(table) }.to_string_lossy();
+    CHANGED.with(|changed| {
+        let mut changed = changed.borrow_mut();
+        match changed.get_mut(&*table) {
+            Some(numbers) => _ = numbers.insert(number),
+            None => _ = changed.insert(table.into_owned(), BTreeSet::from([number])),
+        }
+    });
+}

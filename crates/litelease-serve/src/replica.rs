@@ -1,0 +1,509 @@
+//! A server among several on one engine: it writes while it holds a lease there, and otherwise passes
+//! connections on to the server that does.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use litelease_cluster::{ClaimResult, Cluster, Host, LeaseInfo, RenewResult, System};
+use litelease_keeper::{Clock, SystemClock};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::cluster_access::{ACCESS_NAME, ClusterAccess};
+use crate::committer::Committer;
+use crate::door::Door;
+use crate::error::OpenError;
+use crate::job::{Job, JobError, Receiver};
+use crate::local_key;
+use crate::metrics::Metrics;
+use crate::mirror::{Mirror, Tenure};
+use crate::options::Options;
+use crate::server::{Front, run_before};
+
+/// The name of the lease that the writer holds.
+const NAME: &str = "serve";
+
+/// How long the writer's lease is, if nothing else is said.
+const TTL: Duration = Duration::from_secs(5);
+
+/// The longest time between two looks at the lease of another server.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long to wait after an error.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A server among any number of them on one engine.
+///
+/// One of them holds the lease `serve` on the engine and writes. The others pass connections on to it.
+///
+/// ```
+/// use litelease_cluster::{Cluster, MemoryEngine};
+/// use litelease_serve::{Options, Replica};
+///
+/// let cluster = Cluster::on(MemoryEngine::new()); // or Cluster::open("etcd://10.0.0.1:2379")
+/// let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
+/// # Ok::<(), litelease_serve::OpenError>(())
+/// ```
+pub struct Replica {
+    cluster: Cluster,
+    advertise: String,
+    options: Options,
+    ttl: Duration,
+}
+
+impl Replica {
+    /// Makes a server that other replicas reach at `advertise`, an address with a port.
+    ///
+    /// Makes what the engine needs before the first row, such as tables.
+    ///
+    /// ```
+    /// # use litelease_cluster::{Cluster, MemoryEngine};
+    /// # use litelease_serve::{Options, Replica};
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let replica = Replica::new(cluster, "db1.example:7070", Options::default())?;
+    /// # Ok::<(), litelease_serve::OpenError>(())
+    /// ```
+    pub fn new(cluster: Cluster, advertise: &str, options: Options) -> Result<Self, OpenError> {
+        cluster.bootstrap().map_err(OpenError::Cluster)?;
+        Ok(Replica { cluster, advertise: advertise.into(), options, ttl: TTL })
+    }
+
+    /// Sets how long the writer's lease is: 5 s. After a crash of the writer, no request is answered for
+    /// about that long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_cluster::{Cluster, MemoryEngine};
+    /// # use litelease_serve::{Options, Replica};
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
+    /// let replica = replica.with_ttl(Duration::from_secs(10));
+    /// # Ok::<(), litelease_serve::OpenError>(())
+    /// ```
+    pub fn with_ttl(self, ttl: Duration) -> Self {
+        Replica { ttl, ..self }
+    }
+
+    /// Writes an access key for the user of this process into `folder`, where only this user can read
+    /// it, for a server that listens at `address`. Returns its file, or `None` if no loopback address
+    /// leads to the server.
+    ///
+    /// Each server on an engine has such a key of its own. It is made again at every start if it is
+    /// gone.
+    ///
+    /// ```
+    /// # use litelease_cluster::{Cluster, MemoryEngine};
+    /// # use litelease_serve::{Options, Replica};
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// let replica = Replica::new(cluster, "127.0.0.1:7070", Options::default())?;
+    /// let address = "127.0.0.1:7070".parse().unwrap();
+    /// let file = replica.keep_local_key(&folder.path().join("access"), address)?.unwrap();
+    /// assert!(std::fs::read_to_string(file).unwrap().starts_with("Authorization: Bearer "));
+    /// # Ok::<(), litelease_serve::OpenError>(())
+    /// ```
+    pub fn keep_local_key(
+        &self,
+        folder: &Path,
+        address: SocketAddr,
+    ) -> Result<Option<PathBuf>, OpenError> {
+        let Some(address) = local_key::loopback(address) else { return Ok(None) };
+        let name = format!("local {}", self.advertise);
+        local_key::keep_in(&self.access(), &name, folder, address)
+    }
+
+    /// Returns the access keys of the service on this engine.
+    ///
+    /// ```
+    /// # use litelease_cluster::{Cluster, MemoryEngine};
+    /// # use litelease_serve::{Options, Replica};
+    /// # let cluster = Cluster::on(MemoryEngine::new());
+    /// # let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
+    /// assert_eq!(replica.access().list()?, []);
+    /// # Ok::<(), litelease_serve::OpenError>(())
+    /// ```
+    pub fn access(&self) -> ClusterAccess {
+        ClusterAccess::of(self.cluster.clone())
+    }
+}
+
+/// Serves until `shutdown` completes. A writer then answers those who wait with 503, finishes the
+/// requests that are under way, and hands over at once.
+///
+/// ```
+/// use litelease_cluster::{Cluster, MemoryEngine};
+/// use litelease_serve::{Options, Replica, run_replica};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+/// # runtime.block_on(async {
+/// let cluster = Cluster::on(MemoryEngine::new());
+/// let replica = Replica::new(cluster, "127.0.0.1:7070", Options::default()).unwrap();
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+/// run_replica(listener, replica, async { /* until a signal comes */ }).await.unwrap();
+/// # });
+/// ```
+pub async fn run_replica(
+    listener: TcpListener,
+    replica: Replica,
+    shutdown: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let Replica { cluster, advertise, options, ttl } = replica;
+    let (engine, metrics) = (Arc::clone(cluster.engine()), Arc::<Metrics>::default());
+    let (roles, mut role) = watch::channel(Role::Waiting);
+    let stop = Arc::new(Signal::default());
+    let owner = format!("{advertise} {} {:x}", std::process::id(), System.attempt());
+    let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop: Arc::clone(&stop) };
+    let candidate = thread::Builder::new().name("candidate".into()).spawn(|| candidate.work())?;
+    tokio::pin!(shutdown);
+    let mut is_over = false;
+    let mut served = Ok(());
+    while !is_over && served.is_ok() {
+        let now = role.borrow_and_update().clone();
+        let changed = async {
+            tokio::select! {
+                () = &mut shutdown => is_over = true,
+                () = now.ends(&mut role) => {}
+            }
+        };
+        let front = Front { metrics: Arc::clone(&metrics), ..Front::of(options.clone()) };
+        served = match &now {
+            Role::Writing(held) => {
+                let mirror = Mirror::new(Arc::clone(&engine), held.clone(), options.clock);
+                let (front, options) = (Front { door: Door::Writer, ..front }, options.clone());
+                run_before(&listener, front, changed, move |todo, answers, changes, metrics| {
+                    match Committer::mirrored(mirror, &options, answers, changes, metrics) {
+                        Ok(committer) => committer.work(&todo),
+                        Err(error) => {
+                            tracing::error!(error = %error, "no database in memory");
+                            refuse(&todo);
+                        }
+                    }
+                })
+                .await
+            }
+            Role::Passing { .. } | Role::Waiting => {
+                let front = Front { door: Door::Replica { writer: now.writer() }, ..front };
+                run_before(&listener, front, changed, |todo, answers, _, _| {
+                    // Without answers to deliver, nobody else keeps a sender of jobs.
+                    drop(answers);
+                    refuse(&todo);
+                })
+                .await
+            }
+        };
+    }
+    stop.set();
+    let ended = tokio::task::spawn_blocking(move || candidate.join()).await;
+    served.and(match ended {
+        Ok(Ok(())) => Ok(()),
+        _ => Err(io::Error::other("the thread that holds the lease has ended unexpectedly")),
+    })
+}
+
+/// Answers every job that no server writes.
+fn refuse(todo: &Receiver<Job>) {
+    while let Ok(job) = todo.recv() {
+        if let Some((_, reply)) = job.into_reply() {
+            // The client may be gone.
+            let _ = reply.send(Err(JobError::NoWriter));
+        }
+    }
+}
+
+/// What this server does.
+#[derive(Clone)]
+enum Role {
+    /// It writes.
+    Writing(Arc<Held>),
+    /// It passes connections on to this address, while the writer there has this owner text.
+    Passing { writer: String, owner: String },
+    /// It knows no writer.
+    Waiting,
+}
+
+impl Role {
+    fn writer(&self) -> Option<String> {
+        match self {
+            Role::Passing { writer, .. } => Some(writer.clone()),
+            _ => None,
+        }
+    }
+
+    fn is_same(&self, other: &Role) -> bool {
+        match (self, other) {
+            (Role::Writing(one), Role::Writing(other)) => Arc::ptr_eq(one, other),
+            (Role::Passing { owner: one, .. }, Role::Passing { owner: other, .. }) => one == other,
+            (Role::Waiting, Role::Waiting) => true,
+            _ => false,
+        }
+    }
+
+    /// Waits until this server does something else.
+    async fn ends(&self, role: &mut watch::Receiver<Role>) {
+        let Role::Writing(held) = self else {
+            // A sender that is gone never has a role for us again, and the shutdown is near.
+            return match role.changed().await {
+                Ok(()) => {}
+                Err(_) => std::future::pending().await,
+            };
+        };
+        // The lease is looked at as well: the thread that renews it may wait for the engine.
+        while held.is_trusted() {
+            let soon = held.left().min(Duration::from_millis(100));
+            if let Ok(Ok(())) = tokio::time::timeout(soon, role.changed()).await {
+                return;
+            }
+        }
+    }
+}
+
+/// The thread that claims and renews the writer's lease.
+struct Candidate {
+    cluster: Cluster,
+    owner: String,
+    advertise: String,
+    ttl: Duration,
+    roles: watch::Sender<Role>,
+    stop: Arc<Signal>,
+}
+
+impl Candidate {
+    fn work(self) {
+        let mut failing_since = None;
+        while !self.stop.is_set() {
+            match self.cluster.claim_since(NAME, &self.owner, self.ttl, 0) {
+                Ok((ClaimResult::Acquired(lease), since)) => {
+                    failing_since = None;
+                    self.write(&lease, since);
+                }
+                Ok((ClaimResult::Busy(current), _)) => {
+                    failing_since = None;
+                    self.follow(&current);
+                    self.nap();
+                }
+                Err(error) => {
+                    let now = SystemClock.now();
+                    let since = *failing_since.get_or_insert(now);
+                    if since == now {
+                        tracing::warn!(error = %error, "the engine cannot be asked who writes");
+                    }
+                    // The writer may be there all the same. It knows best for how long.
+                    if now.saturating_sub(since) > self.ttl {
+                        self.tell(Role::Waiting);
+                    }
+                    self.stop.wait(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn tell(&self, role: Role) {
+        self.roles.send_if_modified(|before| {
+            let is_new = !before.is_same(&role);
+            if is_new {
+                match &role {
+                    Role::Writing(held) => tracing::info!(token = held.token, "this server writes"),
+                    Role::Passing { writer, .. } => {
+                        tracing::info!(writer, "this server passes connections on");
+                    }
+                    Role::Waiting => tracing::info!("no server is known to write"),
+                }
+                *before = role;
+            }
+            is_new
+        });
+    }
+
+    /// Passes connections on to the server that has the lease.
+    fn follow(&self, current: &LeaseInfo) {
+        let writer = current.owner.split(' ').next().unwrap_or_default();
+        self.tell(match writer {
+            // The lease of a process before this one: it ends soon.
+            writer if writer == self.advertise || writer.is_empty() => Role::Waiting,
+            writer => Role::Passing { writer: writer.into(), owner: current.owner.clone() },
+        });
+    }
+
+    /// Sleeps until the lease may have changed.
+    fn nap(&self) {
+        let engine = self.cluster.engine();
+        match engine.load(&[NAME]).map(|mut loaded| loaded.rows.pop()) {
+            Ok(Some(found)) => {
+                let is_held = found.row.as_ref().is_some_and(|row| row.tenure.is_some());
+                if is_held {
+                    engine.nap(NAME, found.version, LOOK_AGAIN.min(self.ttl / 5));
+                }
+            }
+            _ => self.stop.wait(PAUSE),
+        }
+    }
+
+    /// Keeps the lease until it is lost, given up, or this server stops.
+    fn write(&self, lease: &LeaseInfo, since: Duration) {
+        let held = Arc::new(Held::new(lease.token, self.ttl, since, Arc::clone(&self.stop)));
+        let (mut known, mut renewed) = (self.look(), since);
+        self.tell(Role::Writing(Arc::clone(&held)));
+        while held.is_trusted() && !self.stop.is_set() {
+            self.stop.wait(LOOK_AGAIN.min(self.ttl / 5));
+            if SystemClock.now().saturating_sub(renewed) >= self.ttl / 4 {
+                match self.cluster.renew_since(lease, self.ttl) {
+                    Ok((RenewResult::Renewed(_), since)) => {
+                        held.trust(since);
+                        renewed = since;
+                    }
+                    Ok((RenewResult::Rejected { reason, .. }, _)) => {
+                        tracing::warn!(reason = %reason, "another server writes now");
+                        break;
+                    }
+                    Err(error) => tracing::warn!(error = %error, "the lease cannot be renewed"),
+                }
+            }
+            match (self.look(), known) {
+                (Some(found), Some(before)) if found.boot != before.boot => {
+                    // The memory may be ahead of what is stored now, and tokens must be above both.
+                    tracing::warn!("the engine may have lost commits: loading what it has");
+                    break;
+                }
+                (found @ Some(_), before) if found != before => {
+                    known = found;
+                    held.has_new_access.store(true, Ordering::Release);
+                }
+                _ => {}
+            }
+        }
+        held.end();
+        self.tell(Role::Waiting);
+        // At the end of this server, or for another one that can load what this one cannot. If that
+        // fails, the lease expires.
+        let _ = self.cluster.release(lease);
+        if !self.stop.is_set() {
+            self.stop.wait(PAUSE);
+        }
+    }
+
+    /// Looks at what concerns a writer, if the engine answers.
+    fn look(&self) -> Option<Look> {
+        let loaded = self.cluster.engine().load(&[ACCESS_NAME]).ok()?;
+        let access = loaded.row(ACCESS_NAME).and_then(|row| Some(row.row.as_ref()?.token));
+        Some(Look { boot: loaded.boot, access })
+    }
+}
+
+/// What concerns a writer, besides its lease.
+#[derive(Clone, Copy, PartialEq)]
+struct Look {
+    /// The incarnation of the engine.
+    boot: i64,
+    /// The token under which access keys were changed last.
+    access: Option<i64>,
+}
+
+/// The writer's lease.
+struct Held {
+    token: i64,
+    ttl: Duration,
+    /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is over.
+    until_ms: AtomicU64,
+    has_new_access: AtomicBool,
+    /// Wakes the thread that renews it.
+    stop: Arc<Signal>,
+}
+
+impl Held {
+    fn new(token: i64, ttl: Duration, since: Duration, stop: Arc<Signal>) -> Self {
+        let held = Held {
+            token,
+            ttl,
+            until_ms: AtomicU64::new(1),
+            has_new_access: AtomicBool::new(false),
+            stop,
+        };
+        held.trust(since);
+        held
+    }
+
+    /// Counts trust from a moment before the request that renewed it. A tenth of the ttl is left for
+    /// clocks that run at different rates.
+    fn trust(&self, since: Duration) {
+        let until_ms = in_ms(since + self.ttl - self.ttl / 10);
+        let later = |now_ms| (now_ms != 0).then_some(until_ms);
+        // One that has ended stays so.
+        let _ = self.until_ms.fetch_update(Ordering::AcqRel, Ordering::Acquire, later);
+    }
+
+    fn left(&self) -> Duration {
+        let until_ms = self.until_ms.load(Ordering::Acquire);
+        Duration::from_millis(until_ms.saturating_sub(in_ms(SystemClock.now())))
+    }
+
+    fn end(&self) {
+        self.until_ms.store(0, Ordering::Release);
+    }
+}
+
+impl Tenure for Held {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn token(&self) -> i64 {
+        self.token
+    }
+
+    fn is_trusted(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    fn give_up(&self) {
+        self.end();
+        self.stop.wake();
+    }
+
+    fn has_new_access(&self) -> bool {
+        self.has_new_access.swap(false, Ordering::AcqRel)
+    }
+}
+
+fn in_ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Tells the thread that holds the lease to stop, or to look again.
+#[derive(Default)]
+struct Signal {
+    is_set: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Signal {
+    fn state(&self) -> MutexGuard<'_, (bool, bool)> {
+        self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_set(&self) -> bool {
+        self.state().0
+    }
+
+    fn set(&self) {
+        self.state().0 = true;
+        self.changed.notify_all();
+    }
+
+    fn wake(&self) {
+        self.state().1 = true;
+        self.changed.notify_all();
+    }
+
+    /// Sleeps until it is set or somebody wakes it, for at most `time`.
+    fn wait(&self, time: Duration) {
+        let is_quiet = |state: &mut (bool, bool)| !state.0 && !state.1;
+        let waited = self.changed.wait_timeout_while(self.state(), time, is_quiet);
+        waited.unwrap_or_else(PoisonError::into_inner).0.1 = false;
+    }
+}
