@@ -78,6 +78,8 @@ class Proxy:
         self._server, self._listener = (host, int(port)), socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.meddle: Meddle = lambda path, answer: answer
+        # What is answered to a request to this path without passing it on; None passes it on.
+        self.stand_in: Callable[[str], "bytes | None"] = lambda path: None
         # The path of each request.
         self.seen: list[str] = []
         threading.Thread(target=self._run, daemon=True).start()
@@ -96,9 +98,11 @@ class Proxy:
             asked = _message(client)
             path = asked.split(b" ")[1].decode()
             self.seen.append(path)
-            with socket.create_connection(self._server) as server:
-                server.sendall(asked)
-                answer = self.meddle(path, _message(server))
+            answer = self.stand_in(path)
+            if answer is None:
+                with socket.create_connection(self._server) as server:
+                    server.sendall(asked)
+                    answer = self.meddle(path, _message(server))
             if answer is not None:
                 client.sendall(answer.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
 

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
+from common import path_of, until
 
 import litelease
 from litelease import Cached, HoldTimeout, InvalidTtl, Litelease, LiteleaseError, ReadersLeft, TtlTooLong
@@ -24,18 +25,6 @@ def db(tmp_path: Path) -> Iterator[Litelease]:
     with litelease.open(tmp_path / "db") as opened:
         opened.conn.executescript("CREATE TABLE config (value INTEGER); INSERT INTO config VALUES (0)")
         yield opened
-
-
-def path_of(db: Litelease) -> str:
-    path: str = db.conn.execute("PRAGMA database_list").fetchone()[2]
-    return path
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 class Counted:

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -106,6 +108,17 @@ def test_a_renewal_that_was_cut_prolongs_trust_by_what_was_granted(db: Litelease
             renewed_until = max(renewed_until, lease.lease_expires_at_ms)
             time.sleep(0.01)
         assert renewed_until > 0 and held.lost.wait(5)
+
+
+def test_a_cut_grant_is_not_counted_longer_by_the_part_of_a_millisecond(
+    db: Litelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The expiry counts whole milliseconds, the holder's clock does not: what was left used to be rounded up.
+    with db.hold("import", ttl=30) as held:
+        renewed = litelease.Renewed(replace(held.lease, lease_expires_at_ms=1_000))
+        with monkeypatch.context() as patched:
+            patched.setattr(litelease._keeper, "time", SimpleNamespace(time_ns=lambda: 400_900_000))
+            assert litelease._keeper._granted(held, 400, renewed) == 0.5991
 
 
 def test_a_renewal_past_the_end_is_refused(db: Litelease) -> None:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
+from common import path_of, until
 
 import litelease
 from litelease import HoldTimeout, InvalidTtl, Litelease, LiteleaseError, Lost, Session, is_stale
@@ -25,18 +26,6 @@ SHORT = 0.5
 def db(tmp_path: Path) -> Iterator[Litelease]:
     with litelease.open(tmp_path / "db") as opened:
         yield opened
-
-
-def path_of(db: Litelease) -> str:
-    path: str = db.conn.execute("PRAGMA database_list").fetchone()[2]
-    return path
-
-
-def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def is_lost(held: Session | litelease.SessionName) -> bool:

@@ -9,9 +9,10 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Iterator
 
 import pytest
+from common import path_of, until
 
 import litelease
 from litelease import (
@@ -34,18 +35,6 @@ WORKER = Path(__file__).parents[2] / "target" / "debug" / "worker"
 def db(tmp_path: Path) -> Iterator[Litelease]:
     with litelease.open(tmp_path / "db") as opened:
         yield opened
-
-
-def path_of(db: Litelease) -> str:
-    path: str = db.conn.execute("PRAGMA database_list").fetchone()[2]
-    return path
-
-
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def shares(db: Litelease) -> Counter[str]:

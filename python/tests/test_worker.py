@@ -10,9 +10,9 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Callable
 
 import pytest
+from common import until
 
 from litelease import (
     InvalidTtl,
@@ -45,13 +45,6 @@ def open_queue(folder: Path) -> Queue:
 def only(queue: Queue) -> ItemInfo:
     (item,) = queue.items()
     return item
-
-
-def until(condition: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_an_item_is_acknowledged_when_the_body_is_done(mail: Queue) -> None:

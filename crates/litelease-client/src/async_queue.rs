@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use crate::{AsyncClient, Client, Error, Item, QueueInfo, SendOptions, Value};
+use crate::{
+    AsyncClient, CancelResult, Client, Error, Item, ItemInfo, ItemName, QueueInfo, SendOptions,
+    Value,
+};
 
 /// A queue on a server, whose calls are futures.
 ///
@@ -241,6 +244,125 @@ impl AsyncQueue {
     pub async fn info(&self) -> Result<Option<QueueInfo>, Error> {
         let name = self.name.clone();
         let call = move |client: &Client| client.queue(&name).info();
+        self.client.run(call).await
+    }
+
+    /// Revives all dead items like [`Queue::redrive`](crate::Queue::redrive).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let count = mail.redrive().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn redrive(&self) -> Result<u64, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).redrive();
+        self.client.run(call).await
+    }
+
+    /// Revives a dead item like [`Queue::redrive_one`](crate::Queue::redrive_one).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let is_redriven = mail.redrive_one(17).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn redrive_one(&self, id: i64) -> Result<bool, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).redrive_one(id);
+        self.client.run(call).await
+    }
+
+    /// Deletes all dead items like [`Queue::discard`](crate::Queue::discard).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let count = mail.discard().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn discard(&self) -> Result<u64, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).discard();
+        self.client.run(call).await
+    }
+
+    /// Deletes a dead item like [`Queue::discard_one`](crate::Queue::discard_one).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let is_discarded = mail.discard_one(17).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn discard_one(&self, id: i64) -> Result<bool, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).discard_one(id);
+        self.client.run(call).await
+    }
+
+    /// Deletes the queue like [`Queue::delete`](crate::Queue::delete).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let was_there = mail.delete().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn delete(&self) -> Result<bool, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).delete();
+        self.client.run(call).await
+    }
+
+    /// Lists the items like [`Queue::items`](crate::Queue::items).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let items = mail.items().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn items(&self) -> Result<Vec<ItemInfo>, Error> {
+        let name = self.name.clone();
+        let call = move |client: &Client| client.queue(&name).items();
+        self.client.run(call).await
+    }
+
+    /// Removes an item that no worker has like [`Queue::cancel`](crate::Queue::cancel).
+    ///
+    /// ```no_run
+    /// # use litelease_client::*;
+    /// # async fn example(client: AsyncClient) -> Result<(), Error> {
+    /// # let mail = client.queue("mail");
+    /// let answer = mail.cancel(ItemName::Key("order-17")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult, Error> {
+        let queue = self.name.clone();
+        let (id, key) = match name {
+            ItemName::Id(id) => (id, None),
+            ItemName::Key(key) => (0, Some(key.to_owned())),
+        };
+        let call = move |client: &Client| {
+            let name = key.as_deref().map_or(ItemName::Id(id), ItemName::Key);
+            client.queue(&queue).cancel(name)
+        };
         self.client.run(call).await
     }
 }

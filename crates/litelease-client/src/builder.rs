@@ -101,15 +101,22 @@ pub(crate) fn roots(place: &Place, ca_file: Option<&Path>) -> Result<RootCerts, 
     }
 }
 
-/// Describes why a request has failed, with a cure if the server's CA is not known.
+/// What an error of TLS or HTTP says, and what cures it.
+const CURES: [(&str, &str); 4] = [
+    ("UnknownIssuer", NAME_THE_CA),
+    // A CA of the same name with another key.
+    ("BadSignature", NAME_THE_CA),
+    ("InvalidContentType", "if the server speaks no TLS, say http:// in its URL"),
+    ("http parse fail", "if the server speaks TLS, say https:// in its URL"),
+];
+const NAME_THE_CA: &str = "name the file with the CA of its certificate in LITELEASE_CA_FILE";
+
+/// Describes why a request has failed, with a cure where one is known.
 pub(crate) fn explained(error: &ureq::Error) -> String {
     let text = error.to_string();
-    // The second one is a CA of the same name with another key.
-    match ["UnknownIssuer", "BadSignature"].iter().any(|known| text.contains(known)) {
-        true => {
-            format!("{text}: name the file with the CA of its certificate in LITELEASE_CA_FILE")
-        }
-        false => text,
+    match CURES.iter().find(|(known, _)| text.contains(known)) {
+        Some((_, cure)) => format!("{text}: {cure}"),
+        None => text,
     }
 }
 

@@ -140,7 +140,7 @@ impl Client {
 
     /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no
     /// other holds of the process from being renewed.
-    fn keeper(&self) -> Result<Arc<Keeper>, Error> {
+    pub(crate) fn keeper(&self) -> Result<Arc<Keeper>, Error> {
         if let Some(keeper) = self.keeper.get() {
             return Ok(keeper.clone());
         }

@@ -28,6 +28,11 @@ impl Told {
         self.answer.map_err(|no| refusal(&no, self.is_of_queue))
     }
 
+    /// Returns the answer as it is: yes or no.
+    pub(crate) fn answer(self) -> Result<Value, Value> {
+        self.answer
+    }
+
     /// The same for a verb that gives this reason when it is done twice.
     pub(crate) fn done_or(self, reason: &str) -> Result<(), Error> {
         match self.answer {

@@ -7,11 +7,11 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use litelease_keeper::{Clock, SystemClock};
-use serde_json::Value;
+use serde_json::Value as Json;
 
-use crate::Error;
 use crate::client::{Client, Lease, PATIENCE, lease, nonsense, pauses};
 use crate::transport::{Outcome, Transport};
+use crate::{Error, Value};
 
 /// A name, leased or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,24 @@ pub struct Name {
     pub lease: Option<Lease>,
 }
 
-/// What a [`Watch`] has heard.
+/// A name that was granted once.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KnownName {
+    /// The name.
+    pub name: String,
+    /// Its newest token.
+    pub token: i64,
+    /// `live`, `released` or `expired`.
+    pub state: String,
+    /// Who has it or, if its last lease has run out, who had it.
+    pub owner: Option<String>,
+    /// How many milliseconds its lease has left; negative if it has run out.
+    pub left_ms: Option<i64>,
+}
+
+/// What a [`Watch`] has heard.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct News {
     /// Whether these are all live leases: the first news, and those after a lost connection.
@@ -33,6 +49,9 @@ pub struct News {
     pub live: Vec<Lease>,
     /// Names whose lease has ended.
     pub ended: Vec<String>,
+    /// What live leases have attached, by name. In news of many names, a value of more than 1 KiB is
+    /// left out.
+    pub values: Vec<(String, Value)>,
 }
 
 /// Hears of every lease that changes. Made by [`Client::watch`].
@@ -88,19 +107,46 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn leases(&self, prefix: &str) -> Result<Vec<Lease>, Error> {
-        let (mut all, mut after) = (Vec::new(), None::<String>);
+        let mut all = Vec::new();
+        self.pages(&format!("prefix={}", encoded(prefix)), |page| {
+            all.extend(page.iter().filter_map(lease));
+        })?;
+        Ok(all)
+    }
+
+    /// Reads leases page by page.
+    fn pages(&self, query: &str, mut each: impl FnMut(&[Json])) -> Result<(), Error> {
+        let mut after = None::<String>;
         loop {
-            let mut path = format!("/v1/leases?limit={PAGE}&prefix={}", encoded(prefix));
+            let mut path = format!("/v1/leases?limit={PAGE}&{query}");
             if let Some(after) = &after {
                 path += &format!("&after={}", encoded(after));
             }
             let page = self.get(&path)?;
-            all.extend(page["leases"].as_array().ok_or_else(nonsense)?.iter().filter_map(lease));
+            each(page["leases"].as_array().ok_or_else(nonsense)?);
             match page["next"].as_str() {
                 Some(next) => after = Some(next.into()),
-                None => return Ok(all),
+                None => return Ok(()),
             }
         }
+    }
+
+    /// Returns all names that begin like this, whether somebody has them or not.
+    ///
+    /// ```no_run
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// for known in client.names("backup/")? {
+    ///     println!("{}: {}", known.name, known.state);
+    /// }
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn names(&self, prefix: &str) -> Result<Vec<KnownName>, Error> {
+        let mut all = Vec::new();
+        self.pages(&format!("all=true&prefix={}", encoded(prefix)), |page| {
+            all.extend(page.iter().filter_map(known));
+        })?;
+        Ok(all)
     }
 
     /// Watches leases on names that begin like this. A lost connection is made again.
@@ -136,7 +182,7 @@ impl Client {
         Watch { news }
     }
 
-    fn get(&self, path: &str) -> Result<Value, Error> {
+    fn get(&self, path: &str) -> Result<Json, Error> {
         let (begin, mut pauses) = (SystemClock.now(), pauses());
         loop {
             match self.transport.get(path, PATIENCE) {
@@ -210,11 +256,30 @@ fn pass_on(stream: impl BufRead, news: &SyncSender<Result<News, Error>>) -> Resu
 }
 
 fn heard(kind: &str, data: &str) -> Option<News> {
-    let value: Value = serde_json::from_str(data).ok()?;
+    let value: Json = serde_json::from_str(data).ok()?;
     let all = value["leases"].as_array()?;
     let ended = all.iter().filter(|lease| lease["owner"].is_null());
     let ended = ended.filter_map(|lease| lease["name"].as_str().map(str::to_owned)).collect();
-    Some(News { is_whole: kind == "state", live: all.iter().filter_map(lease).collect(), ended })
+    let attached = |lease: &Json| {
+        let value = Value::of_json(&lease["value"]).filter(|value| *value != Value::Null)?;
+        Some((lease["name"].as_str()?.to_owned(), value))
+    };
+    let values = all.iter().filter_map(attached).collect();
+    let live = all.iter().filter_map(lease).collect();
+    Some(News { is_whole: kind == "state", live, ended, values })
+}
+
+fn known(value: &Json) -> Option<KnownName> {
+    let owner = value["owner"].as_str().or(value["last_owner"].as_str()).map(str::to_owned);
+    let left = value["expires_in"].as_f64().or(value["expired_for"].as_f64().map(|ago| -ago));
+    Some(KnownName {
+        name: value["name"].as_str()?.into(),
+        token: value["token"].as_i64()?,
+        state: value["state"].as_str().unwrap_or("live").into(),
+        owner,
+        // A cast of a float saturates.
+        left_ms: left.map(|seconds| (seconds * 1000.0).round() as i64),
+    })
 }
 
 /// Encodes a text for a query.

@@ -54,7 +54,7 @@ pub struct Item {
     pub expires_in: Duration,
     /// What was sent.
     pub body: Value,
-    trusted_until: Duration,
+    pub(crate) trusted_until: Duration,
 }
 
 /// How to send an item.
@@ -136,7 +136,8 @@ impl<'a> SendOptions<'a> {
 }
 
 impl Client {
-    /// Returns the queue called `name`. It exists from its first use.
+    /// Returns the queue called `name`. It exists from its first use. If all that is known is a
+    /// receipt, leave the name empty: the server finds the queue of the item.
     ///
     /// ```
     /// # use litelease_client::{Client, Error};
@@ -238,20 +239,43 @@ impl Queue<'_> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn receive(&self, visibility: Duration, wait: Duration) -> Result<Option<Item>, Error> {
+        self.receive_within(visibility, wait, visibility)
+    }
+
+    /// Receives like [`receive`](Queue::receive). While the server cannot be reached, the request is
+    /// repeated for at most `patience` beyond the time to wait, for callers that must look after
+    /// something else.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use litelease_client::{Client, Error};
+    /// # let client = Client::open("http://127.0.0.1:7070")?;
+    /// let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+    /// let item = client.queue("mail").receive_within(minute, second, second)?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn receive_within(
+        &self,
+        visibility: Duration,
+        wait: Duration,
+        patience: Duration,
+    ) -> Result<Option<Item>, Error> {
         let window = Window::new(visibility).ok_or(Error::TtlTooShort(visibility))?;
         let first = SystemClock.now();
         let request = |left: Duration| {
             let (visibility, wait) = (seconds(visibility), seconds(left));
             (json!({ "queue": self.name, "visibility": visibility, "wait": wait }), left)
         };
-        let received = self.client.insist_waiting("queue/receive", wait, visibility, request)?;
+        let received = self.client.insist_waiting("queue/receive", wait, patience, request)?;
         let value = received.done()?;
         if value["item"].is_null() {
             return Ok(None);
         }
         // The item was delivered after the first request was sent, so this is safe. After a long wait
-        // nothing may be left of it, and an extension is needed first.
-        item(&value["item"], window.end_of(first, None)).map(Some).ok_or_else(nonsense)
+        // nothing may be left of it, and an extension is needed first. The server may have cut the
+        // time.
+        let left = duration(&value["item"]["expires_in"]).filter(|left| *left < visibility);
+        item(&value["item"], window.end_of(first, left)).map(Some).ok_or_else(nonsense)
     }
 
     /// Acknowledges an item: it is done, and gone. [`Error::Stale`] says that the work belongs to
@@ -270,7 +294,7 @@ impl Queue<'_> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn ack(&self, receipt: &str) -> Result<(), Error> {
-        let request = json!({ "queue": self.name, "receipt": receipt });
+        let request = self.about(receipt);
         self.client.insist("queue/ack", &request)?.done().map(drop)
     }
 
@@ -308,8 +332,8 @@ impl Queue<'_> {
         visibility: Duration,
         timeout: Duration,
     ) -> Result<Duration, Error> {
-        let visibility = seconds(visibility);
-        let request = json!({ "queue": self.name, "receipt": receipt, "visibility": visibility });
+        let mut request = self.about(receipt);
+        request["visibility"] = seconds(visibility).into();
         let extended = self.client.ask("queue/extend", &request, timeout)?.done()?;
         duration(&extended["expires_in"]).ok_or_else(nonsense)
     }
@@ -332,8 +356,8 @@ impl Queue<'_> {
         delay: Duration,
         note: Option<&str>,
     ) -> Result<(), Error> {
-        let delay = seconds(delay);
-        let mut request = json!({ "queue": self.name, "receipt": receipt, "delay": delay });
+        let mut request = self.about(receipt);
+        request["delay"] = seconds(delay).into();
         note.into_iter().for_each(|note| request["note"] = note.into());
         self.client.insist("queue/give-back", &request)?.done_or("given_back")
     }
@@ -350,9 +374,22 @@ impl Queue<'_> {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn bury(&self, receipt: &str, note: Option<&str>) -> Result<(), Error> {
-        let mut request = json!({ "queue": self.name, "receipt": receipt });
+        let mut request = self.about(receipt);
         note.into_iter().for_each(|note| request["note"] = note.into());
         self.client.insist("queue/bury", &request)?.done_or("buried")
+    }
+
+    /// Returns a request about a delivery.
+    pub(crate) fn about(&self, receipt: &str) -> Json {
+        match self.name.as_str() {
+            "" => json!({ "receipt": receipt }),
+            queue => json!({ "queue": queue, "receipt": receipt }),
+        }
+    }
+
+    /// Returns the client.
+    pub(crate) fn client(&self) -> &Client {
+        self.client
     }
 
     /// Returns how many items the queue has, or `None` if there is no such queue.
@@ -430,6 +467,6 @@ fn queue_info(value: &Json) -> Option<QueueInfo> {
     })
 }
 
-fn duration(seconds: &Json) -> Option<Duration> {
+pub(crate) fn duration(seconds: &Json) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds.as_f64()?).ok()
 }

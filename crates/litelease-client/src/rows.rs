@@ -23,12 +23,14 @@ pub(crate) struct ServerRows {
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 
 impl ServerRows {
-    fn renew_one(&self, grant: &Grant) -> Result<Renewal, Loss> {
+    /// Sends one renewal. `end` is when the keeper must be back, if that is known. Sets it to the end
+    /// of this request if it fails.
+    fn renew_one(&self, grant: &Grant, end: &mut Option<Duration>) -> Result<Renewal, Loss> {
         let start = SystemClock.now();
         let (secret, trusted_until) = self.secret(grant).ok_or(Loss::ReleasedElsewhere)?;
         // While a request is under way the keeper does nothing else. So none goes on beyond the trust
         // window, and there is time for a few of them.
-        let left = trusted_until.saturating_sub(start);
+        let left = trusted_until.min(end.unwrap_or(Duration::MAX)).saturating_sub(start);
         let timeout = (grant.ttl / 6).min(left).clamp(PATIENCE.0, PATIENCE.1);
         match renew_once(&self.transport, &secret, grant.ttl, timeout) {
             Ok(lease) => {
@@ -40,7 +42,13 @@ impl ServerRows {
                 // The expiry by the server's clock is never compared with this machine's.
                 Ok(Renewal { expires_at_ms: 0, granted })
             }
-            Err(error) => Err(loss(error)),
+            Err(error) => {
+                let loss = loss(error);
+                if loss.may_pass() {
+                    end.get_or_insert(start + timeout);
+                }
+                Err(loss)
+            }
         }
     }
 
@@ -55,16 +63,20 @@ impl ServerRows {
 
 impl Rows for ServerRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        let mut trouble: Option<Loss> = None;
-        let renew = |due: &Due<'_>| match &trouble {
-            // A server that does not answer one request in time will not answer the next one. The
-            // keeper must be back when the first trust window ends.
-            Some(trouble) => Err(trouble.clone()),
-            None => {
-                let renewed = self.renew_one(due.grant);
-                trouble = renewed.as_ref().err().filter(|loss| loss.may_pass()).cloned();
-                renewed
+        // A renewal that fails at once, because the server refuses it, takes nothing from the others.
+        // A server that does not answer one request in time will not answer the next one, and the
+        // keeper must be back when the first trust window ends. So from the first failure on, all
+        // others together have as long as that request had.
+        let (mut end, mut trouble) = (None, None);
+        let renew = |due: &Due<'_>| {
+            let is_over = end.is_some_and(|end| SystemClock.now() >= end);
+            if let Some(trouble) = trouble.clone().filter(|_| is_over) {
+                return Err(trouble);
             }
+            let renewed = self.renew_one(due.grant, &mut end);
+            trouble =
+                renewed.as_ref().err().filter(|loss| loss.may_pass()).cloned().or(trouble.take());
+            renewed
         };
         due.iter().map(renew).collect()
     }

@@ -1,5 +1,7 @@
 //! Values as they are stored: bodies of items, values on grants and checkpoints.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value as Json, json};
 
 /// What an item, a grant or a checkpoint carries: any value that SQLite stores.
@@ -115,35 +117,12 @@ impl From<f64> for Value {
     }
 }
 
-/// The digits of base64 (RFC 4648).
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, at| bits << 8 | u32::from(*three.get(at).unwrap_or(&0)));
-        for at in 0..4 {
-            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
-            text.push(if at <= three.len() { digit.into() } else { '=' });
-        }
-    }
-    text
+    STANDARD.encode(bytes)
 }
 
 fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=').as_bytes();
-    let mut bytes = Vec::with_capacity(digits.len() * 3 / 4);
-    for four in digits.chunks(4) {
-        let mut bits = 0;
-        for digit in four {
-            let six = DIGITS.iter().position(|known| known == digit)?;
-            bits = bits << 6 | six as u32;
-        }
-        bits <<= 6 * (4 - four.len());
-        let [_, three @ ..] = bits.to_be_bytes();
-        bytes.extend_from_slice(three.get(..four.len().checked_sub(1).filter(|n| *n > 0)?)?);
-    }
-    Some(bytes)
+    STANDARD.decode(text).ok()
 }
 
 #[cfg(test)]

@@ -111,8 +111,11 @@ class Client:
         return rejected
 
     def break_lease(self, name: str) -> Broken | Rejected:
-        """Ends any holder's live lease and raises the token, for operators."""
-        told, _ = self._insist("break", {"name": name})
+        """Ends any holder's live lease and raises the token, for operators. If its answer gets lost, it raises
+        ``ServerUnreachable`` and is not asked again: somebody else may have the name by then."""
+        told = self._http.call("POST", "/v1/break", new_tag(), {"name": name}, _PATIENCE)
+        if told.kind == "unknown":
+            raise self._unreachable(told)
         return Broken(told.value["owner"], told.value["killed"]) if told.kind == "done" else _rejected(told.value)
 
     # Looking.
@@ -216,7 +219,8 @@ class Client:
         return RemoteSlot(self, pool, in_seconds(ttl), in_seconds(wait), note)
 
     def queue(self, name: str) -> RemoteQueue:
-        """Returns the queue called ``name``. It exists from its first use."""
+        """Returns the queue called ``name``. It exists from its first use. If only a receipt is known, the name may be empty: the
+        server finds the queue of the receipt."""
         return RemoteQueue(self, name)
 
     # One request, or as often as it takes.

@@ -128,13 +128,12 @@ class Transport:
     def call(
         self, method: str, path: str, tag: str, body: object = None, timeout: float = 10.0, stop: Stop = never
     ) -> Outcome:
-        """Sends a request, and waits for its answer for at most ``timeout`` seconds. ``tag`` must come back with the answer
-        to a call on names: so an answer to another request, which a proxy has kept, is not taken for this one's."""
+        """Sends a request, and waits for its answer for at most ``timeout`` seconds. ``tag`` must come back with the answer:
+        so an answer to another request, which a proxy has kept, is not taken for this one's."""
         headers, payload = {"Idempotency-Key": tag}, None
         if body is not None:
             headers["Content-Type"], payload = "application/json", json.dumps(body).encode()
-        is_named = path.startswith("/v1/")
-        if self._key is not None and is_named:
+        if self._key is not None and path.startswith("/v1/"):
             headers["Authorization"] = f"Bearer {self._key}"
         try:
             status, echoed, text = self._send(method, path, payload, headers, clock() + timeout, stop)
@@ -146,7 +145,7 @@ class Transport:
             if self._tls is not None and (trouble := _tls_trouble(error)):
                 raise ServerUnreachable(f"{self.base}: {trouble}") from None
             return Outcome("unknown", why=str(error) or type(error).__name__)
-        return self._outcome(status, text, echoed == tag or not is_named)
+        return self._outcome(status, text, echoed == tag)
 
     def _send(
         self, method: str, path: str, payload: bytes | None, headers: dict[str, str], deadline: float, stop: Stop

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Iterator, Mapping
 
 from ._client_hold import window
 from ._client_http import Outcome, Stop
 from ._client_value import from_json, to_json
 from ._fences import Value
-from ._queue import QueueInfo
+from ._queue import ItemInfo, ItemState, QueueInfo
 from ._time import Seconds, in_ms, in_seconds
-from ._types import Acknowledged, StaleReceipt, StaleReason
+from ._types import Acknowledged, Cancelled, Leased, NotFound, StaleReceipt, StaleReason
 from ._wait import clock, never
 
 if TYPE_CHECKING:
@@ -108,10 +110,61 @@ class RemoteQueue:
         """Makes an item dead at once. Returns whether the receipt passed."""
         return self._end("bury", "buried", receipt, note)
 
+    def redrive(self, id: int | None = None) -> int:
+        """Revives the dead items, or one of them, and returns how many. One whose key another item uses by now stays dead.
+        This, ``discard``, ``cancel`` and ``delete`` need the scope ``operate``."""
+        return self._count("redrive", "redriven", id)
+
+    def discard(self, id: int | None = None) -> int:
+        """Deletes the dead items, or one of them, and returns how many."""
+        return self._count("discard", "discarded", id)
+
+    def cancel(self, id_or_key: int | str) -> Cancelled | Leased | NotFound:
+        """Removes an item that nobody is working on. ``Leased`` and ``NotFound`` are falsy."""
+        told, _ = self._ask("cancel", **{"key" if isinstance(id_or_key, str) else "id": id_or_key})
+        if told.kind == "done":
+            return Cancelled()
+        if told.value.get("reason") == "leased":
+            return Leased(_now_ms() + int(told.value["expires_in"] * 1000))
+        return NotFound()
+
+    def delete(self) -> bool:
+        """Deletes the queue with everything in it. Returns whether there was one."""
+        told, _ = self._ask("delete")
+        return bool(told.value["deleted"])
+
+    def items(self) -> list[ItemInfo]:
+        """Lists the items without their bodies, the dead ones first and then in the order of their delivery. Their times are
+        by the clock of this machine. They are read in pages: an item that moves meanwhile may be in it twice, or not at all."""
+        return list(self._items())
+
+    def dead(self) -> list[ItemInfo]:
+        """Lists the dead items, without their bodies."""
+        # Behind the dead ones, and those at their last delivery, come the others.
+        last = itertools.takewhile(lambda item: item.visible_at_ms is None, self._items())
+        return [item for item in last if item.state is ItemState.DEAD]
+
     def info(self) -> QueueInfo | None:
         """Returns how the queue stands, if there is one."""
         found = self._client._look("queues", queue=self.name)["queues"]
         return self._info(found[0]) if found else None
+
+    def _count(self, call: str, word: str, id: int | None) -> int:
+        told, _ = self._ask(call, **({} if id is None else {"id": id}))
+        return int(told.value[word])
+
+    def _items(self) -> Iterator[ItemInfo]:
+        query = {"queue": self.name, "limit": "500"}
+        while True:
+            page, at_ms = self._client._look("queue/items", **query), _now_ms()
+            for found in page["items"]:
+                left, state = found["visible_in"], ItemState(found["state"])
+                visible_at_ms = None if left is None else at_ms + int(left * 1000)
+                sent_at_ms, texts = at_ms - int(found["age"] * 1000), (found["key"], found["note"])
+                yield ItemInfo(found["id"], state, found["attempt"], visible_at_ms, sent_at_ms, *texts)
+            if page["next"] is None:
+                return
+            query["after"] = page["next"]
 
     def _receive(self, visibility: float, wait: float, stop: Stop = never) -> RemoteItem | None:
         trusted_for, _ = window(self.name, visibility)
@@ -133,13 +186,19 @@ class RemoteQueue:
         return told.kind == "done" or is_repeated and told.value.get("reason") == word
 
     def _ask(self, call: str, **body: object) -> tuple[Outcome, bool]:
-        return self._client._insist(f"queue/{call}", {"queue": self.name, **body})
+        # The server knows the queue of a receipt, where the client does not.
+        named = {} if not self.name and "receipt" in body else {"queue": self.name}
+        return self._client._insist(f"queue/{call}", {**named, **body})
 
     @staticmethod
     def _info(found: Mapping[str, Any]) -> QueueInfo:
         oldest_ms = None if found["oldest"] is None else int(found["oldest"] * 1000)
         states = {state: found[state] for state in ("visible", "delayed", "leased", "dead")}
         return QueueInfo(queue=found["queue"], oldest_ms=oldest_ms, max_attempts=found["max_attempts"], **states)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _receipt(receipt: str | RemoteItem) -> str:

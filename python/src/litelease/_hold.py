@@ -71,7 +71,7 @@ class Hold:
     """What a held lease and a held slot have in common.
 
     A hold is trusted until the start of its last successful renewal + what was granted - margin, the margin being a tenth
-    of the ttl and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say.
+    of what was granted and at least 50 ms. After that ``check()`` raises ``Lost``, whatever the database would say.
 
     Keep the object. A hold that nobody refers to any more is released, and so is one whose connection was closed, and
     every one when the interpreter ends. A process that ends without that (``kill -9``, a SIGTERM that nobody handles,
@@ -193,8 +193,7 @@ class Hold:
         """Returns until when a grant of so many seconds is trusted."""
         if granted is None:
             return start + self._trusted_for
-        margin = max(self._trusted_for / 9, 0.05)  # a tenth of the ttl
-        return start + min(granted - margin, self._trusted_for)
+        return start + min(granted - max(granted / 10, 0.05), self._trusted_for)
 
     def _refused(self, reason: str) -> None:
         """Notes that the row says that the lease is over."""

@@ -229,8 +229,8 @@ def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:
     until_ms = held._expires_at_ms = answer.lease.lease_expires_at_ms
     if until_ms >= asked_at_ms + int(held._ttl * 1000):
         return None
-    # Measured now, which is later than the row was written: so it is never too long.
-    return (until_ms - time.time_ns() // 1_000_000) / 1000
+    # Measured now, which is later than the row was written, in nanoseconds: so it is never too long.
+    return (until_ms * 1_000_000 - time.time_ns()) / 1e9
 
 
 _keeper = Keeper()

@@ -30,7 +30,7 @@ from ._hold import Held, HeldSlot, Hold
 from ._leases import Litelease
 from ._leases import open as open_file
 from ._pools import Pools
-from ._queue import QueueInfo
+from ._queue import ItemInfo, QueueInfo
 from ._session import Handle
 from ._time import Seconds, in_ms, in_seconds
 from ._types import (
@@ -38,9 +38,12 @@ from ._types import (
     Acquired,
     Broken,
     Busy,
+    Cancelled,
     Checkpoint,
+    Leased,
     LeaseInfo,
     LiteleaseError,
+    NotFound,
     Rejected,
     Released,
     Renewed,
@@ -422,6 +425,30 @@ class ClientQueue:
     async def bury(self, receipt: str | RemoteItem, *, note: str | None = None) -> bool:
         """See ``litelease.RemoteQueue.bury``."""
         return await _in_thread(lambda: self.sync.bury(receipt, note=note))
+
+    async def redrive(self, id: int | None = None) -> int:
+        """See ``litelease.RemoteQueue.redrive``."""
+        return await _in_thread(lambda: self.sync.redrive(id))
+
+    async def discard(self, id: int | None = None) -> int:
+        """See ``litelease.RemoteQueue.discard``."""
+        return await _in_thread(lambda: self.sync.discard(id))
+
+    async def cancel(self, id_or_key: int | str) -> Cancelled | Leased | NotFound:
+        """See ``litelease.RemoteQueue.cancel``."""
+        return await _in_thread(lambda: self.sync.cancel(id_or_key))
+
+    async def delete(self) -> bool:
+        """See ``litelease.RemoteQueue.delete``."""
+        return await _in_thread(lambda: self.sync.delete())
+
+    async def items(self) -> list[ItemInfo]:
+        """See ``litelease.RemoteQueue.items``."""
+        return await _in_thread(lambda: self.sync.items())
+
+    async def dead(self) -> list[ItemInfo]:
+        """See ``litelease.RemoteQueue.dead``."""
+        return await _in_thread(lambda: self.sync.dead())
 
     async def info(self) -> QueueInfo | None:
         """See ``litelease.RemoteQueue.info``."""
