@@ -10,6 +10,7 @@ use litelease::rusqlite::{Connection, OpenFlags};
 use litelease::{LeaseInfo, Litelease, ReleaseResult};
 
 use crate::Common;
+use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result, is_locked};
 use crate::output::printable;
 
@@ -19,6 +20,12 @@ pub(crate) fn path(common: &Common) -> Result<PathBuf> {
         return Err(Failure::usage(format!(
             "this works on a file only, not at {}: name the file with --db",
             printable(url)
+        )));
+    }
+    if let Some(url) = EngineUrl::of(common)? {
+        return Err(Failure::usage(format!(
+            "this works on a file only, not at {}: name the file with --db",
+            url.shown()
         )));
     }
     match &common.db {

@@ -5,7 +5,8 @@ use std::fmt::Display;
 use litelease::{Error, HoldError, LockError};
 use serde_json::{Value, json};
 
-use crate::output::complain;
+use crate::engine_url::EngineUrl;
+use crate::output::{complain, printable};
 use crate::{Common, database};
 
 /// The exit codes of the command itself. `run` passes on its child's otherwise.
@@ -72,6 +73,11 @@ impl Failure {
         self.kind == BROKEN_PIPE
     }
 
+    /// Checks whether nothing was ever leased there.
+    pub(crate) fn is_missing_table(&self) -> bool {
+        self.kind == "NotBootstrapped"
+    }
+
     /// The same, with something to add.
     pub(crate) fn adding(self, more: impl Display) -> Self {
         Failure { message: format!("{}: {more}", self.message), ..self }
@@ -97,11 +103,20 @@ impl Failure {
 
     /// The same, with the file in front if it is about the file and does not name it yet.
     pub(crate) fn naming_file(self, common: &Common) -> Self {
-        let file = match (common.server(), database::path(common)) {
-            (Ok(Some(url)), _) => url.to_owned(),
-            (_, Ok(path)) => path.display().to_string(),
+        let file = match (common.server(), EngineUrl::of(common), database::path(common)) {
+            (Ok(Some(url)), _, _) => url.to_owned(),
+            (_, Ok(Some(url)), _) => url.shown().to_owned(),
+            (_, _, Ok(path)) => path.display().to_string(),
             _ => return self,
         };
+        if self.kind == "TokenExhausted"
+            && let Ok(Some(db)) = database::look(common)
+            && let Ok(Some(retirement)) = db.retirement()
+        {
+            let moved_to = printable(&retirement.moved_to);
+            let text = format!("{file} grants nothing any more: it was moved to {moved_to}");
+            return Failure { message: text, ..self };
+        }
         let is_about_it = self.code == code::FAILED && !self.is_elsewhere;
         if !is_about_it || self.message.contains(&file) {
             return self;
@@ -134,12 +149,27 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = match &error {
             Error::Sqlite(failure) => format!("{error}{}", way_out(failure)),
-            Error::NotBootstrapped => "no lease table yet: the first claim or run makes it".into(),
+            Error::NotBootstrapped => NO_TABLE.into(),
             error => error.to_string(),
         };
         Failure::failed(error.kind(), text)
     }
 }
+
+impl From<litelease_cluster::Error> for Failure {
+    fn from(error: litelease_cluster::Error) -> Self {
+        use litelease_cluster::Error;
+        match &error {
+            Error::InvalidUrl(_) => Failure::usage(error),
+            Error::InvalidName { .. } => Failure::new(code::USAGE, error.kind(), error),
+            Error::NotBootstrapped => Failure::failed(error.kind(), NO_TABLE),
+            _ => Failure::failed(error.kind(), error),
+        }
+    }
+}
+
+/// Nothing was ever leased there.
+const NO_TABLE: &str = "no lease table yet: the first claim or run makes it";
 
 impl From<HoldError> for Failure {
     fn from(error: HoldError) -> Self {

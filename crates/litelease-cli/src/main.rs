@@ -9,6 +9,7 @@
 mod commands;
 mod database;
 mod duration;
+mod engine_url;
 mod exit;
 mod holder;
 mod output;
@@ -41,9 +42,21 @@ struct Cli {
 /// The options of every subcommand.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Common {
-    /// The file with the leases [default: one of your own, see `litelease doctor`]
-    #[arg(long, global = true, env = "LITELEASE_DB", value_name = "FILE", hide_env_values = true)]
+    /// The file with the leases, or etcd://HOST:PORT or postgres://HOST/DATABASE for several machines
+    /// [default: a file of your own, see `litelease doctor`]
+    ///
+    /// A password is read from the file $LITELEASE_PASSWORD_FILE, or stands in the URL in $LITELEASE_DB.
+    #[arg(
+        long,
+        global = true,
+        env = "LITELEASE_DB",
+        value_name = "FILE|URL",
+        hide_env_values = true
+    )]
     db: Option<PathBuf>,
+    /// Whether `db` stands on the command line.
+    #[arg(skip)]
+    is_db_argument: bool,
     /// The URL of a server to use instead of a file: https://HOST or http://127.0.0.1:7070
     ///
     /// The access key is in the file $LITELEASE_ACCESS_FILE; on the machine of the server it is found
@@ -87,6 +100,7 @@ impl Common {
             matches = inner;
         }
         let is_flag = |id| matches.value_source(id) == Some(ValueSource::CommandLine);
+        self.is_db_argument = is_flag("db");
         match (is_flag("db"), is_flag("server")) {
             (true, false) => self.server = None,
             (false, true) => self.db = None,

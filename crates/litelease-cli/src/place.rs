@@ -1,10 +1,10 @@
-//! Where a command works: a file or a server. Each command is written once, over [`Place`].
-//!
-//! Another kind of place (a URL of etcd or PostgreSQL in `--db`) is one more implementation, and one
-//! more arm in [`open`].
+//! Where a command works: a file, a server, or an engine that several machines share. Each command
+//! is written once, over [`Place`].
 
+mod cluster;
 mod file;
 mod grants;
+pub(crate) mod queues;
 mod server;
 
 use std::collections::BTreeMap;
@@ -15,8 +15,11 @@ use litelease::rusqlite::types::Value;
 use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss, LossSignal, RequestInfo, Status};
 
 use crate::Common;
-use crate::exit::Result;
+use crate::engine_url::EngineUrl;
+use crate::exit::{Failure, Result};
+use crate::output::printable;
 
+pub(crate) use cluster::Engine;
 pub(crate) use file::not_named;
 pub(crate) use server::{Lent, failure};
 
@@ -26,6 +29,10 @@ pub(crate) trait Place: Send {
     fn shown(&self) -> String;
     /// Returns what a command that runs here finds in its environment.
     fn variables(&self) -> Vec<Variable>;
+    /// Makes sure that something was ever leased here.
+    fn check(&self) -> Result<()> {
+        Err(not_here(&self.shown()))
+    }
     fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult>;
     fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>>;
     /// Returns the name and the token that were released.
@@ -46,6 +53,18 @@ pub(crate) trait Place: Send {
     fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>>;
     /// Claims a name, or borrows a slot, and keeps it alive.
     fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>>;
+    /// Notes that the work under a grant goes on. Returns its name and token.
+    fn progress(&self, _: &Meant) -> Result<Verdict<(String, i64)>> {
+        Err(not_here(&self.shown()))
+    }
+    /// Deletes the rows of names that have not been live since a time, and returns how many.
+    fn purge(&self, _: i64) -> Result<u64> {
+        Err(not_here(&self.shown()))
+    }
+    /// Fences off what was granted before a backup came back, and returns the new floor.
+    fn restore_fence(&self, _above: Option<i64>) -> Result<i64> {
+        Err(not_here(&self.shown()))
+    }
     /// Returns the secret of a grant that was just claimed, where grants have one.
     fn secret(&self, _: &LeaseInfo) -> Option<String> {
         None
@@ -162,10 +181,32 @@ impl Trust for LossSignal {
 
 /// Returns where the command works. Opens nothing yet.
 pub(crate) fn open(common: &Common) -> Result<Box<dyn Place>> {
-    match common.server()? {
-        Some(url) => Ok(Box::new(server::Server::open(url)?)),
-        None => Ok(Box::new(file::File::new(common)?)),
+    match (common.server()?, EngineUrl::of(common)?) {
+        (Some(url), _) => Ok(Box::new(server::Server::open(url)?)),
+        (None, Some(url)) => Ok(Box::new(Engine::new(url))),
+        (None, None) => Ok(Box::new(file::File::new(common)?)),
     }
+}
+
+/// Returns the engine that several machines share, if the command works on one.
+pub(crate) fn engine(common: &Common) -> Result<Option<Engine>> {
+    match common.server()? {
+        Some(_) => Ok(None),
+        None => Ok(EngineUrl::of(common)?.map(Engine::new)),
+    }
+}
+
+/// Returns what a command finds in its environment that runs at a server.
+fn of_server(url: &str) -> Vec<Variable> {
+    vec![("LITELEASE_SERVER", Some(url.into())), ("LITELEASE_DB", None)]
+}
+
+/// A server has no such verb.
+fn not_here(shown: &str) -> Failure {
+    Failure::usage(format!(
+        "this works on a file only, not at {}: name the file with --db",
+        printable(shown)
+    ))
 }
 
 /// Returns the variables that a lease on a name has.

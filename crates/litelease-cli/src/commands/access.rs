@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
-use litelease::{AccessRow, Permission};
-use litelease_serve::AccessKey;
+use litelease::{AccessRow, Litelease, Permission};
+use litelease_cluster::Cluster;
+use litelease_serve::{AccessKey, ClusterAccess};
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::database;
 use crate::duration::{parse_positive, shown};
+use crate::engine_url::EngineUrl;
 use crate::exit::{Result, code};
 use crate::output::{answer, complain, lines, printable, remark, say};
 
@@ -18,7 +20,8 @@ use crate::output::{answer, complain, lines, printable, remark, say};
 ///
 /// Every call under /v1 needs an access key. A key allows scopes, each for the names that match a
 /// pattern, in which * stands for any text: observe (see), claim (claim, renew, release, transfer),
-/// send and receive (queues), operate (break). The server may be running: it heeds a change at once.
+/// send and receive (queues), operate (break). The server may be running: it heeds a change at once,
+/// and servers on an engine (--db URL) do within a second.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease access add ci --allow 'claim:backup/*' --allow 'observe:*' --expires 90d
@@ -61,11 +64,52 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     }
 }
 
+/// Where the keys are: in a file, or on the engine of several servers.
+enum Keys {
+    File(Box<Litelease>),
+    Engine(ClusterAccess),
+}
+
+impl Keys {
+    /// Opens the engine, or a file as `open` does.
+    fn of(common: &Common, open: impl FnOnce() -> Result<Litelease>) -> Result<Self> {
+        match EngineUrl::of(common)? {
+            None => Ok(Keys::File(Box::new(open()?))),
+            Some(url) => {
+                let cluster = Cluster::open(url.whole())?;
+                cluster.bootstrap()?;
+                Ok(Keys::Engine(ClusterAccess::of(cluster)))
+            }
+        }
+    }
+
+    fn add(&self, name: &str, hash: &[u8], allow: &str, ttl: Option<Duration>) -> Result<bool> {
+        Ok(match self {
+            Keys::File(db) => db.add_access(name, hash, allow, ttl)?,
+            Keys::Engine(keys) => keys.add(name, hash, allow, ttl)?,
+        })
+    }
+
+    fn list(&self) -> Result<Vec<AccessRow>> {
+        Ok(match self {
+            Keys::File(db) => db.access()?.unwrap_or_default(),
+            Keys::Engine(keys) => keys.list()?,
+        })
+    }
+
+    fn remove(&self, name: &str) -> Result<bool> {
+        Ok(match self {
+            Keys::File(db) => db.remove_access(name)?,
+            Keys::Engine(keys) => keys.remove(name)?,
+        })
+    }
+}
+
 fn add(name: &str, allow: &[Permission], expires: Option<Duration>, common: &Common) -> Result<u8> {
-    let db = database::open_patiently(common, Duration::ZERO)?;
+    let keys = Keys::of(common, || database::open_patiently(common, Duration::ZERO))?;
     let key = AccessKey::generate()?;
     let allow: Vec<String> = allow.iter().map(Permission::to_string).collect();
-    if !db.add_access(name, &key.hash(), &allow.join("\n"), expires)? {
+    if !keys.add(name, &key.hash(), &allow.join("\n"), expires)? {
         let text = format!("{0}: there is a key of that name; remove it first", printable(name));
         complain(&format!("litelease: {text}"));
         return Ok(code::NO);
@@ -74,13 +118,13 @@ fn add(name: &str, allow: &[Permission], expires: Option<Duration>, common: &Com
         answer(common, json!({ "name": name, "key": key.show(), "allow": allow }), key.show());
     if told.is_err() {
         // Nobody has seen the key, so nobody can use it.
-        db.remove_access(name)?;
+        keys.remove(name)?;
     }
     told.map(|()| code::OK)
 }
 
 fn list(common: &Common) -> Result<u8> {
-    let rows = database::open_existing(common)?.access()?.unwrap_or_default();
+    let rows = Keys::of(common, || database::open_existing(common))?.list()?;
     let now_ms = litelease::now_ms();
     if common.json {
         say(&rows.iter().map(|row| entry(row, now_ms)).collect::<Value>().to_string())?;
@@ -93,7 +137,7 @@ fn list(common: &Common) -> Result<u8> {
 }
 
 fn remove(name: &str, common: &Common) -> Result<u8> {
-    let removed = database::open_existing(common)?.remove_access(name)?;
+    let removed = Keys::of(common, || database::open_existing(common))?.remove(name)?;
     let name = printable(name);
     let (text, code) = match removed {
         true => (format!("{name}: removed"), code::OK),

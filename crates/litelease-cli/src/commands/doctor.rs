@@ -9,13 +9,16 @@ use serde_json::{Value, json};
 use crate::Common;
 use crate::database;
 use crate::duration::shown;
+use crate::engine_url::EngineUrl;
 use crate::exit::{Result, code};
 use crate::output::{GREEN, RED, YELLOW, owner, printable, process, say};
+use crate::place::{Engine, Place};
 
-/// Check the file with the leases, and say what to do
+/// Check the file or the engine with the leases, and say what to do
 #[derive(clap::Args)]
-#[command(after_help = "Example:
-  litelease doctor --db app.sqlite3    exit code 1: something is wrong")]
+#[command(after_help = "Examples:
+  litelease doctor --db app.sqlite3    exit code 1: something is wrong
+  litelease doctor --db etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379")]
 pub(crate) struct Args {}
 
 /// How bad a finding is.
@@ -30,18 +33,31 @@ use Verdict::{Mind, Ok as Fine, Wrong};
 
 /// One thing that was looked at.
 struct Finding {
-    what: &'static str,
+    what: String,
     verdict: Verdict,
     text: String,
 }
 
 pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
-    let path = database::path(common)?;
     let mut findings = Vec::new();
-    look(&path, common, &mut |what, verdict, text| findings.push(Finding { what, verdict, text }));
+    let mut note = |what: &str, verdict, text| {
+        findings.push(Finding { what: what.to_owned(), verdict, text });
+    };
+    let engine = EngineUrl::of(common).map(|url| url.map(Engine::new));
+    let (kind, place) = match (common.server()?, engine?) {
+        (None, Some(engine)) => {
+            look_at_engine(&engine, &mut note);
+            ("url", engine.shown())
+        }
+        _ => {
+            let path = database::path(common)?;
+            look(&path, common, &mut note);
+            ("file", path.display().to_string())
+        }
+    };
     if common.json {
         let all: Vec<Value> = findings.iter().map(Finding::as_json).collect();
-        say(&json!({ "file": path.display().to_string(), "findings": all }).to_string())?;
+        say(&json!({ kind: place, "findings": all }).to_string())?;
     } else {
         findings.iter().try_for_each(Finding::tell)?;
     }
@@ -49,7 +65,32 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     Ok(if is_wrong { code::NO } else { code::OK })
 }
 
-type Note<'a> = &'a mut dyn FnMut(&'static str, Verdict, String);
+type Note<'a> = &'a mut dyn FnMut(&str, Verdict, String);
+
+/// What the engine says of itself, and the leases there.
+fn look_at_engine(engine: &Engine, note: Note<'_>) {
+    note("url", Fine, engine.shown());
+    let facts = engine.cluster().and_then(|cluster| Ok(cluster.facts()?));
+    match facts {
+        Ok(facts) => {
+            facts.facts.into_iter().for_each(|(word, text)| note(&word, Fine, text));
+            facts.warnings.into_iter().for_each(|text| note("engine", Mind, text));
+        }
+        Err(failure) => return note("engine", Wrong, failure.to_string()),
+    }
+    match engine.check().and_then(|()| engine.list(true)) {
+        Ok(leases) => {
+            holders(&leases, note);
+            let newest = leases.iter().map(|lease| lease.token).max().unwrap_or(0);
+            match engine.cluster().and_then(|cluster| Ok(cluster.engine().load(&[])?)) {
+                Ok(loaded) => how_far(newest.max(loaded.mark.epoch.floor), note),
+                Err(failure) => note("tokens", Wrong, failure.to_string()),
+            }
+        }
+        Err(failure) if failure.is_missing_table() => note("leases", Mind, failure.to_string()),
+        Err(failure) => note("leases", Wrong, failure.to_string()),
+    }
+}
 
 fn look(path: &Path, common: &Common, note: Note<'_>) {
     let file = path.display();
@@ -84,6 +125,7 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
             queues(&db, note);
             side_tables(&db, note);
             match db.epoch() {
+                Ok(epoch) if epoch.newest == i64::MAX => retirement(&db, note),
                 Ok(epoch) => tokens(epoch, note),
                 Err(error) => note("tokens", Wrong, error.to_string()),
             }
@@ -92,6 +134,26 @@ fn look(path: &Path, common: &Common, note: Note<'_>) {
             note("leases", Mind, "no lease table yet: the first claim or run makes it".into());
         }
         Err(error) => note("leases", Wrong, error.to_string()),
+    }
+}
+
+/// Tells where the leases of a file went that grants nothing any more.
+fn retirement(db: &Litelease, note: Note<'_>) {
+    match db.retirement() {
+        Ok(Some(retirement)) => {
+            let (moved_to, floor) = (printable(&retirement.moved_to), retirement.floor);
+            let text = format!(
+                "nothing is granted here any more: the leases went to {moved_to}, with tokens above {floor}; give \
+                 --db that URL"
+            );
+            note("moved", Mind, text);
+        }
+        Ok(None) => {
+            let text =
+                "the largest token there is was granted: begin with a new file and new names";
+            note("tokens", Wrong, text.into());
+        }
+        Err(error) => note("moved", Wrong, error.to_string()),
     }
 }
 
@@ -121,7 +183,12 @@ fn tokens(epoch: EpochInfo, note: Note<'_>) {
                 .into(),
         ),
     }
-    let (newest, left) = (epoch.newest, epoch.epochs_left());
+    how_far(epoch.newest, note);
+}
+
+/// Tells how far tokens have come.
+fn how_far(newest: i64, note: Note<'_>) {
+    let left = EpochInfo { newest, boot: BootRecord::Durable }.epochs_left();
     match left {
         FEW_EPOCHS.. => note("tokens", Fine, format!("up to {newest}, {left} epochs below 2^53")),
         _ => {
@@ -331,7 +398,7 @@ impl Finding {
             Wrong => RED,
         };
         let Finding { what, text, .. } = self;
-        say(&format!("{colour}{:<6}{colour:#}{what:<11}{text}", self.word()))
+        say(&format!("{colour}{:<6}{colour:#}{what:<10} {text}", self.word()))
     }
 
     fn as_json(&self) -> Value {

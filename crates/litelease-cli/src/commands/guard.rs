@@ -7,15 +7,18 @@ use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
+use crate::place;
 
 /// Make a table refuse writes that do not present the newest token of a name
 ///
-/// Table and leases are in the file that --db names. A write presents the token through its
-/// connection (litelease_present), or in a column of each row.
+/// Table and leases are in the file or the PostgreSQL that --db names. A write presents the token
+/// through its connection (litelease_present; PostgreSQL: litelease.present, for one transaction), or
+/// in a column of each row.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease guard --db app.sqlite3 orders order-writer
-  litelease guard --db app.sqlite3 orders order-writer --column lease_token")]
+  litelease guard --db app.sqlite3 orders order-writer --column lease_token
+  litelease guard --db postgres://app@db.example/app sales.orders order-writer")]
 pub(crate) struct Args {
     /// The table
     table: String,
@@ -31,12 +34,29 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    db.bootstrap()?;
-    let guard = args.column.map_or_else(Guard::by_connection, Guard::by_column);
-    let guard = if args.strict { guard.strict() } else { guard };
-    db.guard(&args.table, &args.name, &guard)?;
+    match place::engine(common)? {
+        Some(engine) => on_engine(engine.cluster()?, &args)?,
+        None => in_file(&args, common)?,
+    }
     let text = format!("{} is guarded by {}", printable(&args.table), printable(&args.name));
     remark(common, json!({ "guarded": args.table, "name": args.name }), &text)?;
     Ok(code::OK)
+}
+
+fn in_file(args: &Args, common: &Common) -> Result<()> {
+    let db = database::open_existing(common)?;
+    db.bootstrap()?;
+    let column = args.column.as_deref();
+    let guard = column.map_or_else(Guard::by_connection, Guard::by_column);
+    let guard = if args.strict { guard.strict() } else { guard };
+    Ok(db.guard(&args.table, &args.name, &guard)?)
+}
+
+fn on_engine(cluster: &litelease_cluster::Cluster, args: &Args) -> Result<()> {
+    use litelease_cluster::Guard;
+    cluster.bootstrap()?;
+    let column = args.column.as_deref();
+    let guard = column.map_or_else(Guard::by_connection, Guard::by_column);
+    let guard = if args.strict { guard.strict() } else { guard };
+    Ok(cluster.guard(&args.table, &args.name, &guard)?)
 }

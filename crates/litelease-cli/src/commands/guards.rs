@@ -2,13 +2,13 @@
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, Color, Table};
-use litelease::GuardInfo;
 use serde_json::{Value, json};
 
 use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{lines, printable, say};
+use crate::place;
 
 /// List guarded tables, and whether their guards are still there
 ///
@@ -19,8 +19,34 @@ use crate::output::{lines, printable, say};
   litelease guards --db app.sqlite3    exit code 1: a guard is missing")]
 pub(crate) struct Args {}
 
+/// A guard in a file, or on an engine.
+struct Guard {
+    table: String,
+    name: String,
+    column: Option<String>,
+    strict: bool,
+    is_intact: bool,
+}
+
+impl From<litelease::GuardInfo> for Guard {
+    fn from(guard: litelease::GuardInfo) -> Self {
+        let litelease::GuardInfo { table, name, column, strict, is_intact, .. } = guard;
+        Guard { table, name, column, strict, is_intact }
+    }
+}
+
+impl From<litelease_cluster::GuardInfo> for Guard {
+    fn from(guard: litelease_cluster::GuardInfo) -> Self {
+        let litelease_cluster::GuardInfo { table, name, column, strict, is_intact } = guard;
+        Guard { table, name, column, strict, is_intact }
+    }
+}
+
 pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
-    let guards = database::open_existing(common)?.guards()?;
+    let guards: Vec<Guard> = match place::engine(common)? {
+        Some(engine) => engine.cluster()?.guards()?.into_iter().map(Guard::from).collect(),
+        None => database::open_existing(common)?.guards()?.into_iter().map(Guard::from).collect(),
+    };
     if common.json {
         say(&guards.iter().map(entry).collect::<Value>().to_string())?;
     } else if guards.is_empty() {
@@ -32,7 +58,7 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     Ok(if is_missing { code::NO } else { code::OK })
 }
 
-fn entry(guard: &GuardInfo) -> Value {
+fn entry(guard: &Guard) -> Value {
     json!({
         "table": guard.table,
         "name": guard.name,
@@ -42,11 +68,11 @@ fn entry(guard: &GuardInfo) -> Value {
     })
 }
 
-fn state(guard: &GuardInfo) -> &'static str {
+fn state(guard: &Guard) -> &'static str {
     if guard.is_intact { "intact" } else { "missing" }
 }
 
-fn table(guards: &[GuardInfo]) -> String {
+fn table(guards: &[Guard]) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(["TABLE", "NAME", "PRESENTED BY", "STRICT", "STATE"]);
     for guard in guards {

@@ -14,6 +14,7 @@ mod grant;
 mod guard;
 mod guards;
 mod man;
+mod move_file;
 mod nesting;
 mod progress;
 mod purge;
@@ -91,6 +92,7 @@ commands! {
     Unguard in unguard,
     Guards in guards,
     RestoreFence in restore_fence,
+    Move in move_file,
     Write in write,
     Writer in writer,
     Doctor in doctor,

@@ -1,13 +1,12 @@
 //! `litelease progress`: notes that the work under a lease goes on.
 
-use litelease::GrantResult;
 use serde_json::json;
 
-use super::grant::{Grant, GrantOfRun, rejected};
+use super::grant::{Grant, GrantOfRun, rejected_at};
 use crate::Common;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
-use crate::similar::similar_if;
+use crate::place::{self, Verdict};
 
 /// Note that the work under a lease makes progress
 ///
@@ -23,16 +22,13 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let grant: Grant = args.grant.named()?;
-    let (db, lease) = grant.find(common)?;
-    match db.progress(&lease.name, lease.token)? {
-        GrantResult::Done => {
-            let text = format!("{}: progress is noted", printable(grant.name()));
-            remark(common, json!({ "progress": lease.name, "token": lease.token }), &text)?;
+    let place = place::open(common)?;
+    match place.progress(&grant.meant())? {
+        Verdict::Done((name, token)) => {
+            let text = format!("{}: progress is noted", printable(&name));
+            remark(common, json!({ "progress": name, "token": token }), &text)?;
             Ok(code::OK)
         }
-        GrantResult::Stale { reason } => {
-            let similar = similar_if(&db, grant.name(), &reason);
-            rejected(common, grant.name(), reason, None, similar)
-        }
+        Verdict::Rejected(rejection) => rejected_at(common, &*place, grant.name(), &rejection),
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::Common;
-use crate::database;
 use crate::duration::parse_positive;
 use crate::exit::{Failure, Result, code};
 use crate::output::remark;
+use crate::place;
 
 /// Delete the rows of names that were not leased for a while; no token is ever granted again
 #[derive(clap::Args)]
@@ -21,10 +21,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
     let age_ms = i64::try_from(args.older_than.as_millis())
         .map_err(|_| Failure::usage("--older-than is longer than time: give something shorter"))?;
-    let purged = db.purge(litelease::now_ms().saturating_sub(age_ms))?;
+    let purged = place::open(common)?.purge(litelease::now_ms().saturating_sub(age_ms))?;
     remark(common, json!({ "purged": purged }), &format!("purged {purged}"))?;
     Ok(code::OK)
 }

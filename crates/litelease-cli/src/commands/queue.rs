@@ -10,18 +10,15 @@ use std::time::Duration;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 use litelease::rusqlite::types::Value as Body;
-use litelease::{
-    AckResult, CancelResult, GiveBackOptions, Item, ItemInfo, ItemName, ItemState, Litelease,
-    QueueInfo, SendOptions,
-};
+use litelease::{CancelResult, ItemInfo, ItemName, ItemState, QueueInfo};
 use serde_json::{Value, json};
 
 use super::{is_sure, nothing_was_done};
 use crate::Common;
-use crate::database;
 use crate::duration::{parse, parse_positive, shown};
 use crate::exit::{Failure, Result, code};
 use crate::output::{answer, complain, lines, printable, remark, say, say_text, time_left};
+use crate::place::queues::{self, Delivery, Queues, Receipt};
 use crate::stream::write_bytes;
 
 /// Send, receive and look after the items of queues
@@ -36,8 +33,8 @@ use crate::stream::write_bytes;
   litelease queue ack $receipt
   litelease queue list mail
 
-Exit codes: 0 done; 1 no item, a stale receipt, not found; 64 usage; 69 the file is broken or in the way; 74 the
-answer could not be printed.")]
+Exit codes: 0 done; 1 no item, a stale receipt, not found; 64 usage; 69 the file is broken or in the way, or the server
+cannot be reached or refuses; 74 the answer could not be printed.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     verb: Verb,
@@ -164,38 +161,32 @@ enum Verb {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let place = &*queues::open(common)?;
     match args.verb {
         Verb::Send { queue, body, file, delay, key } => {
-            let mut options = SendOptions::new().delay(delay.unwrap_or_default());
-            if let Some(key) = &key {
-                options = options.key(key);
-            }
-            send(&queue, &read_body(body, file)?, options, common)
+            let body = read_body(body, file)?;
+            let id = place.send(&queue, &body, delay.unwrap_or_default(), key.as_deref())?;
+            sent(&queue, id, common)
         }
-        Verb::Receive { queue, visibility } => receive(&queue, visibility, common),
-        Verb::Ack { receipt } => ack(&receipt, common),
-        Verb::Extend { receipt, visibility } => extend(&receipt, visibility, common),
+        Verb::Receive { queue, visibility } => receive(place, &queue, visibility, common),
+        Verb::Ack { receipt } => ended(place.ack(&receipt)?, "acknowledged", common),
+        Verb::Extend { receipt, visibility } => {
+            extended(place.extend(&receipt, visibility)?, common)
+        }
         Verb::GiveBack { receipt, delay, note } => {
-            let mut options = GiveBackOptions::new().delay(delay.unwrap_or_default());
-            if let Some(note) = &note {
-                options = options.note(note);
-            }
-            let db = database::open_existing(common)?;
-            let given_back = db.queue("").give_back_with(&receipt, options)?;
-            ended(&db, &receipt, given_back, "given back", common)
+            let done = place.give_back(&receipt, delay.unwrap_or_default(), note.as_deref())?;
+            ended(done, "given back", common)
         }
         Verb::Bury { receipt, note } => {
-            let db = database::open_existing(common)?;
-            let buried = db.queue("").bury(&receipt, note.as_deref())?;
-            ended(&db, &receipt, buried, "buried", common)
+            ended(place.bury(&receipt, note.as_deref())?, "buried", common)
         }
-        Verb::List { queue: None } => list_queues(common),
-        Verb::List { queue: Some(queue) } => list_items(&queue, false, common),
-        Verb::Dead { queue } => list_items(&queue, true, common),
-        Verb::Redrive { queue, id } => redrive(&queue, id, common),
-        Verb::Discard { queue, id, yes } => discard(&queue, id, yes, common),
-        Verb::Cancel { queue, id, key } => cancel(&queue, id, key.as_deref(), common),
-        Verb::Delete { queue, yes } => delete(&queue, yes, common),
+        Verb::List { queue: None } => list_queues(place, common),
+        Verb::List { queue: Some(queue) } => list_items(place, &queue, false, common),
+        Verb::Dead { queue } => list_items(place, &queue, true, common),
+        Verb::Redrive { queue, id } => counted("redriven", place.redrive(&queue, id)?, id, common),
+        Verb::Discard { queue, id, yes } => discard(place, &queue, id, yes, common),
+        Verb::Cancel { queue, id, key } => cancel(place, &queue, id, key.as_deref(), common),
+        Verb::Delete { queue, yes } => delete(place, &queue, yes, common),
     }
 }
 
@@ -229,21 +220,14 @@ pub(super) fn bytes(body: &Body) -> Vec<u8> {
     }
 }
 
-fn send(queue: &str, body: &Body, options: SendOptions<'_>, common: &Common) -> Result<u8> {
-    let db = database::open_patiently(common, Duration::ZERO)?;
-    let id = db.queue(queue).send_with(body, options)?;
+fn sent(queue: &str, id: i64, common: &Common) -> Result<u8> {
     let told = answer(common, json!({ "queue": queue, "id": id }), &id.to_string());
     told.map_err(|failure| failure.adding(format!("item {id} is in the queue all the same")))?;
     Ok(code::OK)
 }
 
-fn receive(queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
-    let db = database::look(common)?;
-    let received = match &db {
-        Some(db) => db.queue(queue).receive(visibility)?,
-        None => None,
-    };
-    let Some(item) = received else {
+fn receive(place: &dyn Queues, queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
+    let Some(item) = place.receive(queue, visibility)? else {
         let text = format!("{}: nothing is visible", printable(queue));
         match common.json {
             true => say("null")?,
@@ -260,7 +244,7 @@ fn receive(queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
         }
     };
     // Nobody knows the receipt, so nobody could end the delivery.
-    told.map_err(|failure| match item.give_back() {
+    told.map_err(|failure| match place.give_back(&item.receipt, Duration::ZERO, None) {
         Ok(_) => failure.adding(format!("item {} was given back", item.id)),
         Err(error) => failure.adding(format!(
             "item {} could not be given back and is hidden for {}: {error}",
@@ -271,7 +255,7 @@ fn receive(queue: &str, visibility: Duration, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-fn delivery(queue: &str, item: &Item<'_>) -> Value {
+fn delivery(queue: &str, item: &Delivery) -> Value {
     let mut value = json!({
         "queue": queue,
         "id": item.id,
@@ -293,58 +277,29 @@ fn delivery(queue: &str, item: &Item<'_>) -> Value {
     value
 }
 
-fn ack(receipt: &str, common: &Common) -> Result<u8> {
-    match database::open_existing(common)?.queue("").ack(receipt)? {
-        AckResult::Acknowledged => {
-            remark(common, json!({ "acknowledged": true }), "acknowledged")?;
-            Ok(code::OK)
-        }
-        AckResult::Stale { reason } => stale(&reason.to_string(), common),
-    }
-}
-
-fn extend(receipt: &str, visibility: Duration, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    match db.queue("").extend(receipt, visibility)? {
-        Some(deadline_ms) => {
-            let text = format!("extended, for {} from now", time_left(deadline_ms));
-            remark(common, json!({ "deadline_ms": deadline_ms }), &text)?;
-            Ok(code::OK)
-        }
-        // The newest delivery can still be acknowledged, but it is too late to extend it.
-        None => match db.queue("").delivery(receipt)? {
-            Some(_) => no(json!({ "over": true }), "the delivery is over", common),
-            None => stale(&reason(&db, receipt)?, common),
-        },
-    }
+fn extended(receipt: Receipt<i64>, common: &Common) -> Result<u8> {
+    let Receipt::Passed(deadline_ms) = receipt else { return refused(receipt, common) };
+    let text = format!("extended, for {} from now", time_left(deadline_ms));
+    remark(common, json!({ "deadline_ms": deadline_ms }), &text)?;
+    Ok(code::OK)
 }
 
 /// Reports whether a delivery was ended as asked.
-fn ended(db: &Litelease, receipt: &str, done: bool, what: &str, common: &Common) -> Result<u8> {
-    if done {
-        remark(common, json!({ what.replace(' ', "_"): true }), what)?;
-        return Ok(code::OK);
-    }
-    match db.queue("").delivery(receipt)? {
-        Some(_) => no(json!({ "dead": true }), "the item is dead already", common),
-        None => stale(&reason(db, receipt)?, common),
-    }
+fn ended(receipt: Receipt<()>, what: &str, common: &Common) -> Result<u8> {
+    let Receipt::Passed(()) = receipt else { return refused(receipt, common) };
+    remark(common, json!({ what.replace(' ', "_"): true }), what)?;
+    Ok(code::OK)
 }
 
-/// Returns why a receipt does not pass. Nothing is changed by asking: an acknowledgement that would
-/// pass is rolled back.
-fn reason(db: &Litelease, receipt: &str) -> Result<String> {
-    let tx = litelease::rusqlite::Transaction::new_unchecked(
-        db.conn(),
-        litelease::rusqlite::TransactionBehavior::Immediate,
-    )
-    .map_err(litelease::Error::from)?;
-    let answer = litelease::LiteleaseRef::joining(&tx).queue("").ack(receipt)?;
-    tx.rollback().map_err(litelease::Error::from)?;
-    Ok(match answer {
-        AckResult::Stale { reason } => reason.to_string(),
-        AckResult::Acknowledged => "ended in this moment".into(),
-    })
+/// Reports why a receipt does not do what was asked.
+fn refused<T>(receipt: Receipt<T>, common: &Common) -> Result<u8> {
+    match receipt {
+        Receipt::Stale(reason) => stale(&reason, common),
+        Receipt::Dead => no(json!({ "dead": true }), "the item is dead already", common),
+        Receipt::Over | Receipt::Passed(_) => {
+            no(json!({ "over": true }), "the delivery is over", common)
+        }
+    }
 }
 
 fn stale(reason: &str, common: &Common) -> Result<u8> {
@@ -356,13 +311,12 @@ fn no(value: Value, text: &str, common: &Common) -> Result<u8> {
     Ok(code::NO)
 }
 
-fn list_queues(common: &Common) -> Result<u8> {
-    let queues = database::look(common)?.map_or(Ok(Vec::new()), |db| db.queues())?;
+fn list_queues(place: &dyn Queues, common: &Common) -> Result<u8> {
+    let queues = place.list()?;
     if common.json {
         say(&queues.iter().map(entry).collect::<Value>().to_string())?;
     } else if queues.is_empty() {
-        let file = database::path(common)?;
-        remark(common, Value::Null, &format!("there are no queues in {}", file.display()))?;
+        remark(common, Value::Null, &format!("there are no queues in {}", place.shown()))?;
     } else {
         let mut table = Table::new();
         table
@@ -404,10 +358,10 @@ fn entry(queue: &QueueInfo) -> Value {
 const PIECE: usize = 64 * 1024;
 
 /// Prints items as they are read: a queue may be longer than the memory.
-fn list_items(queue: &str, only_dead: bool, common: &Common) -> Result<u8> {
+fn list_items(place: &dyn Queues, queue: &str, only_dead: bool, common: &Common) -> Result<u8> {
     let now_ms = litelease::now_ms();
     let (mut text, mut count, mut told) = (String::new(), 0_u64, Ok(()));
-    let each = |item: ItemInfo| {
+    let mut each = |item: ItemInfo| {
         // Dead items come first, among those at their last delivery.
         let is_past_the_dead = matches!(item.state, ItemState::Visible | ItemState::Delayed);
         if only_dead && item.state != ItemState::Dead {
@@ -426,9 +380,7 @@ fn list_items(queue: &str, only_dead: bool, common: &Common) -> Result<u8> {
         }
         told.is_ok()
     };
-    if let Some(db) = database::look(common)? {
-        db.queue(queue).each_item(each)?;
-    }
+    place.each_item(queue, &mut each)?;
     told?;
     match (common.json, count) {
         (true, 0) => say("[]")?,
@@ -486,26 +438,19 @@ fn row(
     format!("{}\n", line.trim_end())
 }
 
-fn redrive(queue: &str, id: Option<i64>, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    let redriven = match id {
-        None => db.queue(queue).redrive()?,
-        Some(id) => u64::from(db.queue(queue).redrive_one(id)?),
-    };
-    counted("redriven", redriven, id, common)
-}
-
-fn discard(queue: &str, id: Option<i64>, yes: bool, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
+fn discard(
+    place: &dyn Queues,
+    queue: &str,
+    id: Option<i64>,
+    yes: bool,
+    common: &Common,
+) -> Result<u8> {
+    place.check()?;
     let what = id.map_or("all dead items".into(), |id| format!("the dead item {id}"));
     if !yes && !is_sure(&format!("Delete {what} of {}?", printable(queue)), "discard")? {
         return Ok(nothing_was_done());
     }
-    let discarded = match id {
-        None => db.queue(queue).discard()?,
-        Some(id) => u64::from(db.queue(queue).discard_one(id)?),
-    };
-    counted("discarded", discarded, id, common)
+    counted("discarded", place.discard(queue, id)?, id, common)
 }
 
 /// Reports how many items were changed. One that was named and is not dead is a no.
@@ -521,12 +466,18 @@ fn counted(what: &str, count: u64, id: Option<i64>, common: &Common) -> Result<u
     }
 }
 
-fn cancel(queue: &str, id: Option<i64>, key: Option<&str>, common: &Common) -> Result<u8> {
+fn cancel(
+    place: &dyn Queues,
+    queue: &str,
+    id: Option<i64>,
+    key: Option<&str>,
+    common: &Common,
+) -> Result<u8> {
     let name = match (id, key) {
         (Some(id), _) => ItemName::Id(id),
         (None, key) => ItemName::Key(key.unwrap_or_default()),
     };
-    match database::open_existing(common)?.queue(queue).cancel(name)? {
+    match place.cancel(queue, name)? {
         CancelResult::Cancelled => {
             remark(common, json!({ "cancelled": true }), "cancelled")?;
             Ok(code::OK)
@@ -541,16 +492,16 @@ fn cancel(queue: &str, id: Option<i64>, key: Option<&str>, common: &Common) -> R
     }
 }
 
-fn delete(queue: &str, yes: bool, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
+fn delete(place: &dyn Queues, queue: &str, yes: bool, common: &Common) -> Result<u8> {
+    place.check()?;
     let name = printable(queue);
-    if !yes && let Some(info) = db.queue(queue).info()? {
+    if !yes && let Some(info) = place.info(queue)? {
         let question = format!("Delete {name} with {} items?", info.len());
         if !is_sure(&question, "delete it")? {
             return Ok(nothing_was_done());
         }
     }
-    match db.queue(queue).delete()? {
+    match place.delete(queue)? {
         true => {
             remark(common, json!({ "deleted": queue }), &format!("{name}: deleted"))?;
             Ok(code::OK)

@@ -4,9 +4,9 @@ use serde_json::json;
 
 use super::{is_sure, nothing_was_done};
 use crate::Common;
-use crate::database;
 use crate::exit::{Result, code};
 use crate::output::answer;
+use crate::place;
 
 /// Fence a file that was restored from a backup: end every lease and raise every token
 ///
@@ -33,16 +33,13 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    let file = database::path(common)?;
-    let question = format!("End every lease in {}, and raise every token?", file.display());
+    let place = place::open(common)?;
+    place.check()?;
+    let question = format!("End every lease in {}, and raise every token?", place.shown());
     if !args.yes && !is_sure(&question, "fence it")? {
         return Ok(nothing_was_done());
     }
-    let floor = match args.above {
-        Some(token) => db.restore_fence_above(token)?,
-        None => db.restore_fence()?,
-    };
+    let floor = place.restore_fence(args.above)?;
     let text = format!("fenced: every token from now on is larger than {floor}");
     answer(common, json!({ "floor": floor }), &text)?;
     Ok(code::OK)

@@ -2,11 +2,14 @@
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use litelease::credentials::Issuer;
-use litelease_serve::{OpenError, Options, Service, Tls, run_until_signal};
+use litelease_cluster::Cluster;
+use litelease_serve::{
+    OpenError, Options, Replica, Service, Tls, run_replica_until_signal, run_until_signal,
+};
 use serde_json::json;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
@@ -14,8 +17,9 @@ use tracing_subscriber::prelude::*;
 use crate::Common;
 use crate::database;
 use crate::duration::{parse, parse_positive};
+use crate::engine_url::EngineUrl;
 use crate::exit::{Failure, Result, code};
-use crate::output::{complain, remark};
+use crate::output::{complain, printable, remark};
 
 /// Serve named leases and pools of numbered slots over HTTP, with a page to watch pools
 ///
@@ -31,10 +35,16 @@ use crate::output::{complain, remark};
 ///
 /// To serve other machines, give it a certificate with --tls-cert and --tls-key, and the name in it
 /// with --host.
+///
+/// With --db etcd://… or postgres://… any number of machines serve the same pools, names and queues.
+/// One of them writes, and the others pass connections on to it. If it ends, another one takes over:
+/// at once after a signal, otherwise when its lease of --writer-ttl is over. All of them need the same
+/// certificate, and --advertise if the others do not reach them where they listen.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
   litelease serve --listen 127.0.0.1:0 --db pools.sqlite3    any free port
+  litelease serve --listen 10.0.0.7:7070 --db etcd://10.0.0.1:2379,10.0.0.2:2379 --tls-cert …
   litelease serve --listen 0.0.0.0:443 --tls-cert cert.pem --tls-key key.pem --host lease.example
   curl -X PUT -H 'Content-Type: application/json' -d '{\"count\":4}' localhost:7070/l/$(uuidgen)
 
@@ -95,6 +105,14 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_PATIENCE", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "10s", value_parser = positive)]
     max_patience: Duration,
+    /// The address at which the other servers on an engine reach this one [default: where it listens]
+    #[arg(long, env = "LITELEASE_ADVERTISE", hide_env_values = true, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// How long the lease of the server that writes to an engine is: after its crash, no request is
+    /// answered for that long
+    #[arg(long, env = "LITELEASE_WRITER_TTL", hide_env_values = true, value_name = "TIME")]
+    #[arg(default_value = "5s", value_parser = writer_ttl)]
+    writer_ttl: Duration,
     /// How many requests may share a commit
     #[arg(long, env = "LITELEASE_MAX_BATCH", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
@@ -122,33 +140,48 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         _ => None,
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let path = database::prepare(common)?;
-    database::check_local(&path)?;
-    start_log(args.log);
     let options = Options { tls, ..args.options() };
     if let Some(issuer) = &options.credentials {
         // Better now than at the first request.
         issuer.keys()?;
     }
+    if let Some(url) = EngineUrl::of(common)? {
+        return args.execute_on(&url, listener, options, scheme, common);
+    }
+    if args.advertise.is_some() {
+        return Err(Failure::usage(
+            "--advertise is for servers on an engine: a file has one server, so leave it out",
+        ));
+    }
+    let path = database::prepare(common)?;
+    database::check_local(&path)?;
+    start_log(args.log);
     let opened = match args.restore_fence {
         true => Service::open_restored(&path, options),
         false => Service::open(&path, options),
     };
     let (service, url) = (opened?, format!("{scheme}://{address}"));
-    let access = if args.open { None } else { keep_local_key(&service, address)? };
-    run_until_signal(listener, service, || {
-        // A log that is full does not keep a service from its clients.
-        let told = json!({ "listening": url, "access_file": access });
-        let told = remark(common, told, &format!("listening at {url}"));
-        told.unwrap_or_else(|failure| failure.tell(common.json));
-    })?;
+    let access = match args.open {
+        true => None,
+        false => keep_local_key(|folder| service.keep_local_key(folder, address))?,
+    };
+    run_until_signal(listener, service, || tell_address(&url, access.as_deref(), common))?;
     Ok(code::OK)
 }
 
+fn tell_address(url: &str, access: Option<&Path>, common: &Common) {
+    // A log that is full does not keep a service from its clients.
+    let told = json!({ "listening": url, "access_file": access });
+    let told = remark(common, told, &format!("listening at {url}"));
+    told.unwrap_or_else(|failure| failure.tell(common.json));
+}
+
 /// Writes the access key of this user. Where that is not possible, the service does without it.
-fn keep_local_key(service: &Service, address: SocketAddr) -> Result<Option<PathBuf>> {
+fn keep_local_key(
+    keep: impl FnOnce(&Path) -> std::result::Result<Option<PathBuf>, OpenError>,
+) -> Result<Option<PathBuf>> {
     let Some(folder) = database::state_folder() else { return Ok(None) };
-    match service.keep_local_key(&folder.join("access"), address) {
+    match keep(&folder.join("access")) {
         Err(error @ OpenError::LocalKey { .. }) => {
             complain(&json!({ "level": "WARN", "message": error.to_string() }).to_string());
             Ok(None)
@@ -158,6 +191,59 @@ fn keep_local_key(service: &Service, address: SocketAddr) -> Result<Option<PathB
 }
 
 impl Args {
+    /// Serves as one of several servers on an engine.
+    fn execute_on(
+        &self,
+        url: &EngineUrl,
+        listener: TcpListener,
+        options: Options,
+        scheme: &str,
+        common: &Common,
+    ) -> Result<u8> {
+        if self.restore_fence {
+            return Err(Failure::usage(format!(
+                "--restore-fence is for a file: run litelease restore-fence --db {} before the servers start",
+                url.shown()
+            )));
+        }
+        let address = listener.local_addr()?;
+        let advertise = self.advertised(address)?;
+        start_log(self.log);
+        let cluster = Cluster::open(url.whole())?;
+        let replica = Replica::new(cluster, &advertise, options)?.with_ttl(self.writer_ttl);
+        let access = match self.open {
+            true => None,
+            false => keep_local_key(|folder| replica.keep_local_key(folder, address))?,
+        };
+        let url = format!("{scheme}://{address}");
+        let ready = || tell_address(&url, access.as_deref(), common);
+        run_replica_until_signal(listener, replica, ready)?;
+        Ok(code::OK)
+    }
+
+    /// Returns the address at which the other servers reach this one.
+    fn advertised(&self, address: SocketAddr) -> Result<String> {
+        match &self.advertise {
+            None if address.ip().is_unspecified() => Err(Failure::usage(format!(
+                "{address} is no address at which the other servers reach this one: add --advertise HOST:PORT"
+            ))),
+            None => Ok(address.to_string()),
+            Some(advertise) => {
+                let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
+                let is_right = advertise.rsplit_once(':').is_some_and(|(host, port)| {
+                    !host.is_empty() && !host.contains([' ', '/']) && is_port(port)
+                });
+                match is_right {
+                    true => Ok(advertise.clone()),
+                    false => Err(Failure::usage(format!(
+                        "--advertise {}: say HOST:PORT, like 10.0.0.7:7070",
+                        printable(advertise)
+                    ))),
+                }
+            }
+        }
+    }
+
     /// Refuses what other machines could read or abuse, unless that was asked for.
     fn check_exposure(&self, address: SocketAddr) -> Result<()> {
         if self.insecure || address.ip().is_loopback() {
@@ -230,8 +316,18 @@ impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Database(error) => error.into(),
+            OpenError::Cluster(error) => error.into(),
             error => Failure::failed(error.kind(), error),
         }
+    }
+}
+
+/// The lease of the writer is at least a second, so that a busy machine keeps it, and at most a minute:
+/// so long is nobody served after a crash.
+fn writer_ttl(text: &str) -> std::result::Result<Duration, String> {
+    match parse_positive(text)? {
+        time if (1..=60).contains(&time.as_secs()) => Ok(time),
+        _ => Err("it must be from 1s to 60s".into()),
     }
 }
 

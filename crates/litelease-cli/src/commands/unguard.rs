@@ -6,6 +6,7 @@ use crate::Common;
 use crate::database;
 use crate::exit::{Result, code};
 use crate::output::{printable, remark};
+use crate::place;
 
 /// Remove the guards of a table
 #[derive(clap::Args)]
@@ -20,8 +21,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
-    let db = database::open_existing(common)?;
-    let taken = db.unguard(&args.table, args.name.as_deref())?;
+    let name = args.name.as_deref();
+    let taken = match place::engine(common)? {
+        Some(engine) => engine.cluster()?.unguard(&args.table, name)?,
+        None => database::open_existing(common)?.unguard(&args.table, name)?,
+    };
     let text = match taken {
         0 => format!("{} has no such guard", printable(&args.table)),
         _ => format!("{}: {taken} taken off", printable(&args.table)),

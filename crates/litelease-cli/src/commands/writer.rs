@@ -3,9 +3,9 @@
 use litelease::{LockState, WriteLock};
 use serde_json::{Value, json};
 
-use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::answer;
+use crate::{Common, database};
 
 /// Show which process holds the write lock of a database
 #[derive(clap::Args)]
@@ -54,8 +54,8 @@ pub(super) fn holder(lock: &WriteLock) -> Value {
 /// The lock of the database that is meant. It must be named: the user's own file of leases is
 /// nobody's to bulk-write.
 pub(super) fn lock_of(common: &Common) -> Result<WriteLock> {
-    let Some(path) = common.db.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
+    if common.db.as_ref().is_none_or(|path| path.as_os_str().is_empty()) {
         return Err(Failure::usage("say with --db which database is to be written"));
-    };
-    Ok(WriteLock::of_database(path)?)
+    }
+    Ok(WriteLock::of_database(&database::path(common)?)?)
 }

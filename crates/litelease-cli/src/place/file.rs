@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use litelease::{
-    BreakResult, ClaimResult, Held, HeldSlot, HoldError, HoldOptions, LeaseInfo, LeaseRow,
-    ListedLease, Litelease, Loss, Reason, ReleaseResult, RenewResult, RequestInfo, Status,
-    TransferResult, Watch, pool_of_name,
+    BreakResult, ClaimResult, GrantResult, Held, HeldSlot, HoldError, HoldOptions, LeaseInfo,
+    LeaseRow, ListedLease, Litelease, Loss, Reason, ReleaseResult, RenewResult, RequestInfo,
+    Status, TransferResult, Watch, pool_of_name,
 };
 
 use super::{
@@ -70,6 +70,10 @@ impl Place for File {
         vec![("LITELEASE_DB", Some(path.into())), ("LITELEASE_SERVER", None)]
     }
 
+    fn check(&self) -> Result<()> {
+        database::open_existing(&self.common).map(drop)
+    }
+
     fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
         let db = database::open_patiently(&self.common, ask.wait)?;
         Ok(match ask.above {
@@ -96,6 +100,14 @@ impl Place for File {
         Ok(match db.transfer(&grant, to, ttl)? {
             TransferResult::Transferred(handed) => Verdict::Done(handed),
             TransferResult::Rejected { reason, current } => rejected(&reason, current),
+        })
+    }
+
+    fn progress(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
+        let (db, grant) = self.find(grant)?;
+        Ok(match db.progress(&grant.name, grant.token)? {
+            GrantResult::Done => Verdict::Done((grant.name, grant.token)),
+            GrantResult::Stale { reason } => rejected(&reason, None),
         })
     }
 
@@ -167,6 +179,18 @@ impl Place for File {
         Ok(Box::new(InFile { held, path: self.path.clone() }))
     }
 
+    fn purge(&self, before_ms: i64) -> Result<u64> {
+        Ok(database::open_existing(&self.common)?.purge(before_ms)?)
+    }
+
+    fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
+        let db = database::open_existing(&self.common)?;
+        Ok(match above {
+            Some(token) => db.restore_fence_above(token)?,
+            None => db.restore_fence()?,
+        })
+    }
+
     fn writer(&self) -> Option<u32> {
         database::look(&self.common).ok().flatten()?.write_lock_pid()
     }
@@ -197,12 +221,12 @@ fn options(ask: &Ask) -> HoldOptions {
     }
 }
 
-fn rejected<T>(reason: &Reason, current: Option<LeaseInfo>) -> Verdict<T> {
+pub(super) fn rejected<T>(reason: &Reason, current: Option<LeaseInfo>) -> Verdict<T> {
     let is_unknown = *reason == Reason::NeverClaimed;
     Verdict::Rejected(Rejection { reason: reason.to_string(), is_unknown, current })
 }
 
-fn released(result: ReleaseResult) -> Verdict<(String, i64)> {
+pub(super) fn released(result: ReleaseResult) -> Verdict<(String, i64)> {
     match result {
         ReleaseResult::Released { name, token } => Verdict::Done((name, token)),
         ReleaseResult::Rejected { reason, current } => rejected(&reason, current),

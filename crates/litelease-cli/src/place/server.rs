@@ -5,12 +5,15 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use litelease::{ClaimResult, LeaseInfo, LeaseRow, Loss};
-use litelease_client::{Client, Error, Grant, Held, HoldOptions, Lease, News, Slot, Watch};
+use litelease_client::{
+    Client, Error, Grant, Held, HoldOptions, KnownName, Lease, News, Slot, Watch,
+};
 
 use super::file::{busy, none_free, not_named};
+use super::queues::stored;
 use super::{
     Ask, Claim, Looks, Meant, Place, Rejection, Seen, Tenure, Trust, Variable, Verdict, grants,
-    note, of_lease, of_slot,
+    note, of_lease, of_server, of_slot,
 };
 use crate::exit::{Failure, Result};
 use crate::output::printable;
@@ -87,6 +90,12 @@ fn row(lease: Lease) -> LeaseRow {
     LeaseRow { name, tenure: Some((owner, lease_expires_at_ms)), token }
 }
 
+/// Returns a name, whether somebody has it or not, with its end on this machine's clock.
+fn known_row(known: KnownName) -> LeaseRow {
+    let end_ms = known.left_ms.map(|left_ms| litelease::now_ms().saturating_add(left_ms));
+    LeaseRow { name: known.name, tenure: known.owner.zip(end_ms), token: known.token }
+}
+
 /// Returns what an error of the client means for the command.
 pub(crate) fn failure(error: Error) -> Failure {
     match error {
@@ -111,7 +120,7 @@ impl Place for Server {
     }
 
     fn variables(&self) -> Vec<Variable> {
-        vec![("LITELEASE_SERVER", Some(self.url.clone().into())), ("LITELEASE_DB", None)]
+        of_server(&self.url)
     }
 
     fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
@@ -163,6 +172,13 @@ impl Place for Server {
         self.verdict(&meant.name, handed.map(info))
     }
 
+    fn progress(&self, meant: &Meant) -> Result<Verdict<(String, i64)>> {
+        let noted = self.client.progress(&self.find(meant)?);
+        let token = meant.token.or(meant.run.as_ref().map(|(_, token)| *token));
+        let done = noted.map(|()| (meant.name.clone(), token.unwrap_or_default()));
+        self.verdict(&meant.name, done)
+    }
+
     fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
         self.verdict(name, self.client.break_lease(name))
     }
@@ -186,7 +202,13 @@ impl Place for Server {
 
     fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         if all {
-            return Err(Failure::usage("--all works on a file only: a server shows live leases"));
+            return Ok(self
+                .client
+                .names("")
+                .map_err(failure)?
+                .into_iter()
+                .map(known_row)
+                .collect());
         }
         let leases = self.client.leases("").map_err(failure)?;
         Ok(leases.into_iter().map(row).collect())
@@ -224,11 +246,6 @@ impl Place for Server {
     }
 
     fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
-        if ask.value.is_some() || ask.progress_within.is_some() || ask.max_time.is_some() {
-            return Err(Failure::usage(
-                "--value, --progress-within and --max-time work on a file only",
-            ));
-        }
         let options = HoldOptions::new(ask.ttl).wait(ask.wait);
         if let Some(count) = ask.slots {
             let slot = self.client.hold_slot(&ask.name, count, options, &note());
@@ -236,6 +253,14 @@ impl Place for Server {
             return Ok(Box::new(Lent { name: ask.name.clone(), slot }));
         }
         let held = self.client.hold(&ask.name, options).map_err(failure)?;
+        // If one of these fails, the lease is released again.
+        if ask.progress_within.is_some() || ask.max_time.is_some() {
+            let limited = self.client.limit(held.grant(), ask.progress_within, ask.max_time);
+            limited.map_err(failure)?;
+        }
+        if let Some(value) = &ask.value {
+            self.client.attach(held.grant(), value.as_str()).map_err(failure)?;
+        }
         Ok(Box::new(OnServer(held)))
     }
 }
@@ -351,6 +376,7 @@ impl Looks for Hearing {
                 true => self.seen.keys().cloned().collect(),
                 false => news.ended,
             };
+            let values = news.values;
             let live: Vec<LeaseRow> = news.live.into_iter().map(row).collect();
             for name in over.into_iter().filter(|name| live.iter().all(|row| row.name != *name)) {
                 self.ended(&name);
@@ -358,7 +384,9 @@ impl Looks for Hearing {
             for row in live {
                 if self.names.is_empty() || self.names.contains(&row.name) {
                     let name = row.name.clone();
-                    self.seen.insert(name, Seen { row, value: None, was_live: true });
+                    let value = values.iter().find(|(of, _)| *of == name);
+                    let value = value.map(|(_, value)| stored(value.clone()));
+                    self.seen.insert(name, Seen { row, value, was_live: true });
                 }
             }
         }

@@ -1,27 +1,27 @@
 //! The command of one item: started in a group of its own, fed with the body, and waited for.
 
 use std::io::{self, Write};
-use std::path::Path;
 use std::process::{ChildStdin, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use libc::pid_t;
-use litelease::{LossSignal, WorkItem};
 
 use super::super::queue::bytes;
 use super::super::run::child::{self, Change, group_exists, signal_group, start_in_group};
 use super::super::run::killer::Killer;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
+use crate::place::queues::WorkItem;
+use crate::place::{Trust, Variable};
 
 /// A command that runs for an item.
 pub(super) struct ItemCommand {
     /// Its process, whose number is the group's.
     pub(super) group: pid_t,
     /// Tells whether the item is lost.
-    pub(super) lease: LossSignal,
+    pub(super) lease: Box<dyn Trust + Send + Sync>,
     killer: Mutex<Killer>,
 }
 
@@ -33,22 +33,27 @@ impl ItemCommand {
     /// when that thread ends.
     pub(super) fn start(
         args: &Args,
-        database: &Path,
+        variables: &[Variable],
         sentinel: &'static Sentinel,
-        item: &WorkItem<'_>,
+        item: &dyn WorkItem,
     ) -> io::Result<Self> {
         let mut command = args.command.command();
         command
             .stdin(Stdio::piped())
             .env("LITELEASE_QUEUE", &args.queue)
-            .env("LITELEASE_ITEM_ID", item.id.to_string())
-            .env("LITELEASE_ITEM_ATTEMPT", item.attempt.to_string())
-            .env("LITELEASE_ITEM_TOKEN", item.token.to_string())
-            .env("LITELEASE_ITEM_RECEIPT", &item.receipt)
-            .env("LITELEASE_DB", database);
+            .env("LITELEASE_ITEM_ID", item.id().to_string())
+            .env("LITELEASE_ITEM_ATTEMPT", item.attempt().to_string())
+            .env("LITELEASE_ITEM_TOKEN", item.token().to_string())
+            .env("LITELEASE_ITEM_RECEIPT", item.receipt());
+        for (name, value) in variables {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         let mut child = start_in_group(&mut command, sentinel)?;
         let group = pid_t::try_from(child.id()).map_err(io::Error::other)?;
-        let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(&item.body)));
+        let fed = child.stdin.take().map_or(Ok(()), |input| feed(input, bytes(item.body())));
         if let Err(error) = fed {
             // It must not take half a body for a whole one.
             signal_group(group, libc::SIGKILL);
@@ -57,7 +62,7 @@ impl ItemCommand {
             return Err(error);
         }
         let killer = Mutex::new(Killer::new(group, args.kill_grace()));
-        Ok(ItemCommand { group, lease: item.lost(), killer })
+        Ok(ItemCommand { group, lease: item.trust(), killer })
     }
 
     /// Waits until the command and everything in its group have ended. Returns how the command did.

@@ -33,8 +33,9 @@ use crate::output::printable;
 /// under way have ended. A second signal ends those, too, and gives their items back.
 ///
 /// Sets LITELEASE_QUEUE, LITELEASE_ITEM_ID, LITELEASE_ITEM_ATTEMPT, LITELEASE_ITEM_TOKEN,
-/// LITELEASE_ITEM_RECEIPT and LITELEASE_DB in the command's environment. A command that acknowledges
-/// the receipt itself, in the transaction that writes its effect, has that effect once.
+/// LITELEASE_ITEM_RECEIPT and LITELEASE_DB in the command's environment; on a server LITELEASE_SERVER
+/// instead of LITELEASE_DB. In a file, a command that acknowledges the receipt itself, in the
+/// transaction that writes its effect, has that effect once.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease work [OPTIONS] <QUEUE> [--] <COMMAND>...")]
 #[command(after_help = "Examples:
@@ -43,8 +44,8 @@ use crate::output::printable;
   litelease work --drain mail -- sendmail -t       until the queue is empty, for cron
 
 Exit codes: 0 drained; with --once the command's own (128 + signal if a signal ended it), 1 if there was no item,
-75 if the item was lost; 64 usage; 69 the file is broken or in the way; 126 the command cannot be run; 127 it was
-not found.")]
+75 if the item was lost; 64 usage; 69 the file is broken or in the way, or the server is not there or refuses; 126 the
+command cannot be run; 127 it was not found.")]
 pub(crate) struct Args {
     /// The queue
     #[arg(value_parser = super::name)]

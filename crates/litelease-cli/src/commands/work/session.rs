@@ -2,14 +2,14 @@
 //! that can happen ends those whose item is lost.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::c_int;
-use litelease::{GiveBackOptions, HoldError, WorkItem, Worker, WorkerCounts, WorkerOptions};
+use litelease::WorkerCounts;
 use serde_json::json;
 
 use super::super::run::child::{self, Change, forward_signals, signal_group};
@@ -18,9 +18,11 @@ use super::super::run::sentinel::Sentinel;
 use super::Args;
 use super::command::ItemCommand;
 use super::teller;
+use crate::Common;
 use crate::exit::{Failure, Result, code};
 use crate::output::{complain, printable};
-use crate::{Common, database};
+use crate::place::Variable;
+use crate::place::queues::{self, Options, Queues, WorkItem, Worker};
 
 /// Something that has happened.
 enum Event {
@@ -29,18 +31,39 @@ enum Event {
     /// A command was started.
     Started,
     /// The worker has ended.
-    Over(std::result::Result<WorkerCounts, HoldError>),
+    Over(Result<WorkerCounts>),
 }
 
 /// What the threads share.
 struct Session {
     args: Args,
     common: Common,
-    path: PathBuf,
+    variables: Vec<Variable>,
     sentinel: &'static Sentinel,
-    worker: Worker,
+    worker: Arc<dyn Worker>,
     state: Mutex<State>,
+    /// How many threads tell of a loss.
+    telling: Arc<AtomicUsize>,
 }
+
+/// A thread that tells of a loss, until it is dropped.
+struct Telling(Arc<AtomicUsize>);
+
+impl Telling {
+    fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, SeqCst);
+        Telling(count.clone())
+    }
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+/// How long the process waits at its end for those who are told of a loss.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
@@ -58,19 +81,18 @@ struct State {
 }
 
 pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
-    let path = database::path(common)?;
-    let path = std::path::absolute(&path).unwrap_or(path);
+    let place: Arc<dyn Queues> = Arc::from(queues::open(common)?);
+    let variables = place.variables();
     child::hear_of_children();
     // There is one thread. It is needed until the process ends, which it learns from that.
     let sentinel: &'static Sentinel = Box::leak(Box::new(Sentinel::post()?));
-    let db = database::open_patiently(common, Duration::ZERO)?;
-    let worker = db.queue(&args.queue).worker(options(&args, common))?;
+    let worker = place.worker(&args.queue, options(&args, common))?;
     child::adopt_orphans();
     let (sender, events) = channel();
     forward_signals(sender.clone(), Event::Signal)?;
-    let (common, state) = (common.clone(), Mutex::default());
-    let session = Arc::new(Session { args, common, path, sentinel, worker, state });
-    teller::start(&session.common, &session.args.queue, session.worker.clone());
+    let (common, state, telling) = (common.clone(), Mutex::default(), Arc::default());
+    let session = Arc::new(Session { args, common, variables, sentinel, worker, state, telling });
+    teller::start(&session.common, place, &session.args.queue, session.worker.clone());
     session.clone().start(sender)?;
     let counts = loop {
         session.keep_the_promise();
@@ -87,34 +109,33 @@ pub(super) fn run(args: Args, common: &Common) -> Result<u8> {
     session.end(counts)
 }
 
-fn options(args: &Args, common: &Common) -> WorkerOptions {
+fn options(args: &Args, common: &Common) -> Options {
     let last_told = Mutex::new(String::new());
     let (as_json, queue) = (common.json, printable(&args.queue));
-    let mut options = WorkerOptions::new(args.visibility)
-        .handlers(args.jobs)
-        .backoff(args.backoff, args.max_backoff)
-        .on_trouble(move |error| {
-            let text = format!("{queue}: trying again: {error}");
-            let mut last = last_told.lock().unwrap_or_else(PoisonError::into_inner);
-            if *last != text {
-                Failure::failed(error.kind(), &text).tell(as_json);
-                *last = text;
-            }
-        });
-    if args.once {
-        options = options.once();
+    let on_trouble = move |kind: &'static str, error: &str| {
+        let text = format!("{queue}: trying again: {error}");
+        let mut last = last_told.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != text {
+            Failure::failed(kind, &text).tell(as_json);
+            *last = text;
+        }
+    };
+    Options {
+        visibility: args.visibility,
+        jobs: args.jobs,
+        backoff: args.backoff,
+        max_backoff: args.max_backoff,
+        once: args.once,
+        drain: args.drain,
+        on_trouble: Box::new(on_trouble),
     }
-    if args.drain {
-        options = options.until_empty();
-    }
-    options
 }
 
 impl Session {
     /// Starts the worker, on a thread.
     fn start(self: Arc<Self>, events: Sender<Event>) -> Result<()> {
         let body = move || {
-            let result = self.worker.run(|item| self.handle(item, &events));
+            let result = self.worker.run(&|item| self.handle(item, &events));
             // Nobody listens any more if the loop has failed.
             let _ = events.send(Event::Over(result));
         };
@@ -125,7 +146,7 @@ impl Session {
     /// Runs the command for an item. An error is the note with which the item is given back.
     fn handle(
         &self,
-        item: &WorkItem<'_>,
+        item: &dyn WorkItem,
         events: &Sender<Event>,
     ) -> std::result::Result<(), String> {
         let command = match self.start_command(item) {
@@ -151,18 +172,18 @@ impl Session {
         };
         match change {
             // Many programs end with 0 after SIGTERM, whether they have done their work or not.
-            _ if was_ended && is_ending && !item.is_lost() => {
+            _ if was_ended && is_ending && !item.trust().trusted_for().is_zero() => {
                 let note = format!("ended by an operator, {how}");
-                let given_back = item.give_back_with(GiveBackOptions::new().note(&note));
+                let is_done = item.give_back(&note);
                 self.report(item, &note, "given back");
-                given_back.map(drop).map_err(|_| note)
+                if is_done { Ok(()) } else { Err(note) }
             }
             _ if was_ended => Err(format!("ended because the item was lost, {how}")),
             Change::Exited(0) => Ok(()),
             Change::Exited(code) if self.args.bury_on.contains(&code) => {
-                let buried = item.bury(Some(&how));
+                let is_done = item.bury(&how);
                 self.report(item, &how, "buried");
-                buried.map(drop).map_err(|_| how)
+                if is_done { Ok(()) } else { Err(how) }
             }
             _ => {
                 self.report(item, &how, "given back");
@@ -171,9 +192,9 @@ impl Session {
         }
     }
 
-    fn start_command(&self, item: &WorkItem<'_>) -> std::io::Result<Arc<ItemCommand>> {
+    fn start_command(&self, item: &dyn WorkItem) -> std::io::Result<Arc<ItemCommand>> {
         self.state().starting += 1;
-        let started = ItemCommand::start(&self.args, &self.path, self.sentinel, item);
+        let started = ItemCommand::start(&self.args, &self.variables, self.sentinel, item);
         let mut state = self.state();
         state.starting -= 1;
         let command = Arc::new(started?);
@@ -186,21 +207,21 @@ impl Session {
 
     /// Returns the note for an item whose command cannot be started. Unless that may pass, nothing
     /// more is received, and the item is given back without a delay.
-    fn not_started(&self, item: &WorkItem<'_>, error: &std::io::Error) -> String {
+    fn not_started(&self, item: &dyn WorkItem, error: &std::io::Error) -> String {
         let note = format!("cannot start the command: {error}");
         if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::OutOfMemory) {
             self.report(item, &note, "given back");
         } else {
             self.state().failure = Some(self.args.command.not_started(error));
-            self.worker.drain_signal().drain();
+            self.worker.drain();
             // If this fails, it is given back with a delay.
-            let _ = item.give_back_with(GiveBackOptions::new().note(&note));
+            let _ = item.give_back(&note);
         }
         note
     }
 
-    fn report(&self, item: &WorkItem<'_>, how: &str, outcome: &str) {
-        let (id, attempt) = (item.id, item.attempt);
+    fn report(&self, item: &dyn WorkItem, how: &str, outcome: &str) {
+        let (id, attempt) = (item.id(), item.attempt());
         if self.common.json {
             let value = json!({ "item": id, "attempt": attempt, "outcome": outcome, "note": how });
             complain(&value.to_string());
@@ -214,20 +235,24 @@ impl Session {
     fn keep_the_promise(&self) {
         for command in self.commands() {
             let mut killer = command.killer();
-            if let Some(reason) = killer.look(&command.lease) {
+            if let Some(reason) = killer.look(&*command.lease) {
                 let (queue, as_json) = (printable(&self.args.queue), self.common.json);
                 let text = format!("{queue}: lost the item of process {}: {reason}", command.group);
                 // Somebody who does not read what we say must not keep us from what we do.
-                let tell = move || Failure::new(code::LOST, "Lost", text).tell(as_json);
+                let telling = Telling::begin(&self.telling);
+                let tell = move || {
+                    Failure::new(code::LOST, "Lost", text).tell(as_json);
+                    drop(telling);
+                };
                 let _ = thread::Builder::new().name("tell".into()).spawn(tell);
-                killer.look(&command.lease);
+                killer.look(&*command.lease);
             }
         }
     }
 
     /// Returns for how long nothing needs to be done, unless something happens.
     fn nap(&self) -> Duration {
-        let naps = self.commands().into_iter().map(|command| command.killer().nap(&command.lease));
+        let naps = self.commands().into_iter().map(|command| command.killer().nap(&*command.lease));
         naps.min().unwrap_or(LONGEST_NAP)
     }
 
@@ -252,7 +277,7 @@ impl Session {
             state.commands.iter().for_each(|command| command.killer().end());
         }
         drop(state);
-        self.worker.drain_signal().drain();
+        self.worker.drain();
     }
 
     /// Reaps what commands have left behind outside their groups. The rest is reaped by its thread.
@@ -265,7 +290,11 @@ impl Session {
         }
     }
 
-    fn end(&self, counts: std::result::Result<WorkerCounts, HoldError>) -> Result<u8> {
+    fn end(&self, counts: Result<WorkerCounts>) -> Result<u8> {
+        let begin = Instant::now();
+        while self.telling.load(SeqCst) > 0 && begin.elapsed() < LAST_WORDS {
+            thread::sleep(Duration::from_millis(2));
+        }
         let (failure, last) = {
             let mut state = self.state();
             (state.failure.take(), state.last)

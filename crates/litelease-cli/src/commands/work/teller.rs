@@ -1,28 +1,30 @@
 //! Shows at a terminal how the queue stands and how fast the work goes.
 
 use std::io::IsTerminal;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease::{QueueInfo, Worker, WorkerCounts};
+use litelease::{QueueInfo, WorkerCounts};
 use serde_json::json;
 
+use crate::Common;
 use crate::duration::shown;
 use crate::exit::Result;
 use crate::output::{complain, printable, say};
-use crate::{Common, database};
+use crate::place::queues::{Queues, Worker};
 
 /// The least time between two lines.
 const PAUSE: Duration = Duration::from_secs(3);
 
 /// Prints a line now and then if standard error is a terminal and `--quiet` was not given. Nobody
 /// waits for its end: the terminal may be stopped.
-pub(super) fn start(common: &Common, queue: &str, worker: Worker) {
+pub(super) fn start(common: &Common, place: Arc<dyn Queues>, queue: &str, worker: Arc<dyn Worker>) {
     if !is_wanted(common) {
         return;
     }
-    let (common, queue) = (common.clone(), queue.to_owned());
-    let tell = move || tell(&common, &queue, &worker);
+    let queue = queue.to_owned();
+    let tell = move || tell(&*place, &queue, &*worker);
     let _ = thread::Builder::new().name("teller".into()).spawn(tell);
 }
 
@@ -44,15 +46,14 @@ fn is_wanted(common: &Common) -> bool {
     !common.quiet && !common.json && std::io::stderr().is_terminal()
 }
 
-fn tell(common: &Common, queue: &str, worker: &Worker) {
+fn tell(place: &dyn Queues, queue: &str, worker: &dyn Worker) {
     let (mut last, mut last_look, mut told) = (WorkerCounts::default(), Instant::now(), None);
     let mut pause = PAUSE;
     loop {
         thread::sleep(pause);
         let begin = Instant::now();
-        // A connection of its own. What cannot be seen now may be seen later.
-        let info = database::look(common).ok().flatten();
-        let info = info.and_then(|db| db.queue(queue).info().ok().flatten()).unwrap_or_default();
+        // What cannot be seen now may be seen later, or its key does not allow it.
+        let info = place.info(queue).ok().flatten().unwrap_or_default();
         // Counting a long queue takes time, of which it may have a twentieth.
         pause = PAUSE.max(begin.elapsed() * 20);
         let counts = worker.counts();

@@ -1,0 +1,199 @@
+//! `litelease move`: the leases of a file go on at an engine that several machines share.
+
+use std::time::{Duration, Instant};
+
+use litelease::{LeaseRow, Litelease, RetireResult, Retirement, Status};
+use litelease_cluster::{Cluster, Error};
+use serde_json::json;
+
+use crate::engine_url::EngineUrl;
+use crate::exit::{Failure, Result, code};
+use crate::output::{answer, complain, owner, printable};
+use crate::place::Engine;
+use crate::{Common, database};
+
+/// Move the leases of a file to etcd or PostgreSQL: tokens go on there, and the file grants nothing any more
+///
+/// First the engine is told to grant tokens above all of the file. Then the file is retired, in one transaction:
+/// nothing is granted there any more, while holders keep what they have, and guards in the file go on. Then this
+/// waits until nothing in the file is live. Start programs with the new URL after that: until then a name could
+/// have a holder in the file and one at the engine.
+///
+/// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because a name is free
+/// where nobody has it. There is no way back, so make a backup of the file first if you want to try it.
+#[derive(clap::Args)]
+#[command(
+    name = "move",
+    after_help = "Examples:
+  litelease move --db app.sqlite3 --to etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/jobs
+  litelease move --db app.sqlite3 --to postgres://app@db.example/app --break"
+)]
+pub(crate) struct Args {
+    /// The URL of the engine; its password is in the file $LITELEASE_PASSWORD_FILE
+    #[arg(long, value_name = "URL")]
+    to: String,
+    /// Do not wait for holders in the file: end their leases
+    #[arg(long = "break")]
+    is_breaking: bool,
+}
+
+pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
+    let url = EngineUrl::read("--to", &args.to, true)?;
+    let db = database::open_existing(common)?;
+    db.bootstrap()?;
+    let engine = Engine::new(url.clone());
+    let tell = |text: String| {
+        if !common.quiet && !common.json {
+            complain(&format!("litelease: {text}"));
+        }
+    };
+    let retirement = retire(&db, engine.cluster()?, url.shown(), &tell)?;
+    if retirement.moved_to != url.shown() {
+        return Err(Failure::elsewhere(
+            "Moved",
+            format!(
+                "this file was moved to {} already: give that URL",
+                printable(&retirement.moved_to)
+            ),
+        ));
+    }
+    tell("step 2 of 3: nothing is granted in the file any more".into());
+    until_nothing_is_live(&db, args.is_breaking, &tell)?;
+    let (floor, to) = (retirement.floor, url.shown());
+    let text = format!("moved to {to}: every token there is larger than {floor}");
+    answer(common, json!({ "moved_to": to, "floor": floor }), &text)?;
+    Ok(code::OK)
+}
+
+/// Makes the engine grant tokens above all of the file, and then retires the file. The other way round, a crash in
+/// between would leave nobody who knows how far the tokens of the file had come.
+fn retire(
+    db: &Litelease,
+    cluster: &Cluster,
+    to: &str,
+    tell: &dyn Fn(String),
+) -> Result<Retirement> {
+    if let Some(retirement) = db.retirement()? {
+        // A crash came after the second step. The first one was done; to be sure, and for a URL that names another
+        // way to the same engine, it is done again.
+        if retirement.moved_to == to {
+            raise(cluster, retirement.floor)?;
+        }
+        return Ok(retirement);
+    }
+    loop {
+        let floor = db.epoch()?.next_floor().ok_or_else(|| {
+            Failure::failed("TokenExhausted", "the largest token there is was granted in this file")
+        })?;
+        raise(cluster, floor)?;
+        tell(format!("step 1 of 3: {to} grants tokens above {floor}"));
+        match db.retire(floor, to)? {
+            RetireResult::Retired(retirement) => return Ok(retirement),
+            // Another program was granted a token of a new epoch meanwhile.
+            RetireResult::TooLow { .. } => {}
+            RetireResult::InUse { items, kept } => return Err(in_use(items, kept)),
+        }
+    }
+}
+
+fn raise(cluster: &Cluster, floor: i64) -> Result<()> {
+    let raised = match cluster.raise(floor) {
+        Err(Error::NotBootstrapped) => {
+            cluster.bootstrap()?;
+            cluster.raise(floor)
+        }
+        raised => raised,
+    };
+    match raised {
+        // It was raised before, or the engine has granted more.
+        Ok(()) | Err(Error::FloorTooLow { .. }) => Ok(()),
+        Err(error) => {
+            let failure = Failure::from(error);
+            let text = format!("the engine did not take it: {failure}; run this again");
+            Err(Failure::elsewhere("Engine", text))
+        }
+    }
+}
+
+fn in_use(items: i64, kept: i64) -> Failure {
+    let text = match (items, kept) {
+        (0, kept) => {
+            format!("{kept} slots of pools are kept until they are returned: return them first")
+        }
+        (items, _) => format!(
+            "its queues have {items} items, and queues work in a file only: let workers finish them, or discard \
+             them, or keep the queues in a file of their own (litelease queue list)"
+        ),
+    };
+    Failure::failed("InUse", format!("nothing was moved: {text}"))
+}
+
+/// How often it looks whether something is still live.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often it says so.
+const REMINDER: Duration = Duration::from_secs(10);
+
+fn until_nothing_is_live(db: &Litelease, is_breaking: bool, tell: &dyn Fn(String)) -> Result<()> {
+    let watch = db.watch();
+    let mut told: Option<(String, Instant)> = None;
+    loop {
+        let seen = watch.changes();
+        database::check_moved(db)?;
+        let live = live(db)?;
+        let slots = db.slots_in_use()?;
+        if live.is_empty() && slots == 0 {
+            return Ok(());
+        }
+        if is_breaking {
+            for lease in &live {
+                if let litelease::BreakResult::Broken { owner: who, killed } =
+                    db.break_lease(&lease.name)?
+                {
+                    let name = printable(&lease.name);
+                    tell(format!(
+                        "{name}: broken, token {killed} of {} is superseded",
+                        owner(&who)
+                    ));
+                }
+            }
+            if slots > 0 {
+                db.free_slots()?;
+                tell(format!("{slots} slots of pools were taken back"));
+            }
+            continue;
+        }
+        let text = waiting_for(&live, slots);
+        let is_due = |(before, at): &(String, Instant)| *before != text || at.elapsed() >= REMINDER;
+        if told.as_ref().is_none_or(is_due) {
+            tell(format!("step 3 of 3: waiting until nothing is live in the file: {text}"));
+            told = Some((text, Instant::now()));
+        }
+        let next_ms = live.iter().filter_map(|row| row.tenure.as_ref()).map(|(_, ms)| *ms).min();
+        let pause = if slots > 0 { PAUSE } else { REMINDER };
+        watch.wait(seen, next_ms.unwrap_or(i64::MAX), pause);
+    }
+}
+
+fn live(db: &Litelease) -> Result<Vec<LeaseRow>> {
+    let now_ms = litelease::now_ms();
+    let mut rows = db.list()?;
+    rows.retain(|row| row.status(now_ms) == Some(Status::Live));
+    Ok(rows)
+}
+
+/// Names the first holder, and counts the others.
+fn waiting_for(live: &[LeaseRow], slots: i64) -> String {
+    let first = live.first().and_then(|row| {
+        let (who, _) = row.tenure.as_ref()?;
+        Some(format!("{} is held by {}", printable(&row.name), owner(who)))
+    });
+    let others = live.len().saturating_sub(1);
+    let mut parts: Vec<String> = first.into_iter().collect();
+    if others > 0 {
+        parts.push(format!("{others} other names are held"));
+    }
+    if slots > 0 {
+        parts.push(format!("{slots} slots are lent out"));
+    }
+    parts.join(", ")
+}

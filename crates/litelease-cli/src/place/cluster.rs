@@ -1,0 +1,322 @@
+//! Leases on etcd or PostgreSQL, through `litelease-cluster`.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use litelease::{
+    BreakResult, ClaimResult, LeaseInfo, LeaseRow, Loss, ReleaseResult, RenewResult, Status,
+    TransferResult,
+};
+use litelease_cluster::{Cluster, Error, Held, HoldError, HoldOptions, Watch};
+
+use super::file::{busy, not_named, rejected, released};
+use super::{Ask, Claim, Looks, Meant, Place, Seen, Tenure, Trust, Variable, Verdict, of_lease};
+use crate::engine_url::EngineUrl;
+use crate::exit::{Failure, Result};
+
+/// An engine, which the first verb opens: `run` forks before that, and must have no threads then.
+pub(crate) struct Engine {
+    url: EngineUrl,
+    cluster: OnceCell<Cluster>,
+    /// How far this machine's clock is ahead of the engine's, in milliseconds.
+    ahead_ms: OnceCell<i64>,
+}
+
+impl Engine {
+    pub(crate) fn new(url: EngineUrl) -> Self {
+        Engine { url, cluster: OnceCell::new(), ahead_ms: OnceCell::new() }
+    }
+
+    pub(crate) fn cluster(&self) -> Result<&Cluster> {
+        match self.cluster.get() {
+            Some(cluster) => Ok(cluster),
+            None => {
+                let cluster = Cluster::open(self.url.whole())?;
+                Ok(self.cluster.get_or_init(|| cluster))
+            }
+        }
+    }
+
+    /// Grants something. The first grant makes the tables.
+    fn granting<T>(
+        &self,
+        grant: impl Fn(&Cluster) -> std::result::Result<T, HoldError>,
+    ) -> Result<T> {
+        let cluster = self.cluster()?;
+        let granted = match grant(cluster) {
+            Err(HoldError::Lease(Error::NotBootstrapped)) => {
+                cluster.bootstrap()?;
+                grant(cluster)
+            }
+            granted => granted,
+        };
+        granted.map_err(|error| match error {
+            HoldError::Busy(current) => {
+                self.here(current).map_or_else(|failure| failure, |c| busy(&c))
+            }
+            HoldError::Lease(error) => error.into(),
+            HoldError::TtlTooShort(_) => Failure::usage(error),
+            error => Failure::failed(error.kind(), error),
+        })
+    }
+
+    /// Reads something. Without tables there is nothing.
+    fn reading<T: Default>(
+        &self,
+        read: impl Fn(&Cluster) -> litelease_cluster::Result<T>,
+    ) -> Result<T> {
+        match read(self.cluster()?) {
+            Err(Error::NotBootstrapped) => Ok(T::default()),
+            read => Ok(read?),
+        }
+    }
+
+    /// Returns a time of the engine's clock on this machine's, for people and programs of this machine.
+    fn here_ms(&self, time_ms: i64) -> Result<i64> {
+        if !self.url.has_clock() {
+            return Ok(time_ms);
+        }
+        let ahead_ms = match self.ahead_ms.get() {
+            Some(ahead_ms) => *ahead_ms,
+            None => {
+                let asked_ms = litelease::now_ms();
+                let theirs_ms = self.cluster()?.engine().load(&[])?.server_ms;
+                let ahead_ms = theirs_ms.map_or(0, |theirs_ms| asked_ms.saturating_sub(theirs_ms));
+                *self.ahead_ms.get_or_init(|| ahead_ms)
+            }
+        };
+        Ok(time_ms.saturating_add(ahead_ms))
+    }
+
+    fn here(&self, mut lease: LeaseInfo) -> Result<LeaseInfo> {
+        lease.lease_expires_at_ms = self.here_ms(lease.lease_expires_at_ms)?;
+        Ok(lease)
+    }
+
+    fn here_if_any(&self, lease: Option<LeaseInfo>) -> Result<Option<LeaseInfo>> {
+        lease.map(|lease| self.here(lease)).transpose()
+    }
+
+    /// Returns the grant as the verbs take it: they match owner and token.
+    fn find(&self, grant: &Meant) -> Result<LeaseInfo> {
+        let (owner, token) = match (grant.token, &grant.run) {
+            // The token says which grant is meant; so the owner is the one that the lease has.
+            (Some(token), _) => {
+                let current = self.cluster()?.inspect(&grant.name)?;
+                (current.map(|current| current.owner).unwrap_or_default(), token)
+            }
+            (None, Some((owner, token))) => (owner.clone(), *token),
+            (None, None) => return Err(not_named(&grant.name)),
+        };
+        Ok(LeaseInfo { name: grant.name.clone(), owner, token, lease_expires_at_ms: 0 })
+    }
+
+    /// Returns all rows, with the times of this machine's clock.
+    fn rows(&self) -> Result<Vec<LeaseRow>> {
+        let here = |row: litelease_cluster::LeaseRow| {
+            let tenure = match row.tenure {
+                Some((owner, until_ms)) => Some((owner, self.here_ms(until_ms)?)),
+                None => None,
+            };
+            Ok(LeaseRow { name: row.name, tenure, token: row.token })
+        };
+        self.reading(Cluster::list)?.into_iter().map(here).collect()
+    }
+}
+
+impl Place for Engine {
+    fn shown(&self) -> String {
+        self.url.shown().to_owned()
+    }
+
+    fn variables(&self) -> Vec<Variable> {
+        // Without the password: a command that needs it finds $LITELEASE_PASSWORD_FILE.
+        vec![("LITELEASE_DB", Some(self.url.bare().into())), ("LITELEASE_SERVER", None)]
+    }
+
+    fn check(&self) -> Result<()> {
+        self.cluster()?.inspect("")?;
+        Ok(())
+    }
+
+    fn claim(&self, ask: &Claim<'_>) -> Result<ClaimResult> {
+        let Claim { name, owner, ttl, wait, above } = *ask;
+        let claimed = self.granting(|cluster| match above {
+            Some(above) => Ok(cluster.claim_above(name, owner, ttl, above)?),
+            None if wait.is_zero() => Ok(cluster.claim(name, owner, ttl)?),
+            None => cluster.claim_wait(name, owner, ttl, wait),
+        })?;
+        Ok(match claimed {
+            ClaimResult::Acquired(lease) => ClaimResult::Acquired(self.here(lease)?),
+            ClaimResult::Busy(current) => ClaimResult::Busy(self.here(current)?),
+        })
+    }
+
+    fn renew(&self, grant: &Meant, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let grant = self.find(grant)?;
+        Ok(match self.cluster()?.renew(&grant, ttl)? {
+            RenewResult::Renewed(renewed) => Verdict::Done(self.here(renewed)?),
+            RenewResult::Rejected { reason, current } => {
+                rejected(&reason, self.here_if_any(current)?)
+            }
+        })
+    }
+
+    fn release(&self, grant: &Meant) -> Result<Verdict<(String, i64)>> {
+        let grant = self.find(grant)?;
+        self.take_back(&grant)
+    }
+
+    fn transfer(&self, grant: &Meant, to: &str, ttl: Duration) -> Result<Verdict<LeaseInfo>> {
+        let grant = self.find(grant)?;
+        Ok(match self.cluster()?.transfer(&grant, to, ttl)? {
+            TransferResult::Transferred(handed) => Verdict::Done(self.here(handed)?),
+            TransferResult::Rejected { reason, current } => {
+                rejected(&reason, self.here_if_any(current)?)
+            }
+        })
+    }
+
+    fn break_lease(&self, name: &str) -> Result<Verdict<(String, i64)>> {
+        Ok(match self.cluster()?.break_lease(name)? {
+            BreakResult::Broken { owner, killed } => Verdict::Done((owner, killed)),
+            BreakResult::Rejected { reason, current } => {
+                rejected(&reason, self.here_if_any(current)?)
+            }
+        })
+    }
+
+    fn take_back(&self, lease: &LeaseInfo) -> Result<Verdict<(String, i64)>> {
+        Ok(match self.cluster()?.release(lease)? {
+            ReleaseResult::Rejected { reason, current } => {
+                rejected(&reason, self.here_if_any(current)?)
+            }
+            done => released(done),
+        })
+    }
+
+    fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        self.here_if_any(self.reading(|cluster| cluster.inspect(name))?)
+    }
+
+    fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
+        let mut rows = self.rows()?;
+        let now_ms = litelease::now_ms();
+        rows.retain(|row| all || row.status(now_ms) == Some(Status::Live));
+        Ok(rows)
+    }
+
+    fn known(&self) -> Vec<String> {
+        // A hint only: whatever goes wrong here is told by what was asked for.
+        self.rows().unwrap_or_default().into_iter().map(|row| row.name).collect()
+    }
+
+    fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+        let (begin, watch) = (Instant::now(), self.cluster()?.watch());
+        loop {
+            let seen = watch.changes();
+            let Some(current) = self.inspect(name)? else { return Ok(None) };
+            let left = wait.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return Ok(Some(current));
+            }
+            watch.wait(seen, current.lease_expires_at_ms, left);
+        }
+    }
+
+    fn watch(&self, names: &[String]) -> Result<Box<dyn Looks>> {
+        // Tables that are missing are told at once, and so is an engine that cannot be reached.
+        self.cluster()?.list()?;
+        let cluster = self.cluster()?.clone();
+        let watch = cluster.watch();
+        let engine = Engine { cluster: cluster.into(), ..Engine::new(self.url.clone()) };
+        Ok(Box::new(Looking { engine, watch, names: names.to_vec(), seen: 0 }))
+    }
+
+    fn hold(&self, ask: &Ask) -> Result<Box<dyn Tenure>> {
+        let given = [
+            ("--slots", ask.slots.is_some()),
+            ("--value", ask.value.is_some()),
+            ("--progress-within", ask.progress_within.is_some()),
+            ("--max-time", ask.max_time.is_some()),
+        ];
+        if let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) {
+            let text = format!("{flag} works on a file only, not at {}", self.url.shown());
+            return Err(Failure::usage(text));
+        }
+        // An engine that cannot be reached is told. Later on, whoever waits waits for it, too.
+        self.inspect(&ask.name)?;
+        let options = HoldOptions::new(ask.ttl).wait(ask.wait).group(ask.group);
+        let held = self.granting(|cluster| cluster.hold(&ask.name, options.clone()))?;
+        let until_ms = self.here_ms(held.lease().lease_expires_at_ms)?;
+        Ok(Box::new(OnEngine { held, until_ms }))
+    }
+
+    fn purge(&self, before_ms: i64) -> Result<u64> {
+        Ok(self.cluster()?.purge(before_ms)?)
+    }
+
+    fn restore_fence(&self, above: Option<i64>) -> Result<i64> {
+        Ok(self.cluster()?.restore_fence_above(above.unwrap_or(0))?)
+    }
+}
+
+/// A lease on a name.
+struct OnEngine {
+    held: Held,
+    /// When it was to end, on this machine's clock.
+    until_ms: i64,
+}
+
+impl Trust for OnEngine {
+    fn trusted_for(&self) -> Duration {
+        self.held.lost().trusted_for()
+    }
+
+    fn reason(&self) -> Option<Loss> {
+        self.held.lost().reason()
+    }
+}
+
+impl Tenure for OnEngine {
+    fn variables(&self) -> Vec<Variable> {
+        let lease = LeaseInfo { lease_expires_at_ms: self.until_ms, ..self.held.lease() };
+        of_lease(&lease, None)
+    }
+
+    fn on_lost(&self, callback: Box<dyn FnOnce() + Send>) {
+        self.held.on_lost(move |_| callback());
+    }
+
+    fn release(self: Box<Self>) -> std::result::Result<(), Loss> {
+        self.held.release().map_err(|lost| lost.reason)
+    }
+}
+
+/// Looks at all rows whenever something has changed.
+struct Looking {
+    engine: Engine,
+    watch: Watch,
+    names: Vec<String>,
+    seen: u32,
+}
+
+impl Looks for Looking {
+    fn look(&mut self) -> Result<BTreeMap<String, Seen>> {
+        self.seen = self.watch.changes();
+        let mut rows = self.engine.rows()?;
+        rows.retain(|row| self.names.is_empty() || self.names.contains(&row.name));
+        let now_ms = litelease::now_ms();
+        let seen = rows.into_iter().map(|row| {
+            let was_live = row.status(now_ms) == Some(Status::Live);
+            (row.name.clone(), Seen { row, value: None, was_live })
+        });
+        Ok(seen.collect())
+    }
+
+    fn rest(&mut self, until_ms: i64, left: Duration) -> Result<()> {
+        self.watch.wait(self.seen, until_ms, left);
+        Ok(())
+    }
+}
