@@ -138,7 +138,7 @@ assert.notEqual(light, dark);
 
 // The list of calls.
 await phone.goto(`${address}/docs`);
-await eventually("the calls are listed", async () => (await phone.locator("h2").count()) === 32);
+await eventually("the calls are listed", async () => (await phone.locator("h2").count()) === 37);
 
 assert.deepEqual(errors, [], "the console is quiet");
 for (const { url, referer } of requests) {

@@ -215,3 +215,37 @@ pub fn stays(time: Duration, mut look: impl FnMut() -> bool) -> bool {
     }
     true
 }
+
+/// Returns what is said without what differs between two times of the same: times and processes.
+pub fn alike(text: &str, place: &str) -> String {
+    let text = text.replace(place, "PLACE");
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let before = words.last().map_or("", String::as_str);
+        let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
+        let is_time = unit.len() < word.len() && matches!(unit, "m" | "s" | "h");
+        let is_unit = matches!(word.trim_end_matches(';'), "ms" | "s");
+        if is_time || (is_unit && before.starts_with(|letter: char| letter.is_ascii_digit())) {
+            if is_unit {
+                words.pop();
+            }
+            words.push("TIME".into());
+        } else if before == "pid" {
+            words.push("PID".into());
+        } else {
+            words.push(long_numbers(word));
+        }
+        words.dedup_by(|a, b| a == "TIME" && b == "TIME");
+    }
+    words.join(" ")
+}
+
+/// Hides numbers of more than three digits: tokens and exit codes are shorter.
+fn long_numbers(word: &str) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    for part in word.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
+        let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_digit());
+        parts.push(if digits.len() > 3 { part.replace(digits, "N") } else { part.into() });
+    }
+    parts.concat()
+}

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
@@ -14,6 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::machines::Network;
 use crate::rig::tell;
 
 /// A cluster, which ends with the value.
@@ -23,10 +24,13 @@ pub struct Etcd {
     words: Vec<String>,
     /// `new`, or `existing` for members that join later.
     state: &'static str,
+    /// The machines that its members are on, if not all on this one.
+    network: Option<Arc<Network>>,
 }
 
 struct Member {
     child: Option<Child>,
+    host: Ipv4Addr,
     client: u16,
     peer: u16,
 }
@@ -66,15 +70,31 @@ impl Etcd {
     /// Starts a cluster with more arguments for each member.
     pub fn start_with(members: usize, words: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let member = |_| Member { child: None, client: free_port(), peer: free_port() };
-        let members = (0..members).map(member).collect();
+        let members = (0..members).map(|_| Member::here()).collect();
         let words = words.iter().map(ToString::to_string).collect();
-        let mut etcd = Etcd { members, folder, words, state: "new" };
+        let mut etcd = Etcd { members, folder, words, state: "new", network: None };
         (0..etcd.members.len()).for_each(|at| etcd.spawn(at));
         if !etcd.is_encrypted() {
             etcd.wait_for_leader();
         }
         etcd
+    }
+
+    /// Starts three members, on the first three machines of a network.
+    pub fn start_on(network: &Arc<Network>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let member =
+            |at| Member { child: None, host: network.address(at), client: 2379, peer: 2380 };
+        let (members, network) = ((0..3).map(member).collect(), Some(Arc::clone(network)));
+        let mut etcd = Etcd { members, folder, words: Vec::new(), state: "new", network };
+        (0..3).for_each(|at| etcd.spawn(at));
+        etcd.wait_for_leader();
+        etcd
+    }
+
+    /// Where a member listens to clients.
+    pub fn address(&self, at: usize) -> SocketAddr {
+        (self.members[at].host, self.members[at].client).into()
     }
 
     fn is_encrypted(&self) -> bool {
@@ -84,7 +104,7 @@ impl Etcd {
     /// The URL of all members, with a prefix.
     pub fn url(&self, prefix: &str) -> String {
         let hosts: Vec<String> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.client)).collect();
+            (0..self.members.len()).map(|at| self.address(at).to_string()).collect();
         let scheme = if self.is_encrypted() { "etcds" } else { "etcd" };
         format!("{scheme}://{}/{prefix}", hosts.join(","))
     }
@@ -102,13 +122,16 @@ impl Etcd {
     /// Starts a member that is not running.
     pub fn spawn(&mut self, at: usize) {
         let scheme = if self.is_encrypted() { "https" } else { "http" };
-        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer);
+        let peer = |member: &Member| format!("http://{}:{}", member.host, member.peer);
         let all = self.members.iter().enumerate();
         let all: Vec<String> = all.map(|(at, member)| format!("m{at}={}", peer(member))).collect();
         let member = &self.members[at];
-        let client = format!("{scheme}://127.0.0.1:{}", member.client);
+        let client = format!("{scheme}://{}", self.address(at));
         let log = fs::File::create(self.folder.path().join(format!("m{at}.log"))).expect("a log");
-        let mut etcd = Command::new("etcd");
+        let mut etcd = match &self.network {
+            Some(network) => network.command(at, "etcd"),
+            None => Command::new("etcd"),
+        };
         etcd.args(["--name", &format!("m{at}"), "--data-dir"]).arg(self.data(at));
         etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         etcd.args(["--listen-peer-urls", &peer(member)]);
@@ -123,7 +146,7 @@ impl Etcd {
 
     /// Adds a member that learns and has no vote yet, and returns its URL.
     pub fn add_learner(&mut self) -> String {
-        let member = Member { child: None, client: free_port(), peer: free_port() };
+        let member = Member::here();
         let peer = format!("http://127.0.0.1:{}", member.peer);
         let body = json!({ "peerURLs": [peer], "isLearner": true });
         let added = self.call(0, "cluster/member/add", &body).expect("an answer");
@@ -170,8 +193,13 @@ impl Etcd {
 
     /// Calls etcd's JSON gateway at one member.
     pub fn call(&self, at: usize, path: &str, body: &Value) -> Option<Value> {
-        let address = ([127, 0, 0, 1], self.members[at].client).into();
-        let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok()?;
+        let address = self.address(at);
+        let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(300));
+        let mut stream = match &self.network {
+            Some(network) => network.at_switch(connect),
+            None => connect(),
+        }
+        .ok()?;
         stream.set_read_timeout(Some(Duration::from_millis(500))).ok()?;
         let body = body.to_string();
         let request = format!(
@@ -183,6 +211,21 @@ impl Etcd {
         let mut text = String::new();
         stream.read_to_string(&mut text).ok()?;
         serde_json::from_str(text.split_once("\r\n\r\n")?.1).ok()
+    }
+
+    /// How many transactions the first member was asked for so far.
+    pub fn transactions(&self) -> u64 {
+        let address = SocketAddr::from(([127, 0, 0, 1], self.members[0].client));
+        let mut stream = TcpStream::connect(address).expect("a connection");
+        let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("an answer");
+        let is_one = |line: &&str| {
+            line.starts_with("grpc_server_handled_total") && line.contains("grpc_method=\"Txn\"")
+        };
+        let number = |line: &str| line.rsplit(' ').next().and_then(|number| number.parse().ok());
+        text.lines().filter(is_one).filter_map(number).map(|number: f64| number as u64).sum()
     }
 
     /// Puts a value under a key, past all of Litelease.
@@ -209,6 +252,13 @@ impl Etcd {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+impl Member {
+    /// A member on this machine that is not running yet.
+    fn here() -> Self {
+        Member { child: None, host: Ipv4Addr::LOCALHOST, client: free_port(), peer: free_port() }
     }
 }
 

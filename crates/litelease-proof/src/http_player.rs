@@ -1,22 +1,29 @@
 //! The service as a player: every verb is a request, and the server's clock is the scenario's.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
+use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use litelease::{KEPT, Litelease, SlotInfo};
-use litelease_serve::{Options, Service, run};
+use litelease_cluster::Cluster;
+use litelease_serve::{Options, Replica, Service, run, run_replica};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 use crate::crate_player::{Lent, perform};
 use crate::play::{self, Played, Player};
-use crate::queue::QueueAction;
+use crate::queue::{QueueAction, told_item, told_items};
 use crate::scenario::{Action, shown};
 use crate::server::{Client, Response};
 
@@ -31,11 +38,28 @@ pub struct HttpPlayer {
     /// The queue of each receipt, and the one that was used last.
     queues: BTreeMap<String, String>,
     last_queue: String,
-    beside: Litelease,
+    beside: Beside,
     abandoned: bool,
     server: Option<(oneshot::Sender<()>, JoinHandle<io::Result<()>>)>,
     // Dropped last: the server has its file in it.
     _folder: TempDir,
+}
+
+/// The file beside the server. A server on an engine has none: what is done in this one is not known there, so the rest of
+/// the scenario is not played.
+struct Beside {
+    file: Litelease,
+    is_served: bool,
+    was_used: Cell<bool>,
+}
+
+impl Deref for Beside {
+    type Target = Litelease;
+
+    fn deref(&self) -> &Litelease {
+        self.was_used.set(true);
+        &self.file
+    }
 }
 
 /// The secrets of grants, by name, owner and token.
@@ -54,17 +78,56 @@ impl HttpPlayer {
             ..Options::default()
         };
         let service = Service::open(&file, options).expect("the file is served");
+        HttpPlayer::before(folder, true, |listener, _, stopped| run(listener, service, stopped))
+    }
+
+    /// A player with a replica of its own, which is the only one on this engine.
+    pub fn on(cluster: Cluster) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = Options {
+            clock: || NOW_MS.load(Ordering::SeqCst),
+            max_count: 1_000_000,
+            open: true,
+            ..Options::default()
+        };
+        let mut player = HttpPlayer::before(folder, false, |listener, address, stopped| {
+            let replica = Replica::new(cluster, &address.to_string(), options).expect("an engine");
+            run_replica(listener, replica, stopped)
+        });
+        while player.client.ask("GET", "/readyz", &Value::Null, "").map_or(0, |it| it.status) != 200
+        {
+            player.client.hang_up();
+            thread::sleep(Duration::from_millis(5));
+        }
+        player
+    }
+
+    fn before<F: Future<Output = io::Result<()>>>(
+        folder: TempDir,
+        is_served: bool,
+        run: impl FnOnce(TcpListener, SocketAddr, Pin<Box<dyn Future<Output = ()>>>) -> F
+        + Send
+        + 'static,
+    ) -> Self {
+        let file = folder.path().join("scenario.sqlite3");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = oneshot::channel();
-        let server = thread::spawn(move || serve(listener, service, stopped));
+        let server = thread::spawn(move || {
+            serve(listener, stopped, |listener, stopped| run(listener, address, stopped))
+        });
+        let file = match is_served {
+            true => Litelease::open(&file),
+            false => Litelease::open_own(&file),
+        };
+        let file = file.expect("the file opens");
         HttpPlayer {
             client: Client::of(address),
             lent: Lent::new(),
             granted: Granted::new(),
             queues: BTreeMap::new(),
             last_queue: String::new(),
-            beside: Litelease::open(&file).expect("the file opens"),
+            beside: Beside { file, is_served, was_used: Cell::new(false) },
             abandoned: false,
             server: Some((stop, server)),
             _folder: folder,
@@ -258,11 +321,26 @@ impl HttpPlayer {
                 note.iter().for_each(|note| request["note"] = note.as_str().into());
                 ("bury", request)
             }
+            QueueAction::Redrive { id, .. } => ("redrive", of_id(*id)),
+            QueueAction::Discard { id, .. } => ("discard", of_id(*id)),
+            QueueAction::CancelId { id, .. } => ("cancel", of_id(Some(*id))),
+            QueueAction::CancelKey { key, .. } => ("cancel", json!({ "key": key })),
+            QueueAction::Delete { .. } => ("delete", json!({})),
+            QueueAction::Items { queue } => return Some(Played::Answer(self.items(queue))),
             _ => return None,
         };
         let receipt = action.receipt();
-        let queue = receipt.and_then(|receipt| self.queues.get(receipt));
-        body["queue"] = queue.unwrap_or(&self.last_queue).as_str().into();
+        if let QueueAction::Redrive { queue, .. }
+        | QueueAction::Discard { queue, .. }
+        | QueueAction::CancelId { queue, .. }
+        | QueueAction::CancelKey { queue, .. }
+        | QueueAction::Delete { queue } = action
+        {
+            body["queue"] = queue.as_str().into();
+        } else if receipt.is_none() || call == "receive" || now_ms % 2 == 1 {
+            let queue = receipt.and_then(|receipt| self.queues.get(receipt));
+            body["queue"] = queue.unwrap_or(&self.last_queue).as_str().into();
+        }
         if let (Some(receipt), true) = (receipt, call != "receive") {
             body["receipt"] = self.uuid(receipt).into();
         }
@@ -284,12 +362,41 @@ impl HttpPlayer {
                 format!("until {}", until(&told, now_ms).rsplit(' ').next().unwrap_or_default())
             }
             (200, "bury") => "buried".into(),
+            (200, "redrive") => told["redriven"].to_string(),
+            (200, "discard") => told["discarded"].to_string(),
+            (200, "cancel") => "cancelled".into(),
+            (200, "delete") if told["deleted"] == true => "deleted".into(),
+            (200, "delete") => "none".into(),
+            (409, "cancel") if told["reason"] == "leased" => "leased".into(),
+            (409, "cancel") => "none".into(),
             (200, _) => "given back".into(),
             (409, "ack") => {
                 format!("stale {}", told["reason"].as_str().unwrap_or_default().replace('_', " "))
             }
             _ => refused(&answer),
         }))
+    }
+
+    /// Lists the items of a queue, in short pages.
+    fn items(&mut self, queue: &str) -> String {
+        let (mut items, mut after) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/queue/items?queue={}&limit=2{after}", encoded(queue));
+            let page = self.client.ask("GET", &path, &Value::Null, "").expect("an answer");
+            assert_eq!(page.status, 200, "{page:?}");
+            let page = page.json();
+            for item in page["items"].as_array().expect("items") {
+                let attempt = item["attempt"].as_i64().unwrap_or_default();
+                let (key, note) = (item["key"].as_str(), item["note"].as_str());
+                let (id, state) = (item["id"].as_i64(), item["state"].as_str());
+                let (id, state) = (id.unwrap_or_default(), state.unwrap_or_default());
+                items.push(told_item(id, state, attempt, key, note));
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return told_items(items),
+            }
+        }
     }
 
     fn inspect(&mut self, name: &str) -> Value {
@@ -309,6 +416,7 @@ impl Player for HttpPlayer {
         NOW_MS.store(now_ms, Ordering::SeqCst);
         self.abandoned |=
             matches!(action, Action::Begin { .. } | Action::Savepoint { .. } | Action::Conn { .. });
+        self.abandoned |= self.beside.was_used.get() && !self.beside.is_served;
         if self.abandoned {
             return Played::Skipped("a request is a transaction of its own");
         }
@@ -481,15 +589,15 @@ impl Drop for HttpPlayer {
     }
 }
 
-fn serve(
+fn serve<F: Future<Output = io::Result<()>>>(
     listener: std::net::TcpListener,
-    service: Service,
     stopped: oneshot::Receiver<()>,
+    run: impl FnOnce(TcpListener, Pin<Box<dyn Future<Output = ()>>>) -> F,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        run(listener, service, async { _ = stopped.await }).await
+        let listener = TcpListener::from_std(listener)?;
+        run(listener, Box::pin(async { _ = stopped.await })).await
     })
 }
 
@@ -556,6 +664,11 @@ fn seconds(ms: i64) -> f64 {
 }
 
 /// A refusal in the words of scenario files.
+/// A request about one item, or about all.
+fn of_id(id: Option<i64>) -> Value {
+    id.map_or_else(|| json!({}), |id| json!({ "id": id }))
+}
+
 fn refused(answer: &Response) -> String {
     let text = answer.error();
     let is = |words: &str| text.contains(words);

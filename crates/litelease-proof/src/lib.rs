@@ -13,15 +13,19 @@ pub mod handoff_model;
 pub mod hosted_player;
 pub mod http_player;
 pub mod interleave;
+pub mod machines;
 pub mod model;
 pub mod mutant;
 pub mod play;
 pub mod postgres;
+pub mod postgres_player;
 pub mod power_cut;
+pub mod proxy;
 pub mod queue;
 pub mod queue_cut;
 pub mod rig;
 pub mod rule_player;
+pub mod scale;
 pub mod scenario;
 pub mod server;
 pub mod shards;
@@ -61,6 +65,9 @@ mod documents {
 
     #[doc = include_str!("../../../docs/cluster.md")]
     struct Cluster;
+
+    #[doc = include_str!("../../../docs/replicas.md")]
+    struct Replicas;
 
     #[doc = include_str!("../../../docs/reservations.md")]
     struct Reservations;

@@ -1,16 +1,18 @@
 //! A real PostgreSQL on loopback, with standbys, that is killed, frozen, promoted and started again.
 
 use std::fs;
+use std::io::{BufRead, BufReader, PipeReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::believers::{clock, forget_clock};
 use crate::rig::tell;
 
 /// A server, which ends with the value.
@@ -19,6 +21,8 @@ pub struct Postgres {
     port: u16,
     data: PathBuf,
     folder: TempDir,
+    /// How far its clock is ahead, as faketime has it.
+    clock: &'static str,
 }
 
 /// Returns the folder of its programs, if it is installed.
@@ -36,15 +40,25 @@ pub fn is_installed() -> bool {
     programs().is_some()
 }
 
-/// A program of PostgreSQL, which refuses to run as root.
+/// A program of PostgreSQL.
 fn program(name: &str) -> Command {
-    let path = programs().expect("it is installed").join(name);
+    program_with(&[], name)
+}
+
+/// The same with variables, which only the program itself sees.
+fn program_with(variables: &[String], name: &str) -> Command {
+    as_postgres(variables, programs().expect("it is installed").join(name))
+}
+
+/// A program that refuses to run as root.
+fn as_postgres(variables: &[String], path: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("env");
     // SAFETY: it takes no argument and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        return Command::new(path);
+    if unsafe { libc::geteuid() } == 0 {
+        command = Command::new("setpriv");
+        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "env"]);
     }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(path);
+    command.args(variables).arg(path);
     command
 }
 
@@ -85,7 +99,7 @@ impl Postgres {
         let mut initdb = program("initdb");
         initdb.args(["-A", "trust", "-U", "postgres", "--no-sync", "-E", "UTF8", "--locale=C"]);
         run(initdb.arg("-D").arg(&data).current_dir(folder.path()));
-        let mut server = Postgres { child: None, port: free_port(), data, folder };
+        let mut server = Postgres { child: None, port: free_port(), data, folder, clock: "" };
         server.spawn();
         server
     }
@@ -97,15 +111,21 @@ impl Postgres {
         fs::write(&file, format!("{before}\n{lines}\n")).expect("its configuration");
     }
 
-    /// Makes a standby of this server, and waits until it streams.
+    /// Makes a standby of this server, and waits until it answers.
     pub fn standby(&self) -> Self {
+        self.standby_at(free_port(), "", "")
+    }
+
+    /// Makes a standby on a port, with lines of configuration, and with a clock that is ahead, as faketime has it.
+    pub fn standby_at(&self, port: u16, lines: &str, clock: &'static str) -> Self {
         let folder = folder();
         let data = folder.path().join("data");
         let mut backup = program("pg_basebackup");
         backup.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]);
         backup.args(["-R", "-X", "stream", "--checkpoint=fast", "--no-sync", "-D"]).arg(&data);
         run(backup.current_dir(folder.path()));
-        let mut standby = Postgres { child: None, port: free_port(), data, folder };
+        let mut standby = Postgres { child: None, port, data, folder, clock };
+        standby.configure(lines);
         standby.spawn();
         standby
     }
@@ -113,7 +133,7 @@ impl Postgres {
     /// Starts the server, which is not running, and waits until it answers.
     pub fn spawn(&mut self) {
         let log = fs::File::create(self.folder.path().join("log")).expect("a log");
-        let mut server = program("postgres");
+        let mut server = program_with(&clock(self.clock), "postgres");
         server.arg("-D").arg(&self.data).arg("-k").arg(self.folder.path());
         server.args(["-h", "127.0.0.1", "-p", &self.port.to_string()]);
         server.args(["-c", "max_connections=100", "-c", "dynamic_shared_memory_type=mmap"]);
@@ -137,6 +157,11 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres?schema={schema}", self.port)
     }
 
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Its host and port.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
@@ -156,23 +181,40 @@ impl Postgres {
 
     /// Runs SQL past all of Litelease, and returns what it printed, or nothing if it failed.
     pub fn query(&self, sql: &str) -> Option<String> {
-        let mut psql = program("psql");
-        psql.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]);
-        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]).env("PGCONNECT_TIMEOUT", "1");
-        let output = psql.current_dir(self.folder.path()).output().ok()?;
-        let text = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| text.trim().to_owned())
+        self.try_sql(sql).ok()
     }
 
     /// Runs SQL that must succeed.
     #[track_caller]
     pub fn sql(&self, sql: &str) -> String {
-        self.query(sql).unwrap_or_else(|| panic!("{sql} fails"))
+        self.try_sql(sql).unwrap_or_else(|error| panic!("{sql} fails: {error}"))
+    }
+
+    fn try_sql(&self, sql: &str) -> Result<String, String> {
+        let mut psql = program("psql");
+        psql.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]);
+        psql.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql]).env("PGCONNECT_TIMEOUT", "1");
+        let output = psql.current_dir(self.folder.path()).output().expect("psql runs");
+        let text = |bytes| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => {
+                let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
+                Err(format!("{}\n{log}", text(&output.stderr)))
+            }
+        }
+    }
+
+    /// Opens a session of `psql`, as a user.
+    pub fn session(&self, user: &str) -> Session {
+        Session::open(self.port, user, self.folder.path())
     }
 
     /// Makes a standby the primary.
     pub fn promote(&self) {
-        assert_eq!(self.sql("SELECT pg_promote()"), "t");
+        // One that waited would have a snapshot, and be in the way of what is still to be applied.
+        assert_eq!(self.sql("SELECT pg_promote(false)"), "t");
+        self.wait("SELECT 1 / (NOT pg_is_in_recovery())::int");
     }
 
     /// Stops all its processes, or lets them go on.
@@ -196,7 +238,138 @@ impl Postgres {
         // SAFETY: the process is a child of ours that was not waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGQUIT) };
         let _ = child.wait();
+        forget_clock(child.id());
     }
+}
+
+/// A session that stays open: a `psql` that is told what to do line by line.
+pub struct Session {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<PipeReader>,
+}
+
+/// What `psql` prints after each statement.
+const DONE: &str = "-- done --";
+
+impl Session {
+    /// Opens a session with a server on loopback, or with a pooler in front of one.
+    pub fn open(port: u16, user: &str, folder: &Path) -> Self {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut psql = program("psql");
+        psql.args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", user, "-d", "postgres"]);
+        psql.args(["-XAtq", "-v", "VERBOSITY=verbose"]).current_dir(folder).env("LC_ALL", "C");
+        psql.stdin(Stdio::piped()).stdout(writer.try_clone().expect("a pipe")).stderr(writer);
+        let mut child = psql.spawn().expect("it starts");
+        let input = child.stdin.take();
+        Session { child, input, output: BufReader::new(reader) }
+    }
+
+    /// Begins a statement, which may have to wait.
+    pub fn send(&mut self, sql: &str) {
+        let input = self.input.as_mut().expect("it is open");
+        writeln!(input, "{sql};\n\\echo {DONE}").expect("it reads");
+    }
+
+    /// Waits for the answer to what was sent: what it printed, or its error.
+    pub fn answer(&mut self) -> Result<String, String> {
+        let (mut lines, mut is_error) = (Vec::new(), false);
+        loop {
+            let mut line = String::new();
+            let bytes = self.output.read_line(&mut line).expect("text");
+            if bytes == 0 || line.trim_end() == DONE {
+                let text = lines.join("\n");
+                return if is_error || bytes == 0 { Err(text) } else { Ok(text) };
+            }
+            is_error |= ["ERROR:", "FATAL:"].iter().any(|word| line.starts_with(word));
+            lines.push(line.trim_end().to_owned());
+        }
+    }
+
+    /// Runs a statement.
+    pub fn run(&mut self, sql: &str) -> Result<String, String> {
+        self.send(sql);
+        self.answer()
+    }
+
+    /// Runs statements that must succeed.
+    #[track_caller]
+    pub fn sql(&mut self, sql: &str) -> String {
+        self.run(sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// Returns the number of its process in the server, by which others see what it waits for.
+    pub fn pid(&mut self) -> String {
+        self.sql("SELECT pg_backend_pid()")
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// A pooler in front of a server, which gives a connection to another client after each transaction.
+pub struct Pooler {
+    child: Child,
+    port: u16,
+    folder: TempDir,
+}
+
+impl Pooler {
+    /// Starts it with two connections, and waits until it answers. Says so if it is not installed.
+    pub fn start(server: &Postgres) -> Option<Self> {
+        let path = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"]
+            .into_iter()
+            .find(|path| Path::new(path).exists());
+        let Some(path) = path else {
+            tell("SKIPPED: a transaction pooler, because pgbouncer is missing");
+            return None;
+        };
+        let (folder, port) = (folder(), free_port());
+        let config = folder.path().join("pgbouncer.ini");
+        let text = format!(
+            "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+             listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
+             default_pool_size = 2\nignore_startup_parameters = extra_float_digits\n",
+            server.port
+        );
+        fs::write(&config, text).expect("its configuration");
+        let mut command = as_postgres(&[], path);
+        command.arg(&config).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = command.current_dir(folder.path()).spawn().expect("it starts");
+        let pooler = Pooler { child, port, folder };
+        let start = Instant::now();
+        while pooler.session().run("SELECT 1").is_err() {
+            assert!(start.elapsed() < Duration::from_secs(30), "pgbouncer does not answer");
+            thread::sleep(Duration::from_millis(50));
+        }
+        Some(pooler)
+    }
+
+    /// The URL of leases behind it.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres?sslmode=disable", self.port)
+    }
+
+    /// Opens a session through it.
+    pub fn session(&self) -> Session {
+        Session::open(self.port, "postgres", self.folder.path())
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A text as SQL writes it.
+pub fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
 }
 
 impl Drop for Postgres {

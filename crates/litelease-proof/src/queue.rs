@@ -113,13 +113,19 @@ fn told(id: i64, attempt: i64, token: i64, deadline_ms: i64, body: &str) -> Stri
     format!("item {id} attempt {attempt} token {token} until {deadline_ms} body {}", shown(body))
 }
 
-fn told_item(id: i64, state: &str, attempt: i64, key: Option<&str>, note: Option<&str>) -> String {
+pub(crate) fn told_item(
+    id: i64,
+    state: &str,
+    attempt: i64,
+    key: Option<&str>,
+    note: Option<&str>,
+) -> String {
     let key = key.map(|key| format!(" key {}", shown(key))).unwrap_or_default();
     let note = note.map(|note| format!(" note {}", shown(note))).unwrap_or_default();
     format!("item {id} {state} attempt {attempt}{key}{note}")
 }
 
-fn told_items(items: Vec<String>) -> String {
+pub(crate) fn told_items(items: Vec<String>) -> String {
     if items.is_empty() { "none".into() } else { items.join(" ") }
 }
 

@@ -1,5 +1,6 @@
 //! Runs `litelease serve` as a process, and has a small HTTP client that can also misbehave.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -34,10 +35,19 @@ impl Server {
 
     /// Starts a server that listens at this address.
     pub fn at(listen: &str, db: &Path, flags: &[&str]) -> Self {
+        Server::spawn(listen, db.as_os_str(), db, flags)
+    }
+
+    /// Starts a server on an engine, whose log and state are in files beside `place`.
+    pub fn on(listen: &str, url: &str, place: &Path, flags: &[&str]) -> Self {
+        Server::spawn(listen, url.as_ref(), place, flags)
+    }
+
+    fn spawn(listen: &str, from: &OsStr, db: &Path, flags: &[&str]) -> Self {
         let log = db.with_extension("log");
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(litelease());
-        command.args(["serve", "--listen", listen, "--db"]).arg(db).args(flags);
+        command.args(["serve", "--listen", listen, "--db"]).arg(from).args(flags);
         // Its access key is not for the user who runs the tests.
         let state = db.with_extension("state");
         command.env("XDG_STATE_HOME", &state);
@@ -108,6 +118,7 @@ impl Drop for Server {
 pub struct Client {
     address: SocketAddr,
     access: String,
+    patience: Duration,
     stream: Option<TcpStream>,
 }
 
@@ -139,12 +150,18 @@ impl Response {
 impl Client {
     /// Creates a client of the server at an address.
     pub fn of(address: SocketAddr) -> Self {
-        Client { address, access: String::new(), stream: None }
+        let patience = Duration::from_secs(60);
+        Client { address, access: String::new(), patience, stream: None }
     }
 
     /// Creates another client of the same server.
     pub fn another(&self) -> Self {
         Client { access: self.access.clone(), ..Client::of(self.address) }
+    }
+
+    /// Returns the same client, which waits for an answer for at most this long.
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Client { patience, ..self }
     }
 
     /// Returns the same client with another access key.
@@ -206,7 +223,7 @@ impl Client {
         if self.stream.is_none() {
             let stream = TcpStream::connect(self.address)?;
             stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+            stream.set_read_timeout(Some(self.patience))?;
             self.stream = Some(stream);
         }
         match &mut self.stream {

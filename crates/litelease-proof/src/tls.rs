@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// A certificate and its key, in two files.
 pub struct Certificate {
@@ -61,6 +61,18 @@ impl Certificate {
             .with_root_certificates(roots)
             .with_no_client_auth()
     }
+}
+
+/// Opens a connection through TLS. It reads an error at the end of a connection that was cut.
+pub fn connect(
+    server: SocketAddr,
+    certificate: &Certificate,
+) -> StreamOwned<ClientConnection, std::net::TcpStream> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let client = ClientConnection::new(Arc::new(certificate.trusted()), name).expect("a client");
+    let stream = std::net::TcpStream::connect(server).expect("a connection");
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a limit");
+    StreamOwned::new(client, stream)
 }
 
 /// Listens for clients, and passes their bytes on to a server through TLS, unchanged, until the test ends.

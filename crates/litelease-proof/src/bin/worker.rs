@@ -33,6 +33,7 @@
 //! worker lead FILE NAME TTL_MS            campaigns without end, and writes its term until it is refused
 //! worker shards FILE GROUP COUNT ID TTL_MS
 //!                                         works on its shards without end, telling each checkpoint: shard, token, value
+//! worker believe URL NUMBER NAMES PLANTED claims names of an engine without end, and tells what it believes
 //! ```
 
 use std::collections::BTreeMap;
@@ -48,6 +49,7 @@ use litelease::{
     WriterOptions,
 };
 use litelease_keeper::{Clock, SystemClock};
+use litelease_proof::believers::{Planted, believe};
 use litelease_proof::play::ToText;
 
 /// Longer than any test looks for who is next.
@@ -70,6 +72,11 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
         ["claim", file, name, owner, ttl_ms] => {
             let db = open(file)?;
             tell(&db.claim(name, owner, Duration::from_millis(ttl_ms.parse()?))?.to_text())
+        }
+        ["believe", url, number, names, planted] => {
+            end_with_input();
+            let planted = Planted::parse(planted).ok_or("no such bug")?;
+            Ok(believe(url, number.parse()?, names.parse()?, planted)?)
         }
         ["inspect", file, name] => match open(file)?.inspect(name)? {
             Some(lease) => tell(&format!("held {} {}", lease.owner, lease.token)),
@@ -264,6 +271,14 @@ fn finish(item: &litelease::Item<'_>) -> litelease::Result<()> {
         tx.conn().execute("INSERT INTO effects VALUES (?1, ?2)", (item.id, item.token))?;
         Ok(())
     })
+}
+
+/// Ends this process when its input does: the test is gone.
+fn end_with_input() {
+    std::thread::spawn(|| {
+        let _ = until_input_ends();
+        std::process::exit(0);
+    });
 }
 
 fn until_input_ends() -> Result<(), Box<dyn std::error::Error>> {

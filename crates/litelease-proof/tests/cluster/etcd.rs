@@ -2,17 +2,12 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::{
-    ClaimResult, Cluster, Error, Host, LeaseInfo, Options, RenewResult, System,
-};
+use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, RenewResult};
 use litelease_engine::Stored;
-use litelease_proof::believers::{Belief, Record, Workers};
 use litelease_proof::etcd::{Etcd, base64, is_installed};
-use litelease_proof::rig::{Dice, tell};
 use serde_json::json;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -24,100 +19,6 @@ fn open(url: &str) -> Cluster {
 #[track_caller]
 fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
     claimed.unwrap().acquired().expect("nobody has it")
-}
-
-/// Lets workers work on three members, of which one after another is killed or stopped.
-#[test]
-fn nobody_shares_a_lease_while_leaders_are_killed_and_stopped() {
-    if !is_installed() {
-        return;
-    }
-    let mut etcd = Etcd::start(3);
-    let url = etcd.url("trouble");
-    let workers = Workers::start(8, 4, |_| open(&url));
-    let mut dice = Dice::new("etcd");
-    let until = Instant::now() + crate::stress(20);
-    let mut faults = 0;
-    let pause = |ms: u64| thread::sleep(Duration::from_millis(ms));
-    while Instant::now() < until {
-        pause(500 + dice.below(1_000));
-        let leader = etcd.wait_for_leader();
-        let at = if dice.below(4) == 0 { (leader + 1) % 3 } else { leader };
-        match dice.below(2) {
-            0 => {
-                etcd.kill(at);
-                pause(dice.below(2_000));
-                etcd.spawn(at);
-            }
-            _ => {
-                etcd.signal(at, libc::SIGSTOP);
-                pause(1_000 + dice.below(2_000));
-                etcd.signal(at, libc::SIGCONT);
-            }
-        }
-        faults += 1;
-    }
-    let record = workers.end();
-    tell(&format!("etcd: {faults} members killed or stopped: {}", record.summary()));
-    assert_eq!(record.faults(), [""; 0]);
-    assert!(record.beliefs.len() > faults && faults > 0);
-}
-
-/// A machine whose wall clock is wrong.
-struct Ahead(i64);
-
-impl Host for Ahead {
-    fn wall_ms(&self) -> i64 {
-        System.wall_ms() + self.0
-    }
-
-    fn counted(&self) -> Duration {
-        System.counted()
-    }
-
-    fn attempt(&self) -> i64 {
-        System.attempt()
-    }
-
-    fn pause(&self, time: Duration) {
-        System.pause(time);
-    }
-}
-
-/// The negative control: what the proof above looks for is found where a claimant trusts its own clock.
-#[test]
-fn clocks_that_are_trusted_make_two_believers_and_the_gate_refuses_the_older() {
-    if !is_installed() {
-        return;
-    }
-    let etcd = Etcd::shared();
-    let holder = open(&etcd.url("skew"));
-    let ahead = |max_skew| {
-        let options = Options { max_skew, ..Options::default() };
-        let engine = Arc::clone(open(&etcd.url("skew")).engine());
-        Cluster::with(engine, Arc::new(Ahead(2 * LONG.as_millis() as i64)), options)
-    };
-    let mut record = Record::default();
-    let mut believe = |claimed: litelease_cluster::Result<(ClaimResult, Duration)>| {
-        let (claimed, since) = claimed.unwrap();
-        let lease = claimed.acquired().expect("nobody has it");
-        let (name, token, from) = (lease.name.clone(), lease.token, System.counted());
-        record.beliefs.push(Belief { name, token, from, until: since + LONG * 9 / 10 });
-        lease
-    };
-    let older = believe(holder.claim_since("x", "a", LONG, 0));
-    // Its clock says that the lease ended a minute ago. One that allows for that waits.
-    let careful = ahead(2 * LONG).claim("x", "b", LONG).unwrap();
-    assert!(matches!(careful, ClaimResult::Busy(_)), "{careful:?}");
-    let newer = believe(ahead(Duration::ZERO).claim_since("x", "b", LONG, 0));
-
-    let faults = record.faults();
-    assert!(faults.len() == 1 && faults[0].contains("two believers"), "{faults:?}");
-    // Tokens and fences hold nevertheless.
-    assert_eq!((older.token, newer.token), (1, 2));
-    record.pass(&newer);
-    record.pass(&older);
-    assert_eq!((record.admitted, record.refused), (1, 1));
 }
 
 #[test]

@@ -1,9 +1,18 @@
 //! Leases on engines that several machines share.
 
+mod command;
 mod etcd;
+mod faults;
+mod guards;
+mod holding;
 mod interleavings;
+mod kept;
+mod moving;
 mod postgres;
+mod scale;
+mod service;
 mod shared_scenarios;
+mod transactions;
 mod verbs;
 
 use std::path::Path;

@@ -134,6 +134,7 @@ const COMMANDS: &[(&str, End)] = &[
     ("guards", NotTold),
     ("guards --json", NotTold),
     ("restore-fence --yes", NotTold),
+    ("move --to nothing://x", Code(64)),
     ("write -- true", Code(0)),
     ("writer", NotTold),
     ("doctor", NotTold),

@@ -90,6 +90,9 @@ fn a_command_is_ended_when_its_time_is_up() {
     assert_eq!(holder(&desk.db()), None);
     let refused = told(&desk.run(&["run", "--max-time", "2s", "x", "--", "true"]));
     assert!(refused.0 == 64 && refused.2.contains("leaves no room"), "{refused:?}");
+    // The time is less than a tenth of the ttl.
+    let options = ["--ttl", "60s", "--kill-grace", "100ms", "--max-time", "5s", "x"];
+    assert_eq!(desk.start(&options, "true").end(), (0, String::new()));
 }
 
 #[test]

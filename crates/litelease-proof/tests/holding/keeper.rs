@@ -420,16 +420,27 @@ fn trust_grows_by_what_was_granted_and_not_by_the_ttl_that_was_asked_for() {
     let kept = rig.keep("x", TTL);
     *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(6000));
     rig.at(3000);
-    // Less the margin of the ttl, 900 ms; and no trust that was there before is taken away.
-    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(8100));
+    // Less a tenth of what was granted.
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(8400));
     *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(5000));
     rig.at(6000);
-    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
-    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(2000));
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_500));
+    *rig.rows.granted.lock().unwrap() = Some(Duration::from_millis(1000));
     rig.at(9000);
-    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_100));
-    assert_eq!(kept.hold.check(Duration::from_millis(10_099)), Ok(()));
-    assert_eq!(kept.hold.check(Duration::from_millis(10_100)), Err(Loss::TimeIsUp));
+    // No trust that was there before is taken away.
+    assert_eq!(kept.hold.trusted_until(), Duration::from_millis(10_500));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_499)), Ok(()));
+    assert_eq!(kept.hold.check(Duration::from_millis(10_500)), Err(Loss::TimeIsUp));
+}
+
+/// The margin was a tenth of the ttl, which is more than was granted here: such a hold was lost when
+/// it began.
+#[test]
+fn a_grant_far_shorter_than_the_ttl_is_trusted_for_most_of_it() {
+    let ms = Duration::from_millis;
+    let window = Window::new(ms(60_000)).unwrap();
+    assert_eq!(window.end_of(ms(100), Some(ms(3000))), ms(2800));
+    assert_eq!(window.end_of(ms(100), Some(ms(200))), ms(250));
 }
 
 #[test]

@@ -154,6 +154,17 @@ fn an_item_and_a_slot_that_arrive_for_nobody_are_given_back() {
         None
     });
     runtime().block_on(mail.ack(&item.receipt)).unwrap();
+    runtime().block_on(async {
+        let id = mail.send("last").await.unwrap();
+        assert_eq!(mail.items().await.unwrap()[0].id, id);
+        assert_eq!((mail.redrive().await.unwrap(), mail.discard().await.unwrap()), (0, 0));
+        assert!(!mail.redrive_one(id).await.unwrap() && !mail.discard_one(id).await.unwrap());
+        let cancelled = mail.cancel(litelease_client::ItemName::Id(id)).await.unwrap();
+        assert_eq!(cancelled, litelease_client::CancelResult::Cancelled);
+        let key = litelease_client::ItemName::Key("k");
+        assert_eq!(mail.cancel(key).await.unwrap(), litelease_client::CancelResult::NotFound);
+        assert!(mail.delete().await.unwrap() && !mail.delete().await.unwrap());
+    });
 
     let mut plain = scene.server.client();
     plain.register(1);

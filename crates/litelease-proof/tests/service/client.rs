@@ -10,7 +10,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
-use litelease_client::{Client, Error, Held, HoldOptions, Loss, SendOptions, Value};
+use litelease_client::{
+    CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
+};
 use litelease_proof::command::kill;
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::Server;
@@ -234,6 +236,32 @@ fn an_answer_that_comes_after_the_ttl_is_not_trusted() {
     second.check().unwrap();
 }
 
+// A client that counted its trust in a grant that was waited for from the answer to its first renewal, and not from the
+// request, passed all other tests.
+#[test]
+fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_comes() {
+    let scene = Scene::new();
+    let (client, proxy) = scene.client();
+    let (late, seconds) = (Duration::from_secs(1), Duration::from_secs);
+    // What is read here is no later than it was: trust that is read late is only shorter.
+    let (whole, slack) = (seconds(27), Duration::from_millis(50));
+    proxy.plan(&[Fault::Delay(late)]);
+    let held = client.hold("x", HoldOptions::new(seconds(30))).unwrap();
+    assert!(held.trusted_for() <= whole - late + slack, "{:?}", held.trusted_for());
+    proxy.plan(&[Fault::Delay(late)]);
+    let slot = client.hold_slot("pool", 1, HoldOptions::new(seconds(30)), "").unwrap();
+    let trusted_for = slot.held.trusted_for();
+    assert!(trusted_for <= whole - late + slack, "{trusted_for:?}");
+
+    // What comes so late that it may have been waited for is renewed before it is trusted, from the start of that renewal.
+    let before = proxy.requests.load(SeqCst);
+    proxy.plan(&[Fault::Delay(Duration::from_millis(1_100)), Fault::Delay(late)]);
+    let held = client.hold("y", HoldOptions::new(seconds(3))).unwrap();
+    let (trusted_for, requests) = (held.trusted_for(), proxy.requests.load(SeqCst) - before);
+    assert_eq!(requests, 2, "a claim and a renewal");
+    assert!(trusted_for <= Duration::from_millis(2_700) - late + slack, "{trusted_for:?}");
+}
+
 #[test]
 fn a_replayed_answer_prolongs_nothing() {
     let scene = Scene::new();
@@ -415,6 +443,82 @@ fn items_are_sent_received_and_acknowledged_once_whatever_becomes_of_the_answers
     let queues = client.queues("").unwrap();
     assert_eq!((queues[0].delayed, queues[0].dead), (1, 3));
     assert!(client.queue("nothing").info().unwrap().is_none());
+}
+
+#[test]
+fn an_operator_looks_after_items_whatever_becomes_of_the_answers() {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, &["--open"]);
+    let proxy = Proxy::to(server.address);
+    let client = Client::open(&format!("http://{}", proxy.address)).unwrap();
+    let queue = client.queue("mail");
+    let (visibility, now) = (Duration::from_secs(60), Duration::ZERO);
+    for fault in [Fault::None, Fault::Lose, Fault::Cut] {
+        let ids = [queue.send("a").unwrap(), queue.send("b").unwrap(), queue.send("c").unwrap()];
+        for _ in ids {
+            let item = queue.receive(visibility, now).unwrap().unwrap();
+            // A receipt is enough.
+            client.queue("").bury(&item.receipt, Some("no")).unwrap();
+        }
+        let listed = |state: &str| {
+            let items = queue.items().unwrap();
+            items.into_iter().filter(|item| item.state == state).map(|item| item.id).collect()
+        };
+        let dead: Vec<i64> = listed("dead");
+        assert_eq!(dead, ids);
+        proxy.plan(&[fault]);
+        assert!(queue.redrive_one(ids[0]).unwrap(), "{fault:?}");
+        assert!(!queue.redrive_one(ids[0]).unwrap());
+        proxy.plan(&[fault]);
+        assert!(queue.discard_one(ids[1]).unwrap(), "{fault:?}");
+        proxy.plan(&[fault]);
+        assert_eq!(queue.redrive().unwrap(), 1, "{fault:?}");
+        assert_eq!(queue.discard().unwrap(), 0);
+        let item = queue.receive(visibility, now).unwrap().unwrap();
+        let busy = queue.cancel(ItemName::Id(item.id)).unwrap();
+        assert!(matches!(busy, CancelResult::Leased { expires_in } if expires_in <= visibility));
+        queue.give_back(&item.receipt, now, None).unwrap();
+        proxy.plan(&[fault]);
+        assert_eq!(queue.cancel(ItemName::Id(item.id)).unwrap(), CancelResult::Cancelled);
+        assert_eq!(queue.cancel(ItemName::Key("k")).unwrap(), CancelResult::NotFound);
+        proxy.plan(&[fault]);
+        assert!(queue.delete().unwrap(), "{fault:?}");
+        assert!(!queue.delete().unwrap());
+    }
+}
+
+#[test]
+fn a_delivery_is_extended_while_it_is_kept_and_trusted_no_longer_than_the_server_granted() {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, &["--open", "--max-ttl", "1"]);
+    let client = Client::open(&format!("http://{}", server.address)).unwrap();
+    let queue = client.queue("mail");
+    queue.send("hello").unwrap();
+    // The server cuts the time to a second.
+    let long = Duration::from_secs(60);
+    let item = queue.receive(long, Duration::ZERO).unwrap().unwrap();
+    assert!(item.expires_in <= Duration::from_secs(1), "{:?}", item.expires_in);
+    eventually("it is not trusted for a minute", || !item.is_trusted());
+    let item = eventually("the next delivery", || queue.receive(long, Duration::ZERO).unwrap());
+    queue.give_back(&item.receipt, Duration::ZERO, None).unwrap();
+    let visibility = Duration::from_millis(600);
+    let item = queue.receive(visibility, Duration::ZERO).unwrap().unwrap();
+    let held = queue.keep(item, visibility).unwrap();
+    let deadline = || place.open(Duration::from_secs(5)).queue("mail").items().unwrap()[0].clone();
+    let first = deadline().visible_at_ms;
+    eventually("it was extended twice", || {
+        (deadline().visible_at_ms > first.map(|at_ms| at_ms + 250)).then_some(())
+    });
+    held.check().unwrap();
+    assert!(held.trusted_for() <= visibility);
+    // Another worker's now: that is told, and the acknowledgement refused.
+    queue.give_back(&held.receipt, Duration::ZERO, None).unwrap();
+    let other = queue.receive(Duration::from_secs(1), Duration::ZERO).unwrap().unwrap();
+    eventually("it is lost", || held.check().err());
+    assert!(matches!(held.trouble(), Some(Loss::Stale { .. })), "{:?}", held.trouble());
+    let stale = queue.ack(&held.receipt).unwrap_err();
+    assert!(matches!(stale, Error::Stale { reason } if reason == "delivered_again"));
+    queue.ack(&other.receipt).unwrap();
 }
 
 #[test]

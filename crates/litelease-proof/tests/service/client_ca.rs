@@ -28,7 +28,7 @@ fn a_client_trusts_the_ca_in_a_file_and_no_other() {
     let open = |file| Client::builder(&url).key(key).ca_file(file).open().unwrap();
 
     let client = open(&ca);
-    let grant = claim(&client).unwrap();
+    let grant = client.claim("n", "a", Duration::from_secs(30), Duration::ZERO).unwrap();
     assert!(grant.is_trusted());
     client.release(&grant).unwrap();
     // Several in one file, with text between them.
@@ -49,6 +49,14 @@ fn a_client_trusts_the_ca_in_a_file_and_no_other() {
     let other = Client::builder(&other).key(key).ca_file(&ca).open().unwrap();
     let wrong = says(other);
     assert!(wrong.contains("not valid for"), "{wrong}");
+    // The scheme of the other kind of server.
+    let plain = says(Client::with_key(&url.replace("https:", "http:"), key).unwrap());
+    assert!(plain.contains("say https:// in its URL"), "{plain}");
+    let other = TestFolder::new("WAL");
+    let other = Server::start(&other.file, &[]);
+    let tls = format!("https://localhost:{}", other.address.port());
+    let tls = says(Client::with_key(&tls, key).unwrap());
+    assert!(tls.contains("say http:// in its URL"), "{tls}");
 
     // The same from the environment, which is a process's own: in a process of its own.
     let child = |file: &std::path::Path| {

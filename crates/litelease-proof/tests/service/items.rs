@@ -319,3 +319,129 @@ fn a_client_that_hangs_up_before_its_item_comes_counts_no_attempt() {
     }
     assert!(delivered > 0, "it was never undone in time");
 }
+
+#[test]
+fn operators_redrive_discard_cancel_and_list_what_is_in_a_queue() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut client = server.client();
+    let ids: Vec<i64> = (0..5).map(|at| send(&mut client, "q", json!(at))).collect();
+    let keyed = json!({"queue": "q", "body": "later", "delay": 60, "key": "order-17"});
+    let delayed = ask(&mut client, "send", keyed).json()["id"].clone();
+    for _ in 0..2 {
+        let receipt = receive(&mut client, "q")["receipt"].clone();
+        let buried = ask(&mut client, "bury", json!({"receipt": receipt, "note": "no"}));
+        assert_eq!(buried.json()["queue"], json!("q"), "the receipt says which queue: {buried:?}");
+    }
+    let leased = receive(&mut client, "q");
+    // Pages of every size show the same, dead ones first and then in the order of their delivery.
+    let list = |client: &mut Client, limit: usize| {
+        let (mut items, mut after) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/queue/items?queue=q&limit={limit}{after}");
+            let page = client.ask("GET", &path, &Value::Null, "").unwrap().json();
+            let found = page["items"].as_array().unwrap();
+            assert!(found.len() <= limit);
+            items.extend(found.iter().map(|item| (item["id"].clone(), item["state"].clone())));
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => return items,
+            }
+        }
+    };
+    let all = list(&mut client, 1000);
+    let states: Vec<&str> = all.iter().map(|(_, state)| state.as_str().unwrap()).collect();
+    assert_eq!(states, ["dead", "dead", "visible", "visible", "delayed", "leased"]);
+    for limit in 1..8 {
+        assert_eq!(list(&mut client, limit), all, "pages of {limit}");
+    }
+    let first = client.ask("GET", "/v1/queue/items?queue=q&limit=1", &Value::Null, "").unwrap();
+    let first = first.json()["items"][0].clone();
+    assert_eq!((&first["note"], &first["visible_in"]), (&json!("no"), &Value::Null));
+    assert!(first["age"].as_f64().unwrap() >= 0.0 && first.get("body").is_none());
+    for query in ["", "?queue=q&after=x", "?queue=q&limit=0", "?prefix=q"] {
+        let path = format!("/v1/queue/items{query}");
+        assert_eq!(client.ask("GET", &path, &Value::Null, "").unwrap().status, 400, "{query}");
+    }
+
+    let cancel = |client: &mut Client, meant: Value| {
+        let mut body = json!({"queue": "q"});
+        body.as_object_mut().unwrap().extend(meant.as_object().unwrap().clone());
+        ask(client, "cancel", body)
+    };
+    let busy = cancel(&mut client, json!({"id": leased["id"]}));
+    assert_eq!((busy.status, &busy.json()["reason"]), (409, &json!("leased")));
+    assert!(busy.json()["expires_in"].as_f64().unwrap() > 0.0);
+    let gone = cancel(&mut client, json!({"key": "order-17"}));
+    assert_eq!(gone.json(), json!({"cancelled": true, "queue": "q", "id": delayed}));
+    let twice = cancel(&mut client, json!({"key": "order-17"}));
+    assert_eq!((twice.status, &twice.json()["reason"]), (409, &json!("not_found")));
+    for meant in [json!({}), json!({"id": 1, "key": "k"}), json!({"id": 0})] {
+        assert_eq!(cancel(&mut client, meant).status, 400);
+    }
+    // A redrive wakes a client that waits, and a request that is repeated under its key is done once.
+    let mut waiter = server.client();
+    let emptied: Vec<Value> = (0..2).map(|_| receive(&mut client, "q")).collect();
+    assert!(emptied.iter().all(|item| !item.is_null()));
+    let wanted = json!({"queue": "q", "visibility": 60, "wait": 60}).to_string();
+    waiter.send("POST", "/v1/queue/receive", &wanted, "").unwrap();
+    let key = "Idempotency-Key: again\r\n";
+    let one = json!({"queue": "q", "id": ids[0]});
+    for _ in 0..2 {
+        let redriven = client.ask("POST", "/v1/queue/redrive", &one, key).unwrap();
+        assert_eq!(redriven.json(), json!({"queue": "q", "redriven": 1}));
+    }
+    assert_eq!(waiter.receive().unwrap().json()["item"]["id"], json!(ids[0]));
+    let none = ask(&mut client, "redrive", one);
+    assert_eq!(none.json(), json!({"queue": "q", "redriven": 0}));
+    let discarded = ask(&mut client, "discard", json!({"queue": "q"}));
+    assert_eq!(discarded.json(), json!({"queue": "q", "discarded": 1}));
+    for is_there in [true, false] {
+        let deleted = ask(&mut client, "delete", json!({"queue": "q"}));
+        assert_eq!(deleted.json(), json!({"queue": "q", "deleted": is_there}));
+    }
+    let late = ask(&mut client, "ack", json!({"receipt": leased["receipt"]}));
+    assert_eq!((late.status, &late.json()["reason"]), (409, &json!("gone")));
+}
+
+#[test]
+fn a_key_that_may_not_is_told_the_scope_and_a_receipt_alone_opens_nothing_to_others() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut owner = server.client();
+    send(&mut owner, "theirs", json!("secret"));
+    let receipt = receive(&mut owner, "theirs")["receipt"].clone();
+    let with = |name: &str, allow: &str| {
+        let (_, key, _) = told(&desk.run(&["access", "add", name, "--allow", allow]));
+        Client::of(server.address).bearing(key.trim())
+    };
+    let mut worker = with("worker", "receive:mine");
+    let mut sender = with("sender", "send:*");
+    for (call, body) in [
+        ("redrive", json!({"queue": "theirs"})),
+        ("discard", json!({"queue": "theirs"})),
+        ("cancel", json!({"queue": "theirs", "id": 1})),
+        ("delete", json!({"queue": "theirs"})),
+    ] {
+        for client in [&mut worker, &mut sender] {
+            let refused = ask(client, call, body.clone());
+            assert_eq!(refused.status, 403, "{call}");
+            assert!(refused.error().contains("operate"), "{call}: {}", refused.error());
+        }
+    }
+    let items = worker.ask("GET", "/v1/queue/items?queue=mine", &Value::Null, "").unwrap();
+    assert!(items.status == 403 && items.error().contains("observe"), "{items:?}");
+    for (call, more) in [("ack", 0), ("extend", 1), ("give-back", 0), ("bury", 0)] {
+        let mut body = json!({"receipt": receipt});
+        if more == 1 {
+            body["visibility"] = json!(600);
+        }
+        // Without the scope for any queue, the scope is told. With it for another queue, nothing is.
+        let refused = ask(&mut sender, call, body.clone());
+        assert!(refused.status == 403 && refused.error().contains("receive"), "{refused:?}");
+        let unknown = ask(&mut worker, call, body);
+        assert_eq!((unknown.status, &unknown.json()["reason"]), (409, &json!("unknown")), "{call}");
+    }
+    let acked = ask(&mut owner, "ack", json!({"receipt": receipt}));
+    assert_eq!(acked.json()["queue"], json!("theirs"), "nothing was done to it");
+}

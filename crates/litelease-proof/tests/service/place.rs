@@ -8,27 +8,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
-use litelease_proof::command::{Desk, Run, ended, kill, told};
+use litelease_proof::command::{Desk, Run, alike, ended, kill, told};
 use litelease_proof::rig::eventually;
 use litelease_proof::server::{POOL, Server};
 
 use super::client::{Fault, Proxy};
 
 /// A desk and a server, whose file is not the desk's.
-struct Scene {
-    desk: Desk,
-    server: Server,
+pub(super) struct Scene {
+    pub(super) desk: Desk,
+    pub(super) server: Server,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let desk = Desk::new();
         let server = Server::start(&desk.folder.path().join("served.sqlite3"), &[]);
         Scene { desk, server }
     }
 
     /// The command at an address: the server's, or that of a proxy.
-    fn command(&self, address: SocketAddr, words: &[&str]) -> Command {
+    pub(super) fn command(&self, address: SocketAddr, words: &[&str]) -> Command {
         let mut command = self.desk.command(words);
         let key = format!("served.state/litelease/access/{}", self.server.address);
         command
@@ -38,7 +38,7 @@ impl Scene {
         command
     }
 
-    fn ask(&self, words: &[&str]) -> (i32, String, String) {
+    pub(super) fn ask(&self, words: &[&str]) -> (i32, String, String) {
         told(&ended(&mut self.command(self.server.address, words)))
     }
 
@@ -61,7 +61,6 @@ const DEAF: &str =
 fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
     let scene = Scene::new();
     let file = Desk::new();
-    let url = format!("http://{}", scene.server.address);
     let lines = [
         "who nightly",
         "status",
@@ -109,7 +108,85 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
         "run --slots 1 few -- litelease run -n --slots 1 few -- true",
         "run --slots 1 few -- sh -c 'exit 9'",
         "run --slots 0 few -- true",
+        "run --value 10.0.0.7 leader -- litelease watch leader --for 300ms",
+        "run --progress-within 5m import -- litelease progress",
+        "run --progress-within 5m import -- litelease progress import --json",
+        "run --max-time 1h import -- true",
+        "claim short --ttl 150ms --owner z; sleep 0.3; litelease status --all short",
+        "status --all",
     ];
+    compare(&scene, &file, &lines);
+}
+
+#[test]
+fn the_same_queue_command_lines_say_the_same_on_a_file_and_on_a_server() {
+    let scene = Scene::new();
+    let file = Desk::new();
+    let lines = [
+        "queue receive q",
+        "queue receive q --json",
+        "queue send q hello",
+        "queue send q hello --json",
+        "queue send q later --delay 1h --key k",
+        "queue send q again --key k",
+        "queue send q --file nothing-there",
+        "queue send '' x",
+        "queue list",
+        "queue list q",
+        "queue list nothing",
+        "queue list q --json | sed 's/_ms\":-*[0-9]*/_ms\":N/g'",
+        "queue ack nonsense",
+        "queue ack 1-00000000-0000-4000-8000-000000000000",
+        "queue receive q > d; sed 1d d",
+        "queue receive q --json | sed 's/receipt[^,]*,//'",
+        "queue extend $(head -1 d) --visibility 1m",
+        "queue extend $(head -1 d) --json",
+        "queue cancel q 1",
+        "queue give-back $(head -1 d) --note 'not today'",
+        "queue give-back $(head -1 d)",
+        "queue ack $(head -1 d)",
+        "queue ack $(head -1 d) --json",
+        "queue extend $(head -1 d)",
+        "queue receive q > d; litelease queue bury $(head -1 d) --note no",
+        "queue bury $(head -1 d)",
+        "queue dead q",
+        "queue redrive q 99",
+        "queue redrive q 1",
+        "queue redrive q --json",
+        "queue receive q > /dev/full",
+        "queue receive q > d; litelease queue ack $(head -1 d)",
+        "queue receive q > d; litelease queue list q",
+        "queue ack $(head -1 d)",
+        "queue discard q",
+        "queue discard q --yes",
+        "queue discard q 7 --yes",
+        "queue cancel q --key k",
+        "queue cancel q --key k",
+        "queue send q 'for a worker'",
+        "work q --once -- sh -c 'cat; echo; echo $LITELEASE_QUEUE $LITELEASE_ITEM_ATTEMPT'",
+        "work q --once --drain -- true",
+        "queue send q 'for a worker'; litelease work q --drain --backoff 0s -- sh -c \
+         '[ $LITELEASE_ITEM_ATTEMPT = 3 ]'",
+        "queue send q buried; litelease work q --once --bury-on 65 -- sh -c 'exit 65'",
+        "queue send q x; litelease work q --once -- sh -c \
+         'litelease queue ack $LITELEASE_ITEM_RECEIPT; exit 0'",
+        "queue send q x; litelease work q --drain --json -- true",
+        "queue send q x; litelease work q -- no-such-command",
+        "work q --drain -- sh -c 'kill -9 $$'",
+        "work q -j 0 -- true",
+        "work q --visibility 50ms -- true",
+        "work q --backoff 2h -- true",
+        "queue delete q",
+        "queue delete q --yes",
+        "queue delete q --yes",
+        "queue list",
+    ];
+    compare(&scene, &file, &lines);
+}
+
+/// Compares what command lines say on a file and on a server.
+fn compare(scene: &Scene, file: &Desk, lines: &[&str]) {
+    let url = format!("http://{}", scene.server.address);
     for line in lines {
         let said = |mut command: Command, place: &str| {
             command.args(["-c", &format!("litelease {line}")]);
@@ -138,43 +215,9 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
             command
         };
         let on_file = said(shell(None), &file.file.display().to_string());
-        let on_server = said(shell(Some(&scene)), &url);
+        let on_server = said(shell(Some(scene)), &url);
         assert_eq!(on_file, on_server, "litelease {line}");
     }
-}
-
-/// Returns what is said without what differs between two times of the same: times and processes.
-fn alike(text: &str, place: &str) -> String {
-    let text = text.replace(place, "PLACE");
-    let mut words: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let before = words.last().map_or("", String::as_str);
-        let unit = word.trim_start_matches(|letter: char| letter.is_ascii_digit());
-        let is_time = unit.len() < word.len() && matches!(unit, "m" | "s" | "h");
-        let is_unit = matches!(word.trim_end_matches(';'), "ms" | "s");
-        if is_time || (is_unit && before.starts_with(|letter: char| letter.is_ascii_digit())) {
-            if is_unit {
-                words.pop();
-            }
-            words.push("TIME".into());
-        } else if before == "pid" {
-            words.push("PID".into());
-        } else {
-            words.push(long_numbers(word));
-        }
-        words.dedup_by(|a, b| a == "TIME" && b == "TIME");
-    }
-    words.join(" ")
-}
-
-/// Hides numbers of more than three digits: tokens and exit codes are shorter.
-fn long_numbers(word: &str) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for part in word.split_inclusive(|letter: char| !letter.is_ascii_digit()) {
-        let digits = part.trim_end_matches(|letter: char| !letter.is_ascii_digit());
-        parts.push(if digits.len() > 3 { part.replace(digits, "N") } else { part.into() });
-    }
-    parts.concat()
 }
 
 #[test]
@@ -216,9 +259,7 @@ fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
     let mut unsure = scene.desk.command(&["status"]);
     let unsure = told(&ended(unsure.env("LITELEASE_SERVER", &url)));
     assert!(unsure.0 == 64, "{unsure:?}");
-    for words in
-        [&["purge", "--older-than", "1d"][..], &["queue", "send", "q", "body"], &["doctor"]]
-    {
+    for words in [&["purge", "--older-than", "1d"][..], &["doctor"]] {
         let (code, _, errors) = scene.ask(words);
         assert!(code == 64 && errors.contains("works on a file only"), "{words:?}: {errors}");
     }

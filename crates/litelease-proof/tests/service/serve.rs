@@ -109,7 +109,11 @@ fn what_cannot_be_served_is_refused_with_the_way_out_and_left_as_it_was() {
             69,
             &["shop.sqlite3 is in journal mode delete", "PRAGMA journal_mode = WAL"],
         ),
-        (&[free, "--db", "mark.sqlite3"], 69, &["mark.sqlite3.mark", "not a number", "remove it"]),
+        (
+            &[free, "--db", "mark.sqlite3"],
+            69,
+            &["mark.sqlite3.mark", "not a high-water mark", "remove it"],
+        ),
         (&["--max-count", "1000001"], 64, &["--max-count", "1000001"]),
         (&["--max-ttl", "0"], 64, &["--max-ttl", "more than zero"]),
         (&["--max-wait", "1e300"], 64, &["--max-wait"]),
@@ -160,8 +164,14 @@ fn a_second_start_at_a_taken_address_fences_nothing() {
 fn known(desk: &Desk) -> (BTreeSet<String>, BTreeSet<String>) {
     let (_, help, _) = told(&desk.run(&["serve", "--help"]));
     let options = help.split("Options:").nth(1).unwrap().split("Examples:").next().unwrap();
-    // How a client finds a server is no setting of the server.
-    let of_clients = ["--server", "LITELEASE_SERVER", "LITELEASE_ACCESS_FILE", "LITELEASE_CA_FILE"];
+    // How a client finds a server, and a command an engine, is no setting of the server.
+    let of_clients = [
+        "--server",
+        "LITELEASE_SERVER",
+        "LITELEASE_ACCESS_FILE",
+        "LITELEASE_CA_FILE",
+        "LITELEASE_PASSWORD_FILE",
+    ];
     let of_servers = |start| {
         words(options, start).into_iter().filter(|word| !of_clients.contains(&&**word)).collect()
     };

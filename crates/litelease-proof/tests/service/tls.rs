@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use litelease_proof::command::{Desk, ended, told};
 use litelease_proof::rig::{TestFolder, eventually};
 use litelease_proof::server::{Client, POOL, Server};
-use litelease_proof::tls::Certificate;
+use litelease_proof::tls::{Certificate, connect};
 use serde_json::{Value, json};
 
 /// Asks for a path with curl, which trusts only this certificate. Returns status and version, or the error.
@@ -187,4 +187,59 @@ fn a_waiting_client_that_hangs_up_inside_tls_loses_nothing() {
     client.call("POST", "/return", &json!({"lease": lent["lease"]}));
     assert_eq!(next.receive().unwrap().json()["token"], json!(2));
     assert!(server.stop());
+}
+
+/// What a client reads until the end, which must not look like a cut.
+fn read_to_the_end(stream: &mut impl Read) -> String {
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap_or_else(|error| panic!("it was cut: {error}"));
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+// The server closed the socket without ending TLS: `close_notify` was missing after `Connection: close`, after a client
+// had closed its side, when an idle client was let go, and at a shutdown. A client cannot tell such an end from an
+// attacker who cuts an answer short, and OpenSSL reports an error.
+#[test]
+fn tls_is_ended_before_the_connection_whatever_ends_it() {
+    let place = TestFolder::new("WAL");
+    let certificate = Certificate::new(place.folder.path(), "localhost");
+    let server = start(&place, &certificate, &["--max-patience", "300ms"]);
+    let healthz = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n";
+    // The client asks for the end, closes its side, sends nothing more, and sends what is no HTTP.
+    let asked = format!("{healthz}Connection: close\r\n\r\n");
+    let kept = format!("{healthz}\r\n");
+    for (request, closes, answer) in [
+        (asked.as_str(), false, "ok\n"),
+        (kept.as_str(), true, "ok\n"),
+        (kept.as_str(), false, "ok\n"),
+        ("nonsense\r\n\r\n", false, "HTTP/1.1 400"),
+    ] {
+        let mut stream = connect(server.address, &certificate);
+        stream.write_all(request.as_bytes()).unwrap();
+        if closes {
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+        }
+        let said = read_to_the_end(&mut stream);
+        assert!(said.contains(answer), "{request:?}: {said:?}");
+    }
+    assert!(server.stop());
+
+    let server = start(&place, &certificate, &[]);
+    let mut idle = connect(server.address, &certificate);
+    idle.write_all(kept.as_bytes()).unwrap();
+    let mut said = [0; 1024];
+    assert!(idle.read(&mut said).unwrap() > 0);
+    let mut streams = connect(server.address, &certificate);
+    let register = format!(
+        "PUT /l/{POOL} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{{\"count\":1}}"
+    );
+    streams.write_all(register.as_bytes()).unwrap();
+    assert!(streams.read(&mut said).unwrap() > 0);
+    let events = format!("GET /l/{POOL}/events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    streams.write_all(events.as_bytes()).unwrap();
+    assert!(streams.read(&mut said).unwrap() > 0);
+    assert!(server.stop());
+    read_to_the_end(&mut idle);
+    assert!(read_to_the_end(&mut streams).ends_with("0\r\n\r\n"));
 }

@@ -16,6 +16,7 @@ mod processes;
 mod queue_cuts;
 mod queues;
 mod read;
+mod retire;
 mod schema;
 mod side_files;
 mod system_calls;

@@ -1,0 +1,186 @@
+//! `litelease move`: tokens grow, the file grants nothing, holders keep theirs, and a crash after any step is repaired by
+//! the same command.
+
+use std::process::Stdio;
+
+use libc::SIGKILL;
+use litelease::{ClaimResult, Error, LeaseInfo, Litelease, RenewResult};
+use litelease_cluster::Cluster;
+use litelease_proof::command::{Desk, Run, told};
+use litelease_proof::etcd::{self, Etcd};
+use litelease_proof::postgres::{self, Postgres};
+use litelease_proof::rig::{LONG, acquired, eventually};
+
+fn start(desk: &Desk, url: &str, words: &[&str]) -> Run {
+    let words = [&["move", "--to", url][..], words].concat();
+    let mut command = desk.command(&words);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Run { child: command.spawn().unwrap() }
+}
+
+#[track_caller]
+fn granted(cluster: &Cluster, name: &str) -> LeaseInfo {
+    cluster.claim(name, "there", LONG).unwrap().acquired().expect("nobody has it there")
+}
+
+/// The floor of an engine that may have no tables yet.
+fn floor(cluster: &Cluster) -> i64 {
+    let _ = cluster.bootstrap();
+    cluster.engine().load(&[]).unwrap().mark.epoch.floor
+}
+
+#[track_caller]
+fn grants_nothing(db: &Litelease) {
+    for name in ["held", "free", "new"] {
+        match db.claim(name, "here", LONG) {
+            Err(Error::TokenExhausted { .. }) | Ok(ClaimResult::Busy(_)) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+fn is_kept(db: &Litelease, lease: &LeaseInfo) -> bool {
+    matches!(db.renew(lease, LONG).unwrap(), RenewResult::Renewed(_))
+}
+
+/// Kills the command after its first step and after its second one, and repeats it.
+fn is_repeated_after_a_crash(url: &str) {
+    let desk = Desk::new();
+    let db = desk.db();
+    let cluster = Cluster::open(url).unwrap();
+    let held = acquired(db.claim_above("held", "here", LONG, 41));
+    let newest = (3 << 32) + 5;
+    db.release(&acquired(db.claim_above("free", "here", LONG, newest - 1))).unwrap();
+
+    // The second step waits for a writer of the file, so that the first one is all that was done.
+    db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
+    let run = start(&desk, url, &[]);
+    eventually("the first step", || floor(&cluster) == 4 << 32);
+    run.signal(SIGKILL);
+    run.end();
+    db.conn().execute_batch("COMMIT").unwrap();
+    assert_eq!(db.retirement().unwrap(), None);
+    // Until the second step the file grants, and one that leaves the epoch moves the floor again.
+    let later = acquired(db.claim_above("free", "here", LONG, 4 << 32));
+    assert_eq!(later.token, (4 << 32) + 1);
+
+    // The third step waits for holders, so that two are done.
+    let run = start(&desk, url, &[]);
+    eventually("the second step", || db.retirement().unwrap().is_some());
+    assert_eq!(floor(&cluster), 5 << 32);
+    run.signal(SIGKILL);
+    run.end();
+    grants_nothing(&db);
+    assert!(is_kept(&db, &held) && is_kept(&db, &later));
+
+    // To another engine it cannot go any more.
+    let elsewhere = told(&desk.run(&["move", "--to", "etcd://127.0.0.1:1/other"]));
+    assert!(elsewhere.0 == 69 && elsewhere.2.contains("was moved to"), "{elsewhere:?}");
+
+    // The third step ends when the last holder does.
+    let run = start(&desk, url, &[]);
+    db.release(&later).unwrap();
+    grants_nothing(&db);
+    assert!(is_kept(&db, &held), "a holder keeps its lease to the end");
+    db.release(&held).unwrap();
+    let (code, errors) = run.end();
+    assert_eq!(code, 0, "{errors}");
+    grants_nothing(&db);
+    for name in ["held", "free", "new"] {
+        assert!(granted(&cluster, name).token > later.token);
+    }
+
+    // Once more changes nothing.
+    let (code, said, _) = told(&desk.run(&["move", "--to", url, "--json"]));
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((code, said["floor"].as_i64()), (0, Some(5 << 32)));
+    assert_eq!(floor(&cluster), 5 << 32);
+    // Whoever still uses the file is told where it went.
+    for words in [&["claim", "x"][..], &["run", "x", "--", "true"], &["claim", "x", "--json"]] {
+        let (code, _, errors) = told(&desk.run(words));
+        assert_eq!(code, 69, "{words:?}: {errors}");
+        assert!(errors.contains("it was moved to") && errors.contains(url), "{words:?}: {errors}");
+    }
+    let (code, said, _) = told(&desk.run(&["doctor"]));
+    assert!(code == 0 && said.contains("the leases went to") && said.contains(url), "{said}");
+}
+
+#[test]
+fn a_file_is_moved_to_etcd_and_a_crash_after_any_step_is_repaired_by_repeating_it() {
+    if etcd::is_installed() {
+        is_repeated_after_a_crash(&Etcd::shared().url("moved"));
+    }
+}
+
+#[test]
+fn a_file_is_moved_to_postgresql_and_a_crash_after_any_step_is_repaired_by_repeating_it() {
+    if postgres::is_installed() {
+        is_repeated_after_a_crash(&Postgres::shared().url("moved"));
+    }
+}
+
+#[test]
+fn a_file_whose_engine_does_not_answer_is_not_closed() {
+    let desk = Desk::new();
+    let db = desk.db();
+    acquired(db.claim("x", "a", LONG));
+    let (code, _, errors) = told(&desk.run(&["move", "--to", "etcd://127.0.0.1:1"]));
+    assert!(code == 69 && errors.contains("the engine did not take it"), "{code}: {errors}");
+    assert_eq!(db.retirement().unwrap(), None);
+    assert_eq!(acquired(db.claim("y", "a", LONG)).token, 1);
+}
+
+#[test]
+fn a_move_that_breaks_ends_every_lease_and_slot_and_shows_what_it_does() {
+    if !etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("moved-by-force");
+    let desk = Desk::new();
+    let db = desk.db();
+    let first = acquired(db.claim("first", "a", LONG));
+    acquired(db.claim("second", "b", LONG));
+    db.pools().register("pool", 1).unwrap();
+    db.pools().borrow("pool", LONG).unwrap().unwrap();
+    db.queue("mail").send("x").unwrap();
+    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
+    assert!(code == 69 && errors.contains("1 items"), "{code}: {errors}");
+    assert!(is_kept(&db, &first), "nothing was done");
+    db.queue("mail").delete().unwrap();
+    let (code, said, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
+    assert_eq!(code, 0, "{errors}");
+    assert!(said.contains("moved to") && said.contains(&url), "{said}");
+    for part in ["step 1 of 3", "step 2 of 3", "first: broken", "second: broken", "1 slots"] {
+        assert!(errors.contains(part), "{part}: {errors}");
+    }
+    assert!(!is_kept(&db, &first));
+    assert_eq!(db.slots_in_use().unwrap(), 0);
+    assert!(granted(&Cluster::open(&url).unwrap(), "first").token > i64::from(u32::MAX));
+}
+
+/// A command that runs under the file's lease while it is moved works on to its end.
+#[test]
+fn a_run_in_the_file_goes_on_while_the_file_is_moved_and_its_successor_is_refused() {
+    if !etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("moved-under-run");
+    let desk = Desk::new();
+    let script = "echo > began; while [ ! -e go ]; do sleep 0.02; done; litelease renew x";
+    let run = desk.start(&["--ttl", "1s", "x"], script);
+    desk.read("began");
+    let db = desk.db();
+    let waits = desk.start(&["x"], "true");
+    let moving = start(&desk, &url, &[]);
+    eventually("the second step", || db.retirement().unwrap().is_some());
+    let end_ms = || db.inspect("x").unwrap().unwrap().lease_expires_at_ms;
+    let before_ms = end_ms();
+    eventually("a renewal", || end_ms() > before_ms);
+    std::fs::write(desk.folder.path().join("go"), "").unwrap();
+    assert_eq!(run.end(), (0, String::new()));
+    let (code, errors) = waits.end();
+    assert!(code == 69 && errors.contains("it was moved to"), "{code}: {errors}");
+    assert_eq!(moving.end().0, 0);
+}
