@@ -38,6 +38,7 @@ const USAGE: &str =
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
+    measure::heed_quit();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
@@ -65,6 +66,7 @@ fn work(words: &[&str]) -> Result<()> {
         ["drive", address, seconds, key_file] => {
             serve::named::drive_clients(address, seconds, Path::new(key_file))
         }
+        ["hold", url] => serve::engines::held::hold(url),
         ["front", redis] => serve::front(redis),
         ["queue", method, target] => serve::queue::work(method, target),
         ["write", method, file] => writers::write(method, Path::new(file)),

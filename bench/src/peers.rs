@@ -182,6 +182,7 @@ pub(crate) fn start_etcd(folder: &Path) -> Result<(Child, TcpStream)> {
     }
 }
 
-fn free_address() -> Result<SocketAddr> {
+/// Returns an address that nobody listens at.
+pub(crate) fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

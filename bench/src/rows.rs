@@ -78,6 +78,10 @@ pub(crate) fn jobs() -> Vec<Job> {
         job("B20", "names over HTTP next to others", 50.0, |bench| {
             serve::named::outcome(bench.scratch.folder()?.path())
         }),
+        job("B21", "leases on etcd and PostgreSQL", 30.0, |_| serve::engines::verbs()),
+        job("B22 B23", "waiting and holding on etcd and PostgreSQL", 80.0, |_| {
+            serve::engines::held::outcome()
+        }),
         job("H", "holding, and litelease run", 75.0, |_| {
             Ok(Outcome { figures: hold::holding()?, ..Outcome::default() })
         }),

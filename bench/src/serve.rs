@@ -5,6 +5,7 @@
 //! Every peer is measured in every round, so that the state of the machine affects all alike.
 
 mod drive;
+pub(crate) mod engines;
 mod etcd;
 mod front;
 mod http;
@@ -114,7 +115,7 @@ const PEERS: &[Peer] = &[
         what: "calls/s of the service ÷ PostgreSQL",
         reach: 2.5,
         rate: |place, seconds| {
-            let server = postgres::start(&place.shim, place.folder.path(), SLOTS)?;
+            let server = postgres::start(Some(&place.shim), place.folder.path(), SLOTS)?;
             let clients = (0..CLIENTS).map(|_| postgres::Borrower::default()).collect();
             drive::rate(server.address, clients, seconds)
         },

@@ -57,6 +57,31 @@ async fn lock_and_unlock(stream: TcpStream, number: usize, answered: Rc<Cell<u64
     }
 }
 
+/// A client that puts values, one after the other.
+pub(crate) struct Puts {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl Puts {
+    pub(crate) fn open(address: SocketAddr) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let client = runtime.block_on(async {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Client::open(stream).await
+        })?;
+        Ok(Puts { runtime, client })
+    }
+
+    /// Puts a value, and waits until it is on the disk.
+    pub(crate) fn put(&mut self, key: &str, value: &str) -> Result<()> {
+        let mut put = bytes_field(1, key.as_bytes());
+        put.extend(bytes_field(2, value.as_bytes()));
+        self.runtime.block_on(self.client.call("etcdserverpb.KV/Put", &put)).map(drop)
+    }
+}
+
 struct Client(SendRequest<Cursor<Vec<u8>>>);
 
 impl Client {

@@ -43,8 +43,8 @@ pub(crate) fn programs() -> Option<PathBuf> {
     folders.filter(|folder| folder.join("initdb").exists()).max()
 }
 
-/// Starts a server on a port of its own, with a pool.
-pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> {
+/// Starts a server on a port of its own, with a pool. With a shim, its disk is slow.
+pub(crate) fn start(shim: Option<&Path>, folder: &Path, slots: usize) -> Result<Server> {
     let programs = programs().ok_or("PostgreSQL is not installed")?;
     let home = tempfile::tempdir_in(folder)?.keep();
     // It refuses to run as root, and the user that it runs as needs access to its files.
@@ -59,11 +59,10 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
         command.current_dir(&home);
         command
     };
-    let shim = {
-        let copy = home.join("slow_disk.so");
+    let copy = home.join("slow_disk.so");
+    if let Some(shim) = shim {
         fs::copy(shim, &copy)?;
-        copy
-    };
+    }
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
     if is_root && !Command::new("chown").args(["-R", "postgres"]).arg(&home).status()?.success() {
         return Err("there is no user postgres".into());
@@ -78,7 +77,10 @@ pub(crate) fn start(shim: &Path, folder: &Path, slots: usize) -> Result<Server> 
     }
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut server = run("postgres");
-    server.env("LD_PRELOAD", shim).arg("-D").arg(&data).arg("-k").arg(&home);
+    if shim.is_some() {
+        server.env("LD_PRELOAD", copy);
+    }
+    server.arg("-D").arg(&data).arg("-k").arg(&home);
     server.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]);
     server.args(["-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "max_connections=100"]);
     // Otherwise its shared memory stays behind in /dev/shm when it is killed.

@@ -85,7 +85,7 @@ const PEERS: [Peer; 3] = [
         what: "8 processes, items/s through a queue ÷ PostgreSQL, SKIP LOCKED",
         reach: 1.0,
         rate: |place| {
-            let server = postgres::start(&place.shim, place.folder.path(), 1)?;
+            let server = postgres::start(Some(&place.shim), place.folder.path(), 1)?;
             postgres::run_once(server.address, POSTGRES_SCHEMA)?;
             race_of("postgres", &server.address.to_string(), None)
         },
