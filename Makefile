@@ -6,7 +6,7 @@ export RUSTDOCFLAGS := -D warnings
 TEST_THREADS := $(shell echo $$(( (3 * $$(nproc) + 1) / 2 )))
 
 .DEFAULT_GOAL := help
-.PHONY: help run story test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
+.PHONY: help run story cluster-demo test test-begins test-rust test-integrations test-python lint build-cli install uninstall build-ext smoke-ext dist dist-ext python-wheel torture torture-cluster bench bench-quick bench-plots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -21,6 +21,11 @@ story: ## tell a short story in the terminal: a worker is paused, another takes 
 	@scripts/build "building the command litelease" build -p litelease-cli
 	@cargo run --locked -q -p litelease-cli -- demo
 
+cluster-demo: ## leases on a cluster: three etcd members and three workers, and who takes over when one is killed
+	@scripts/setup cc curl etcd
+	@scripts/build "building the command litelease" build -p litelease-cli
+	@scripts/cluster-demo
+
 test: test-begins lint test-rust test-integrations smoke-ext test-python ## set up and run all checks and tests
 
 test-begins:
@@ -28,7 +33,7 @@ test-begins:
 	@echo "It takes about ten minutes on two cores; the first time another ten, to build and to fetch what the tests use."
 
 test-rust: ## the Rust part of the tests
-	@scripts/setup cc strace sqlite3 redis-server initdb etcd openssl faketime pgrep curl
+	@scripts/setup cc strace sqlite3 redis-server initdb pgbouncer etcd openssl faketime ip pgrep curl
 	@scripts/setup-node
 	@scripts/setup-browser
 	@scripts/setup-schemathesis
@@ -91,10 +96,10 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 	@scripts/build "building the proofs" build --release -p litelease-proof
 	target/release/torture $(or $(MINUTES),30) $(PROOF)
 
-torture-cluster: ## leases on etcd and PostgreSQL that are killed and stopped, for MINUTES=10, and millions of interleavings
-	@scripts/setup cc etcd initdb openssl
+torture-cluster: ## leases on etcd and PostgreSQL through every kind of fault, for MINUTES=15, and millions of interleavings
+	@scripts/setup cc etcd initdb openssl faketime ip
 	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
-	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),10) )) cargo test --locked -q -p litelease-proof --test cluster -- killed_and_stopped crashes_and_freezes histor
+	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),15) )) cargo test --locked -q -p litelease-proof --test cluster -- --test-threads=6 faults:: killed_and_stopped histor
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd
