@@ -88,14 +88,14 @@ enum Action {
         call: &'static Call,
         id: Id,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
     },
     /// A call on names, by a client that may or may not.
     Named {
         call: &'static Call,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
     },
 }
 
@@ -192,7 +192,7 @@ impl Request {
                 if !call.fields.is_empty() =>
             {
                 body.and_then(|body| body::check(&body, call.fields))
-                    .map(|checked| *fields = checked)
+                    .map(|checked| **fields = checked)
             }
             Ok(_) => body.map(|_| ()),
             Err(_) => Ok(()),
@@ -299,7 +299,9 @@ impl App {
                 Ok(echoing(key, done))
             }
             Action::Named { call, caller, key, fields } => {
-                let done = self.call_on_names(call, caller, key.clone(), fields, timer).await;
+                // In a box, so that it takes no room in connections that borrow from pools.
+                let done = Box::pin(self.call_on_names(call, caller, key.clone(), fields, timer));
+                let done = done.await;
                 Ok(echoing(key, done))
             }
         }
@@ -310,7 +312,7 @@ impl App {
         call: &'static Call,
         id: Id,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let answer = match call.kind {
@@ -369,7 +371,7 @@ impl App {
         call: &'static Call,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         if !self.options.open && !caller.has_key() {
@@ -457,7 +459,7 @@ impl App {
         call: &'static Call,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let name = fields.name.as_deref().unwrap_or_default();
@@ -495,7 +497,7 @@ impl App {
         &self,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let name: Arc<str> = fields.name.unwrap_or_default().into();
@@ -521,7 +523,7 @@ impl App {
         &self,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let id = Id::Queue(fields.name.unwrap_or_default().into());
@@ -537,7 +539,7 @@ impl App {
         call: &Call,
         caller: Caller,
         key: Option<String>,
-        fields: Fields,
+        fields: Box<Fields>,
     ) -> Result<Response, HttpError> {
         let queue: Option<Arc<str>> = fields.name.map(Arc::from);
         let (receipt, note) = (fields.lease, fields.note);
@@ -565,7 +567,7 @@ impl App {
     }
 
     /// Counts the items of queues. That looks at every item.
-    async fn queues(&self, caller: Caller, fields: Fields) -> Result<Response, HttpError> {
+    async fn queues(&self, caller: Caller, fields: Box<Fields>) -> Result<Response, HttpError> {
         let names = which(&fields)?;
         self.admit(caller, Scope::Observe, names.clone()).await?;
         let (after, limit) = (fields.after, fields.limit.unwrap_or(USUAL_LEASES));
@@ -576,7 +578,7 @@ impl App {
     }
 
     /// Lists items of a queue.
-    async fn items(&self, caller: Caller, fields: Fields) -> Result<Response, HttpError> {
+    async fn items(&self, caller: Caller, fields: Box<Fields>) -> Result<Response, HttpError> {
         let queue: Arc<str> = fields.name.unwrap_or_default().into();
         let after = fields.after.map(|after| {
             let refuse = || HttpError::new(400, "after must be what the page before has as next");
@@ -623,7 +625,7 @@ impl App {
     async fn borrow(
         &self,
         id: &Id,
-        fields: Fields,
+        fields: Box<Fields>,
         key: Option<String>,
         timer: &mut Timer,
     ) -> Result<Answer, JobError> {
@@ -805,13 +807,13 @@ fn called(call: &'static Call, id: &str, head: &Head<'_>) -> Result<Action, Http
     let id = pool_id(id)?;
     check_json(call, head)?;
     let key = key(head)?;
-    Ok(Action::Call { call, id, key, fields: Fields::default() })
+    Ok(Action::Call { call, id, key, fields: Box::default() })
 }
 
 fn called_on_names(call: &'static Call, head: &Head<'_>) -> Result<Action, HttpError> {
     check_json(call, head)?;
     let key = key(head)?;
-    let fields = body::check_query(head.query, call.query)?;
+    let fields = Box::new(body::check_query(head.query, call.query)?);
     Ok(Action::Named { call, caller: Caller::of(head), key, fields })
 }
 
