@@ -82,6 +82,9 @@ pub(crate) fn jobs() -> Vec<Job> {
         job("B22 B23", "waiting and holding on etcd and PostgreSQL", 80.0, |_| {
             serve::engines::held::outcome()
         }),
+        job("B24", "the service on etcd and PostgreSQL", 90.0, |_| {
+            serve::engines::service::outcome()
+        }),
         job("H", "holding, and litelease run", 75.0, |_| {
             Ok(Outcome { figures: hold::holding()?, ..Outcome::default() })
         }),

@@ -4,6 +4,7 @@
 //! that does nothing else.
 
 pub(crate) mod held;
+pub(crate) mod service;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -143,7 +143,11 @@ impl Http {
         );
         let mut http = Http::open(address)?;
         http.stream.write_all(request.as_bytes())?;
-        http.receive().map(|_| ())
+        let answer = http.receive()?;
+        match answer.starts_with(b"HTTP/1.1 200") {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&answer).into_owned())),
+        }
     }
 
     pub(crate) fn get(&mut self, path: &str) -> io::Result<Vec<u8>> {
