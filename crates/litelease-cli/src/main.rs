@@ -29,7 +29,8 @@ use crate::commands::Command;
 use crate::exit::{Failure, code};
 use crate::output::say_text;
 
-/// Run a command under a lease, and see, wait for, break and check leases in a SQLite file.
+/// Run a command under a lease, and see, wait for, break and check leases: in a SQLite file, on a
+/// server, or on etcd or PostgreSQL.
 #[derive(Parser)]
 #[command(name = "litelease", version, arg_required_else_help = false, after_help = EXAMPLES)]
 struct Cli {

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::http::Http;
-use super::super::{CLIENTS, SLOTS, Server, drive, http, listed, listening, median, postgres, range};
+use super::super::{
+    CLIENTS, SLOTS, Server, drive, http, listed, listening, median, postgres, range,
+};
 use super::{TARGETS, three_members};
 use crate::Result;
 use crate::figure::{Figure, Reach};
