@@ -99,7 +99,7 @@ torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending 
 torture-cluster: ## leases on etcd and PostgreSQL through every kind of fault, for MINUTES=15, and millions of interleavings
 	@scripts/setup cc etcd initdb openssl faketime ip
 	@scripts/build "building the proofs" test --no-run -p litelease-proof --test cluster
-	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),15) )) cargo test --locked -q -p litelease-proof --test cluster -- --test-threads=6 faults:: killed_and_stopped histor
+	LITELEASE_STRESS_SECONDS=$$(( 60 * $(or $(MINUTES),15) )) cargo test --locked -q -p litelease-proof --test cluster -- --test-threads=6 faults:: killed_and_stopped holds_survive histor
 
 bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="B8 B9" for some, SAVE=1 for docs/performance.md)
 	@scripts/setup cc valgrind strace redis-server initdb etcd
