@@ -23,68 +23,35 @@ pub(crate) enum Kind {
     Anything,
 }
 
-/// The arguments of one call. Text that is not UTF-8 is `None`.
-pub(crate) struct Arguments<'a> {
-    pub(crate) function: &'static str,
-    pub(crate) wanted: &'static [Argument],
-    pub(crate) given: &'a [Option<Value<'a>>],
-}
-
-impl<'a> Arguments<'a> {
-    /// Makes sure that every argument is what it must be, so that nobody asks again. `type_of` is SQLite's own word
-    /// on the type of an argument.
-    pub(crate) fn check(self, type_of: impl Fn(usize) -> c_int) -> Result<Self, String> {
-        for (at, (argument, value)) in self.wanted.iter().zip(self.given).enumerate() {
-            let fits = match (argument.kind, value) {
-                (Kind::Text, Some(Value::Text(_))) | (Kind::Anything, Some(_)) => true,
-                (_, Some(Value::Null)) => argument.null.is_some(),
-                (Kind::Integer, Some(value)) => whole(*value).is_some(),
-                (Kind::Flag, Some(value)) => matches!(whole(*value), Some(0 | 1)),
-                _ => false,
-            };
-            if !fits {
-                return Err(self.complaint(argument, *value, type_of(at)));
-            }
+impl Argument {
+    /// Checks whether a value is what this argument must be.
+    #[inline]
+    pub(crate) fn takes(&self, value: Option<Value<'_>>) -> bool {
+        match (self.kind, value) {
+            (Kind::Text, Some(Value::Text(_))) | (Kind::Anything, Some(_)) => true,
+            (_, Some(Value::Null)) => self.null.is_some(),
+            (Kind::Integer, Some(value)) => whole(value).is_some(),
+            (Kind::Flag, Some(value)) => matches!(whole(value), Some(0 | 1)),
+            _ => false,
         }
-        Ok(self)
     }
 
-    pub(crate) fn text(&self, at: usize) -> &'a str {
-        self.optional_text(at).unwrap_or_default()
-    }
-
-    /// A text that may have been left out or be NULL.
-    pub(crate) fn optional_text(&self, at: usize) -> Option<&'a str> {
-        self.value(at).and_then(Value::text)
-    }
-
-    pub(crate) fn integer(&self, at: usize) -> i64 {
-        self.optional(at).unwrap_or_default()
-    }
-
-    /// A number that may have been left out.
-    pub(crate) fn optional(&self, at: usize) -> Option<i64> {
-        self.value(at).and_then(whole)
-    }
-
-    /// A time that may have been left out or be NULL: then it is the system clock's.
-    pub(crate) fn when(&self, at: usize) -> When {
-        self.optional(at).map_or(When::Now, When::At)
-    }
-
-    pub(crate) fn value(&self, at: usize) -> Option<Value<'a>> {
-        self.given.get(at).copied().flatten()
-    }
-
-    fn complaint(&self, argument: &Argument, value: Option<Value<'_>>, kind: c_int) -> String {
-        let wanted = match argument.kind {
+    /// Says what is wrong with an argument. `kind` is SQLite's own word on its type.
+    #[cold]
+    pub(crate) fn complaint(
+        &self,
+        function: &str,
+        value: Option<Value<'_>>,
+        kind: c_int,
+    ) -> String {
+        let wanted = match self.kind {
             Kind::Text => "TEXT",
             Kind::Integer => "an INTEGER",
             Kind::Flag => "0 or 1",
             Kind::Anything => "a value",
         };
-        let null = argument.null.map(|what| format!(", or NULL {what}")).unwrap_or_default();
-        let given = match (kind, argument.kind) {
+        let null = self.null.map(|what| format!(", or NULL {what}")).unwrap_or_default();
+        let given = match (kind, self.kind) {
             (1, Kind::Flag) => "another INTEGER",
             (1, _) => "an INTEGER",
             (2, Kind::Integer) if !has_fraction(value) => {
@@ -97,8 +64,46 @@ impl<'a> Arguments<'a> {
             (4, _) => "a BLOB",
             _ => "NULL",
         };
-        let (function, name) = (self.function, argument.name);
+        let name = self.name;
         format!("{function}: {name} must be {wanted}{null}, not {given}")
+    }
+}
+
+/// The arguments of one call, each of which is what it must be.
+pub(crate) struct Arguments<'a> {
+    pub(crate) given: &'a [Option<Value<'a>>],
+}
+
+impl<'a> Arguments<'a> {
+    pub(crate) fn text(&self, at: usize) -> &'a str {
+        self.optional_text(at).unwrap_or_default()
+    }
+
+    /// A text that may have been left out or be NULL.
+    pub(crate) fn optional_text(&self, at: usize) -> Option<&'a str> {
+        self.value(at).and_then(Value::text)
+    }
+
+    #[inline]
+    pub(crate) fn integer(&self, at: usize) -> i64 {
+        self.optional(at).unwrap_or_default()
+    }
+
+    /// A number that may have been left out.
+    #[inline]
+    pub(crate) fn optional(&self, at: usize) -> Option<i64> {
+        self.value(at).and_then(whole)
+    }
+
+    /// A time that may have been left out or be NULL: then it is the system clock's.
+    #[inline]
+    pub(crate) fn when(&self, at: usize) -> When {
+        self.optional(at).map_or(When::Now, When::At)
+    }
+
+    #[inline]
+    pub(crate) fn value(&self, at: usize) -> Option<Value<'a>> {
+        self.given.get(at).copied().flatten()
     }
 }
 

@@ -109,17 +109,18 @@ impl Registered {
     /// # Safety
     /// The values must be those of a call by the library of `api`.
     unsafe fn answer(&self, api: &Api, values: &[*mut sqlite3_value]) -> Result<Answer, Failure> {
-        let count = values.len().min(MOST);
+        let Function { name, arguments, .. } = *self.function;
         let mut given = [None; MOST];
-        for (given, value) in given.iter_mut().zip(values) {
+        for ((given, value), argument) in given.iter_mut().zip(values).zip(arguments) {
             // SAFETY: as promised.
             *given = unsafe { api.value(*value) };
+            if !argument.takes(*given) {
+                // SAFETY: as promised.
+                let kind = unsafe { (api.value_type)(*value) };
+                return Err(complaint(argument.complaint(name, *given, kind)));
+            }
         }
-        let Function { name, arguments, .. } = *self.function;
-        let arguments = Arguments { function: name, wanted: arguments, given: &given[..count] };
-        // SAFETY: as promised.
-        let type_of = |at: usize| unsafe { (api.value_type)(values[at]) };
-        let arguments = arguments.check(type_of).map_err(complaint)?;
+        let arguments = Arguments { given: &given[..values.len().min(MOST)] };
         let store = self.shared.store();
         (self.function.run)(&store, &arguments)
             .map_err(|error| as_failure(self.function.name, error))
@@ -127,6 +128,7 @@ impl Registered {
 }
 
 /// SQLite's own errors keep their code; all others are plain errors.
+#[cold]
 fn as_failure(function: &str, error: Error) -> Failure {
     let message = match &error {
         Error::NotBootstrapped => {
@@ -143,6 +145,7 @@ fn as_failure(function: &str, error: Error) -> Failure {
     }
 }
 
+#[cold]
 fn complaint(message: String) -> Failure {
     Failure { code: code::ERROR, message }
 }
