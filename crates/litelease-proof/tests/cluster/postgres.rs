@@ -123,6 +123,10 @@ fn tables_are_made_once_and_checked_strictly() {
           CREATE TRIGGER nothing BEFORE INSERT ON litelease.resources FOR EACH ROW EXECUTE FUNCTION public.nothing()", "DROP TRIGGER nothing ON litelease.resources", "trigger nothing"),
         ("CREATE RULE nothing AS ON DELETE TO litelease.resources DO INSTEAD NOTHING", "DROP RULE nothing ON litelease.resources", "rule nothing"),
         ("ALTER TABLE litelease.resources ENABLE ROW LEVEL SECURITY", "ALTER TABLE litelease.resources DISABLE ROW LEVEL SECURITY", "kind r"),
+        // A crash empties a table that is unlogged, and tokens would come back.
+        ("ALTER TABLE litelease.resources SET UNLOGGED", "ALTER TABLE litelease.resources SET LOGGED", "kind r"),
+        // A table that inherits shows its rows, and its tokens, in ours.
+        ("CREATE TABLE public.more () INHERITS (litelease.resources)", "DROP TABLE public.more", "kind r"),
         ("ALTER TABLE litelease.meta ALTER boot TYPE int", "ALTER TABLE litelease.meta ALTER boot TYPE bigint", "boot bigint"),
         ("ALTER TABLE litelease.meta RENAME TO other; CREATE VIEW litelease.meta AS SELECT * FROM litelease.other", "DROP VIEW litelease.meta; ALTER TABLE litelease.other RENAME TO meta", "kind r"),
     ] {
