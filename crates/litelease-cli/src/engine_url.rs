@@ -93,7 +93,7 @@ fn is_almost_url(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (scheme, behind) = text.split_at(end);
     let is_scheme = |known: &&str| scheme.eq_ignore_ascii_case(known);
-    ["etcd", "etcds", "postgres", "postgresql"].iter().any(|known| is_scheme(known))
+    ["etcd", "etcds", "postgres", "postgresql"].iter().any(is_scheme)
         && (behind.starts_with(':') || behind.starts_with("//"))
 }
 
