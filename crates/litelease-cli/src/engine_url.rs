@@ -25,9 +25,15 @@ pub(crate) struct EngineUrl {
 impl EngineUrl {
     /// Returns the URL that `--db` or `$LITELEASE_DB` has, if it is none of a file.
     pub(crate) fn of(common: &Common) -> Result<Option<Self>> {
-        match common.db.as_ref().and_then(|db| db.to_str()).filter(|db| Place::is_url(db)) {
-            Some(url) => EngineUrl::read("--db", url, common.is_db_argument).map(Some),
-            None => Ok(None),
+        match common.db.as_ref().and_then(|db| db.to_str()) {
+            Some(url) if Place::is_url(url) => {
+                EngineUrl::read("--db", url, common.is_db_argument).map(Some)
+            }
+            // As a file, it would be shown with its password.
+            Some(text) if is_almost_url(text) => Err(Failure::usage(
+                "--db: a URL has :// behind its scheme; if it is a file, write ./ in front of its name",
+            )),
+            _ => Ok(None),
         }
     }
 
@@ -80,6 +86,15 @@ impl EngineUrl {
     pub(crate) fn has_clock(&self) -> bool {
         !self.whole.starts_with("etcd")
     }
+}
+
+/// Checks whether a text that is no URL was meant as one: a scheme of ours comes first, and a colon or slashes.
+fn is_almost_url(text: &str) -> bool {
+    let end = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (scheme, behind) = text.split_at(end);
+    let is_scheme = |known: &&str| scheme.eq_ignore_ascii_case(known);
+    ["etcd", "etcds", "postgres", "postgresql"].iter().any(is_scheme)
+        && (behind.starts_with(':') || behind.starts_with("//"))
 }
 
 /// Returns the URL without its password, and whether it has a user and a password.

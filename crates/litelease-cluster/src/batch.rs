@@ -242,7 +242,7 @@ impl Batch<'_> {
         let now = self.cluster.shared.host.counted();
         let mut memory = self.cluster.memory();
         for (Allowed { at, seen: before, new, answer }, stored) in allowed.into_iter().zip(stored) {
-            let Stored::Done { version } = stored else {
+            let (Stored::Done { version } | Stored::DoneAt { version, .. }) = stored else {
                 memory.forget_known(&before.name);
                 continue;
             };

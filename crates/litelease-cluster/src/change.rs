@@ -175,9 +175,11 @@ impl Cluster {
             }
             let row = loaded.rows.first().ok_or_else(|| missing_row(ask.name))?;
             if let Some(sent) = &lost {
-                if row.row.as_ref().is_some_and(|row| row.attempt == attempt) {
+                if let Some(found) = row.row.as_ref().filter(|row| row.attempt == attempt) {
                     let times = Times { started, asked };
-                    return self.stored(ask, times, &loaded, &sent.change, sent.answer.clone());
+                    let answer = self.answer_at(ask, &sent.seen, &sent.change, found.at_ms);
+                    let answer = answer.unwrap_or_else(|| sent.answer.clone());
+                    return self.stored(ask, times, &loaded, &sent.change, answer);
                 }
                 let is_same = |a: Option<&LoadedRow>| a.is_some_and(|a| a.version == row.version);
                 // A row that is absent again may have been there: whoever deletes one changes the mark.
@@ -214,6 +216,14 @@ impl Cluster {
                 Ok(Stored::Done { version }) => {
                     let loaded = after(loaded, &change, version);
                     return self.stored(ask, Times { started, asked }, &loaded, &change, answer);
+                }
+                Ok(Stored::DoneAt { version, server_ms }) => {
+                    let later = self.answer_at(ask, &loaded, &change, server_ms);
+                    let change = as_of(change, server_ms);
+                    let mut loaded = after(loaded, &change, version);
+                    loaded.server_ms = Some(server_ms);
+                    let times = Times { started, asked };
+                    return self.stored(ask, times, &loaded, &change, later.unwrap_or(answer));
                 }
                 Ok(Stored::Conflict) => {
                     self.memory().forget_known(ask.name);
@@ -351,7 +361,29 @@ impl Cluster {
         // At a time that a caller gives, no clock is asked.
         let is_on_live = ask.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();
-        Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live })
+        // The engine's clock is a guess if the row was not loaded for this verb, and somebody may have set it.
+        let lasts_ms = ask.ttl_ms.filter(|_| while_live && !self.counts(loaded));
+        Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live, lasts_ms })
+    }
+
+    /// Returns what the rule answers for a change that was stored as of the engine's own clock, if that was later than
+    /// the change has it.
+    fn answer_at<A>(
+        &self,
+        ask: &Ask<'_, A>,
+        seen: &Loaded,
+        change: &Change,
+        server_ms: i64,
+    ) -> Option<A> {
+        let (_, row) = change.rows.first().filter(|_| change.lasts_ms.is_some())?;
+        if server_ms <= row.at_ms {
+            return None;
+        }
+        let judged = self.judge(seen, seen.rows.first()?).ok()?;
+        let view = judged.row.as_ref().and_then(LeaseRow::state);
+        let asked = Row::new(ask.name, view);
+        let decision = (ask.decide)(asked, server_ms, seen.mark.epoch.floor).ok()?;
+        decision.write.map(|_| decision.answer)
     }
 
     /// Checks whether leases are counted instead of compared with a clock.
@@ -399,6 +431,14 @@ impl Cluster {
 /// Where a commit is made: in this incarnation of the engine, on its own, and a failover may lose it.
 pub(crate) fn context(loaded: &Loaded) -> CommitContext {
     CommitContext { boot: loaded.boot, may_lose_commits: true, is_own: true }
+}
+
+/// Returns what is stored of a change at a time of the engine's own clock.
+fn as_of(mut change: Change, server_ms: i64) -> Change {
+    if let Some(lasts_ms) = change.lasts_ms {
+        change.rows.iter_mut().for_each(|(_, row)| *row = row.as_of(server_ms, lasts_ms));
+    }
+    change
 }
 
 /// Returns what would be loaded after a change to the one row of `loaded`.

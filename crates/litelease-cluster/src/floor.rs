@@ -218,7 +218,7 @@ impl Cluster {
     /// Stores a change that may be stored twice without harm.
     fn store_once(&self, seen: &Loaded, change: &Change, patience: &mut Patience) -> Result<bool> {
         match self.shared.engine.store(seen, change) {
-            Ok(stored) => Ok(matches!(stored, Stored::Done { .. })),
+            Ok(stored) => Ok(stored != Stored::Conflict),
             Err(error @ Error::CommitUnknown(_)) => self.wait(patience, error).map(|()| false),
             Err(error) if error.is_transient() => self.wait(patience, error).map(|()| false),
             Err(error) => Err(error),

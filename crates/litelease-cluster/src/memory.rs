@@ -108,10 +108,18 @@ impl MemoryRows {
         if let Some(epoch) = change.mark {
             self.mark = Mark { epoch, version };
         }
+        let clock = self.server_ms.zip(change.lasts_ms);
         for (name, row) in &change.rows {
-            self.rows.insert(name.clone(), (version, row.clone()));
+            let row = match clock {
+                Some((server_ms, lasts_ms)) => row.as_of(server_ms, lasts_ms),
+                None => row.clone(),
+            };
+            self.rows.insert(name.clone(), (version, row));
         }
-        Stored::Done { version }
+        match clock {
+            Some((server_ms, _)) => Stored::DoneAt { version, server_ms },
+            None => Stored::Done { version },
+        }
     }
 
     /// Deletes rows that are still the same.
@@ -210,7 +218,9 @@ impl Engine for MemoryEngine {
             for (before, row) in seen.rows.iter().zip(rows) {
                 let seen = Loaded { rows: vec![before.clone()], ..seen.without_rows() };
                 let rows = vec![(before.name.clone(), row.clone())];
-                stored.push(memory.store(&seen, &Change { mark: None, rows, while_live: true }));
+                stored.push(
+                    memory.store(&seen, &Change { rows, while_live: true, ..Change::default() }),
+                );
             }
         };
         self.stored(store, &names);

@@ -45,7 +45,7 @@ pub trait Engine: Send + Sync {
         let store = |seen: &Loaded, rows: &[StoredRow]| {
             let names = seen.rows.iter().map(|row| row.name.clone());
             let rows = names.zip(rows.iter().cloned()).collect();
-            self.store(seen, &Change { mark: None, rows, while_live: true })
+            self.store(seen, &Change { rows, while_live: true, ..Change::default() })
         };
         let stored = store(seen, rows)?;
         if stored != Stored::Conflict || rows.len() < 2 {
@@ -206,6 +206,11 @@ pub struct Change {
     pub rows: Vec<(String, StoredRow)>,
     /// Whether the loaded rows must still be live when this is stored, by the engine's own clock.
     pub while_live: bool,
+    /// How long the lease of the one row must last from when it is stored, at least, by the engine's
+    /// own clock. Whoever decided may have guessed that clock: if it is later than `at_ms` when the row
+    /// is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`]. An engine
+    /// without a clock stores the row as it is.
+    pub lasts_ms: Option<i64>,
 }
 
 /// What became of a change.
@@ -216,6 +221,14 @@ pub enum Stored {
     Done {
         /// The new version.
         version: i64,
+    },
+    /// The same, and this is the engine's own clock at that moment. A row with an earlier `at_ms` has
+    /// this one, and its lease ends [`lasts_ms`](Change::lasts_ms) after it, or later.
+    DoneAt {
+        /// The new version.
+        version: i64,
+        /// The engine's own clock.
+        server_ms: i64,
     },
     /// Nothing was stored: something has changed since it was loaded.
     Conflict,
@@ -246,6 +259,18 @@ impl Loaded {
 }
 
 impl StoredRow {
+    /// Returns the row as it is stored at this time of the engine's own clock, with a lease that lasts
+    /// so long from then on.
+    pub fn as_of(&self, server_ms: i64, lasts_ms: i64) -> StoredRow {
+        let mut row = self.clone();
+        row.at_ms = row.at_ms.max(server_ms);
+        if let Some(tenure) = &mut row.tenure {
+            tenure.until_ms = tenure.until_ms.max(server_ms.saturating_add(lasts_ms));
+            tenure.ttl_ms = tenure.until_ms.saturating_sub(row.at_ms);
+        }
+        row
+    }
+
     /// Returns the row as the rule sees it, or an error if it breaks what every writer promises.
     pub fn state(&self, name: &str) -> Result<State<'_>> {
         let tenure = self.tenure.as_ref();

@@ -404,15 +404,16 @@ impl Member {
 }
 
 fn tls(url: &EtcdUrl) -> Result<ClientTlsConfig> {
-    let read = |file: &String| {
-        fs::read(file).map_err(|error| Error::InvalidUrl(format!("{file} cannot be read: {error}")))
+    let read = |what: &str, file: &String| {
+        let why = |error| Error::InvalidUrl(format!("{what} {file} cannot be read: {error}"));
+        fs::read(file).map_err(why)
     };
     let mut tls = match &url.ca {
-        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?)),
+        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca", ca)?)),
         None => ClientTlsConfig::new().with_native_roots(),
     };
     if let Some((certificate, key)) = &url.certificate {
-        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        tls = tls.identity(Identity::from_pem(read("cert", certificate)?, read("key", key)?));
     }
     Ok(tls)
 }

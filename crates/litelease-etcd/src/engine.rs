@@ -234,7 +234,7 @@ impl Engine for EtcdEngine {
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
         let mut stored = Stored::Conflict;
-        for some in rows.chunks(MOST_OPERATIONS) {
+        for (part, some) in rows.chunks(MOST_OPERATIONS).enumerate() {
             let operations = some.iter().map(|(key, value)| match value {
                 Some(value) => put(self.keys.service(key), value.clone()),
                 None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
@@ -245,7 +245,8 @@ impl Engine for EtcdEngine {
                 key: self.keys.token(name),
                 union: Some(Target::Value(token.to_string().into())),
             };
-            stored = self.write(vec![is_newest], operations.collect())?;
+            let written = self.write(vec![is_newest], operations.collect());
+            stored = if part == 0 { written? } else { after_a_part(written)? };
             if stored == Stored::Conflict {
                 break;
             }
@@ -263,6 +264,16 @@ impl Engine for EtcdEngine {
     fn facts(&self) -> Result<EngineFacts> {
         self.look_around()
     }
+}
+
+/// Reads the answer to a part that is not the first one: whatever it is, something is stored by now.
+fn after_a_part(written: Result<Stored>) -> Result<Stored> {
+    let said = match written {
+        Ok(Stored::Conflict) => "the name was granted to another client".into(),
+        Ok(stored) => return Ok(stored),
+        Err(error) => error.to_string(),
+    };
+    Err(Error::CommitUnknown(format!("a part of the rows is stored, and then: {said}")))
 }
 
 impl EtcdEngine {

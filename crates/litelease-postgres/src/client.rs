@@ -184,7 +184,10 @@ fn server(url: &PostgresUrl, host: &str, port: u16) -> (String, Config) {
         "prefer" => SslMode::Prefer,
         _ => SslMode::Require,
     });
-    (format!("{host}:{port}"), config)
+    match host.contains(':') {
+        true => (format!("[{host}]:{port}"), config),
+        false => (format!("{host}:{port}"), config),
+    }
 }
 
 impl Shared {
@@ -266,7 +269,10 @@ impl Shared {
         let is_standby = "SELECT pg_catalog.pg_is_in_recovery()";
         let standby = session.client.query_typed(is_standby, &[]).await.map_err(of)?;
         if standby.first().is_some_and(|row| row.get(0)) {
-            return Err(Failure::NotDone(format!("{}: this is a standby", session.host)));
+            return Err(Failure::NotDone(format!(
+                "{}: this is a standby, and takes no writes",
+                session.host
+            )));
         }
         session.client.batch_execute(SETTINGS).await.map_err(of)?;
         session.boot = incarnation(&session).await?;
@@ -379,6 +385,9 @@ fn refused(host: &str, error: &tokio_postgres::Error) -> Failure {
         None if text.contains("server does not support TLS") => {
             Failure::Refused(format!("{text}: write ?sslmode=prefer, or switch TLS on there"))
         }
+        None if text.contains("password missing") => Failure::Refused(format!(
+            "{host}: the server asks for a password, and the URL has none: write USER:PASSWORD@HOST"
+        )),
         None => Failure::NotDone(text),
     }
 }

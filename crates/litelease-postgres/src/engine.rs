@@ -115,8 +115,8 @@ impl Engine for PostgresEngine {
             };
             let stored = stored.map_err(Failure::of_write)?;
             match stored {
-                Stored::Done { .. } => shared.notify(session, &seen, &change),
                 Stored::Conflict => shared.keep(session),
+                _ => shared.notify(session, &seen, &change),
             }
             Ok(stored)
         })
@@ -307,19 +307,18 @@ impl Shared {
     ) -> Result<Stored, Failure> {
         let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
         let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
-        let version = self.put(session, seen.mark.version, before, row, change.while_live).await?;
-        Ok(version.map_or(Stored::Conflict, |version| Stored::Done { version }))
+        self.put(session, seen.mark.version, before, row, change).await
     }
 
-    /// Stores one row, if the mark and the row are still as they were. Returns its version.
+    /// Stores one row, if the mark and the row are still as they were.
     async fn put(
         &self,
         session: &mut Session,
         mark: i64,
         before: &LoadedRow,
         row: &StoredRow,
-        while_live: bool,
-    ) -> Result<Option<i64>, Failure> {
+        change: &Change,
+    ) -> Result<Stored, Failure> {
         let (owner, until) = columns(row);
         let rows = match &before.row {
             None => {
@@ -355,14 +354,20 @@ impl Shared {
                         (&old_until, Type::INT8),
                         (&old.at_ms, Type::INT8),
                         (&old.attempt, Type::INT8),
-                        (&while_live, Type::BOOL),
+                        (&change.while_live, Type::BOOL),
                         (&mark, Type::INT8),
+                        (&change.lasts_ms, Type::INT8),
                     ],
                 )
                 .await?
             }
         };
-        Ok(rows.first().map(|row| row.get(0)))
+        let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
+        let version = row.get(0);
+        Ok(match row.try_get(1) {
+            Ok(Some(server_ms)) => Stored::DoneAt { version, server_ms },
+            _ => Stored::Done { version },
+        })
     }
 
     /// Stores the mark and any number of rows in one transaction.
@@ -376,13 +381,13 @@ impl Shared {
         self.begin(session).await?;
         let changed = self.change_all(session, seen, change).await;
         match changed.map_err(Failure::not_sent)? {
-            Some(version) => {
-                self.query(session, "COMMIT", &[]).await?;
-                Ok(Stored::Done { version })
-            }
-            None => {
+            Stored::Conflict => {
                 self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
                 Ok(Stored::Conflict)
+            }
+            stored => {
+                self.query(session, "COMMIT", &[]).await?;
+                Ok(stored)
             }
         }
     }
@@ -397,33 +402,36 @@ impl Shared {
         session: &mut Session,
         seen: &Loaded,
         change: &Change,
-    ) -> Result<Option<i64>, Failure> {
+    ) -> Result<Stored, Failure> {
         let mut mark = seen.mark.version;
-        let mut version = None;
+        let mut stored = Stored::Conflict;
         if let Some(Epoch { floor, boot }) = change.mark {
             let parameters =
                 [(&floor as _, Type::INT8), (&boot as _, Type::INT8), (&mark as _, Type::INT8)];
             let sql = &self.statements.update_mark;
             let rows = self.query(session, sql, &parameters).await?;
-            let Some(row) = rows.first() else { return Ok(None) };
+            let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
             mark = row.get(0);
-            version = Some(mark);
+            stored = Stored::Done { version: mark };
         }
+        let is_single = change.rows.len() == 1;
         let mut old = Vec::new();
         for (name, row) in &change.rows {
             match seen.row(name) {
-                Some(LoadedRow { row: Some(before), .. }) => old.push((name, row, before)),
+                Some(LoadedRow { row: Some(before), .. }) if !is_single => {
+                    old.push((name, row, before));
+                }
                 Some(before) => {
-                    version = self.put(session, mark, before, row, change.while_live).await?;
-                    if version.is_none() {
-                        return Ok(None);
+                    stored = self.put(session, mark, before, row, change).await?;
+                    if stored == Stored::Conflict {
+                        return Ok(stored);
                     }
                 }
-                None => return Ok(None),
+                None => return Ok(Stored::Conflict),
             }
         }
         if old.is_empty() {
-            return Ok(version);
+            return Ok(stored);
         }
         let names: Vec<&str> = old.iter().map(|(name, ..)| name.as_str()).collect();
         let new = Columns::of(old.iter().map(|(_, row, _)| *row));
@@ -431,10 +439,8 @@ impl Shared {
         let sql = &self.statements.update_many;
         let stored =
             self.update(session, sql, &names, &new, &before, change.while_live, mark).await?;
-        match stored.len() == old.len() {
-            true => Ok(stored.into_values().next()),
-            false => Ok(None),
-        }
+        let all = stored.values().next().filter(|_| stored.len() == old.len());
+        Ok(all.map_or(Stored::Conflict, |version| Stored::Done { version: *version }))
     }
 
     /// Stores those rows that are still the same, and live.

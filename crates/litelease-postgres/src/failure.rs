@@ -49,8 +49,18 @@ impl Failure {
             code if code.code().starts_with("57P") || code.code().starts_with("08") => {
                 Failure::Unknown(said)
             }
-            &SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+            &SqlState::INVALID_PASSWORD => {
                 Failure::Refused(format!("{said}: check the user and the password of the URL"))
+            }
+            &SqlState::INVALID_AUTHORIZATION_SPECIFICATION => Failure::Refused(format!(
+                "{said}: check the user, the password and sslmode of the URL, and pg_hba.conf of the server"
+            )),
+            &SqlState::INVALID_NAME => Failure::Refused(format!(
+                "{said}: write the table as in SQL: orders, sales.orders or \"Orders\""
+            )),
+            // Only its owner may guard a table.
+            &SqlState::INSUFFICIENT_PRIVILEGE if db.message().starts_with("must be owner") => {
+                Failure::Refused(format!("{said}: use the URL of a user that owns it"))
             }
             &SqlState::INSUFFICIENT_PRIVILEGE => Failure::Refused(format!(
                 "{said}: grant this user the schema and its tables, or have its owner call bootstrap"

@@ -27,9 +27,12 @@ CREATE TABLE {s}.meta (
 );
 CREATE TABLE {s}.service (key bytea PRIMARY KEY, value bytea NOT NULL);"#;
 
-/// What the catalog says of a table: its kind, columns, constraints, triggers, rules and policies.
+/// What the catalog says of a table: its kind, durability and inheritance, columns, constraints, triggers, rules and policies.
 const DESCRIBE: &str = "
 SELECT 'kind ' || c.relkind::text || CASE WHEN c.relrowsecurity THEN ' with row security' ELSE '' END
+  || CASE WHEN c.relpersistence <> 'p' THEN ' unlogged' ELSE '' END
+  || CASE WHEN EXISTS (SELECT FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid))
+    THEN ' with inheritance' ELSE '' END
 FROM pg_catalog.pg_class c WHERE c.oid = $1::text::regclass
 UNION ALL (SELECT 'column ' || a.attname::text || ' ' || pg_catalog.format_type(a.atttypid, a.atttypmod)
     || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END

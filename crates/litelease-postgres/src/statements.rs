@@ -27,13 +27,16 @@ pub(crate) struct Statements {
     pub(crate) is_newest: String,
 }
 
-const UPDATE: &str = "UPDATE {s}.resources
-SET token = $2, owner = $3, lease_expires_at_ms = $4, updated_at_ms = $5, attempt = $6
-WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
+/// With how long the lease must last ($14), its times are those of the server's clock, if that is later than the clock
+/// that was guessed; without, `greatest` passes over what is NULL.
+const UPDATE: &str = "UPDATE {s}.resources r SET token = $2, owner = $3, attempt = $6,
+lease_expires_at_ms = greatest($4, clock.ms + $14),
+updated_at_ms = greatest($5, CASE WHEN $14 IS NOT NULL THEN clock.ms END)
+FROM (SELECT {clock} AS ms OFFSET 0) AS clock WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
 AND lease_expires_at_ms IS NOT DISTINCT FROM $9 AND updated_at_ms = $10 AND attempt = $11
 AND (NOT $12 OR lease_expires_at_ms > {clock})
-AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
-RETURNING xmin::text::bigint";
+AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13)
+RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
 
 /// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a larger token.
 const INSERT: &str = "WITH mark AS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $7 FOR SHARE)

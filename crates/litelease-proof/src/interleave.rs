@@ -447,7 +447,7 @@ impl World {
                 let delayed = self.under_way.remove(number);
                 let is_again = self.is_stored_again(&delayed.change);
                 let stored = self.store(&delayed.seen, &delayed.change);
-                if matches!(stored, Stored::Done { .. }) && !is_again {
+                if stored != Stored::Conflict && !is_again {
                     // A floor that is raised late does no harm.
                     let is_own = |(_, row): &(_, StoredRow)| row.attempt / 1000 == delayed.id;
                     let is_harmless = !delayed.change.rows.iter().any(is_own);
@@ -496,7 +496,7 @@ impl World {
             Request::Store(seen, change) => {
                 let is_again = self.is_stored_again(&change);
                 let stored = self.store(&seen, &change);
-                if matches!(stored, Stored::Done { .. }) && !is_again {
+                if stored != Stored::Conflict && !is_again {
                     self.applied(at, id, &change)?;
                 }
                 Reply::Stored(stored)

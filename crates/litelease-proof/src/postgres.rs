@@ -111,6 +111,18 @@ impl Postgres {
         fs::write(&file, format!("{before}\n{lines}\n")).expect("its configuration");
     }
 
+    /// Makes a user who is asked for a password, and starts the server again.
+    pub fn add_user(&mut self, name: &str, password: &str) {
+        self.sql(&format!("CREATE ROLE {name} LOGIN PASSWORD {}", literal(password)));
+        self.sql(&format!("GRANT CREATE ON DATABASE postgres TO {name}"));
+        let file = self.data.join("pg_hba.conf");
+        let before = fs::read_to_string(&file).expect("its rules");
+        let rule = format!("host all {name} 127.0.0.1/32 scram-sha-256");
+        fs::write(&file, format!("{rule}\n{before}")).expect("its rules");
+        self.crash();
+        self.spawn();
+    }
+
     /// Makes a standby of this server, and waits until it answers.
     pub fn standby(&self) -> Self {
         self.standby_at(free_port(), "", "")
@@ -205,6 +217,21 @@ impl Postgres {
         }
     }
 
+    /// Dumps its database, drops what has these schemas in it, and restores them.
+    pub fn dump_and_restore(&self, schemas: &[&str]) {
+        let file = self.folder.path().join("dump");
+        let connect = |name| {
+            let mut command = program(name);
+            command.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "postgres"]);
+            command.current_dir(self.folder.path());
+            command
+        };
+        let schema = schemas.iter().map(|schema| format!("--schema={schema}"));
+        run(connect("pg_dump").args(schema).arg("-f").arg(&file));
+        schemas.iter().for_each(|schema| drop(self.sql(&format!("DROP SCHEMA {schema} CASCADE"))));
+        run(connect("psql").args(["-Xq", "-v", "ON_ERROR_STOP=1", "-f"]).arg(&file));
+    }
+
     /// Opens a session of `psql`, as a user.
     pub fn session(&self, user: &str) -> Session {
         Session::open(self.port, user, self.folder.path())
@@ -233,12 +260,20 @@ impl Postgres {
 
     /// Ends it as a crash does: at once, without writing anything.
     pub fn crash(&mut self) {
-        let Some(mut child) = self.child.take() else { return };
+        // A frozen process takes no signal but SIGKILL, and the server must also end its children.
         self.freeze(false);
+        let Some(mut child) = self.child.take() else { return };
         // SAFETY: the process is a child of ours that was not waited for.
         unsafe { libc::kill(child.id() as i32, libc::SIGQUIT) };
         let _ = child.wait();
         forget_clock(child.id());
+    }
+
+    /// Crashes it, and starts it again with a clock that is ahead, as faketime has it.
+    pub fn set_clock(&mut self, clock: &'static str) {
+        self.crash();
+        self.clock = clock;
+        self.spawn();
     }
 }
 

@@ -95,7 +95,7 @@ impl ClusterAccess {
             Some(row) => {
                 let stored = self.cluster.engine().commit_rows(ACCESS_NAME, lease.token, &[row]);
                 match stored.map_err(OpenError::Cluster)? {
-                    Stored::Done { .. } => Ok(true),
+                    Stored::Done { .. } | Stored::DoneAt { .. } => Ok(true),
                     Stored::Conflict => Err(OpenError::Cluster(litelease_cluster::Error::Locked(
                         "another program has changed the access keys meanwhile".into(),
                     ))),

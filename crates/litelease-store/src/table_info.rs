@@ -18,11 +18,14 @@ struct Column {
     declared: String,
     is_key: bool,
     is_generated: bool,
+    /// The expression of its default, if it has one.
+    default: String,
 }
 
 const ENTRY: &str = "SELECT name, type, rootpage FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
-const COLUMNS: &str = "SELECT name, type, pk, hidden FROM pragma_table_xinfo(?1, 'main')";
+const COLUMNS: &str =
+    "SELECT name, type, pk, hidden, dflt_value FROM pragma_table_xinfo(?1, 'main')";
 const KEY: &str = "SELECT part.name, part.coll FROM pragma_index_list(?1, 'main') AS keys
 JOIN pragma_index_xinfo(keys.name, 'main') AS part
 WHERE keys.origin = 'pk' AND part.key = 1 ORDER BY part.seqno";
@@ -117,6 +120,9 @@ impl TableInfo {
             Column { declared, .. } if !keeps_integers(declared) => {
                 Some("does not keep integers as they are: declare it INTEGER")
             }
+            Column { default, .. } if !presents_nothing(default) => Some(
+                "has a default, which would present a token for writers that present none: drop the default",
+            ),
             _ => None,
         }
     }
@@ -205,6 +211,7 @@ fn columns(connection: Connection, table: &str) -> Result<Vec<Column>, Failure> 
             declared: text(1),
             is_key: number(2) > 0,
             is_generated: number(3) > 0,
+            default: text(4),
         });
     }
     Ok(columns)
@@ -230,6 +237,14 @@ fn key(connection: Connection, table: &str, columns: &[Column]) -> Result<Key, F
         parts.push((text(0), text(1)));
     }
     Ok(Key::Columns(parts))
+}
+
+/// Checks whether a default can be no token: there is none, or it is NULL, 0 or a negative number.
+fn presents_nothing(default: &str) -> bool {
+    let bare = default.trim_matches(|c: char| c.is_whitespace() || "()'\"".contains(c));
+    bare.is_empty()
+        || bare.eq_ignore_ascii_case("null")
+        || bare.parse::<i64>().is_ok_and(|number| number <= 0)
 }
 
 /// Checks whether a column of a declared type stores an integer as an integer. The rules are SQLite's.

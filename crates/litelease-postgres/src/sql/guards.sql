@@ -33,6 +33,9 @@ DECLARE
   before jsonb := coalesce(nullif(current_setting('litelease.presented', true), ''), '{}')::jsonb;
   open text;
 BEGIN
+  IF present.name IS NULL THEN
+    RAISE null_value_not_allowed USING MESSAGE = 'the name must not be NULL', DETAIL = 'InvalidName';
+  END IF;
   SELECT g.table_name INTO open FROM {s}.guarded g WHERE g.name = present.name AND NOT EXISTS (
     SELECT FROM pg_trigger t WHERE t.tgrelid = g.relation AND t.tgname = 'litelease_guard_' || g.number
     AND t.tgenabled = 'A') LIMIT 1;
@@ -59,7 +62,7 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
 BEGIN
   RAISE integrity_constraint_violation USING MESSAGE = 'stale fencing token: ' || reason,
     TABLE = (SELECT relname FROM pg_class WHERE oid = relation),
-    SCHEMA = (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = relation);
+    SCHEMA = (SELECT nspname FROM pg_namespace WHERE oid = (SELECT relnamespace FROM pg_class WHERE oid = relation));
 END $litelease$;
 
 -- The guard by connection: a trigger with the name and whether it is strict. The row of the lease is locked so that a
@@ -126,7 +129,7 @@ $litelease$;
 CREATE OR REPLACE FUNCTION {s}.why_not(relation oid) RETURNS text LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp AS $litelease$
   SELECT CASE
-    WHEN c.relnamespace::regnamespace::text IN ('pg_catalog', 'information_schema', '{s}', '{schema}')
+    WHEN n.nspname IN ('pg_catalog', 'information_schema', '{schema}')
       THEN 'it belongs to PostgreSQL or Litelease itself'
     WHEN c.relkind = 'v' THEN 'it is a view: guard the tables that it writes to'
     WHEN c.relkind NOT IN ('r', 'p') THEN 'it is no ordinary table'
@@ -137,7 +140,7 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
         'without its triggers'
     WHEN EXISTS (SELECT FROM {s}.parts(c.oid) AS part JOIN pg_class p ON p.oid = part WHERE p.relkind = 'f')
       THEN 'one of its partitions is a foreign table'
-    END FROM pg_class c WHERE c.oid = $1
+    END FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1
 $litelease$;
 
 -- Tells why a token cannot be presented in a column, or NULL.
@@ -145,6 +148,10 @@ CREATE OR REPLACE FUNCTION {s}.why_not_column(relation oid, column_name text) RE
 SET search_path = pg_catalog, pg_temp AS $litelease$
   SELECT format('the column %s ', {s}.short($2)) || nullif(coalesce((SELECT CASE
     WHEN a.attgenerated <> '' THEN 'is generated, so nothing can be presented in it'
+    WHEN EXISTS (SELECT FROM pg_attribute p LEFT JOIN pg_attrdef d ON d.adrelid = p.attrelid AND d.adnum = p.attnum
+        WHERE p.attrelid IN (SELECT {s}.parts($1)) AND p.attname = $2 AND (p.attidentity <> '' OR regexp_replace(
+          pg_get_expr(d.adbin, d.adrelid), '[()'']|::(integer|bigint)', '', 'g') !~ '^(0|-[0-9]+|NULL)$'))
+      THEN 'has a default, which would present a token for writers that present none: drop the default'
     WHEN a.atttypid <> 'int8'::regtype THEN 'does not keep integers as they are: declare it bigint'
     WHEN EXISTS (SELECT FROM pg_depend d JOIN pg_index i ON i.indexrelid = d.objid AND i.indisunique
         WHERE d.classid = 'pg_class'::regclass AND d.refobjid = $1 AND d.refobjsubid = a.attnum)
@@ -158,9 +165,10 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
   'does not exist'), '')
 $litelease$;
 
--- Checks whether the triggers of a guard are there as they must be, and switched on for every session.
+-- Checks whether the triggers of a guard are there as they must be, and switched on for every session. Texts are compared
+-- with what the catalog writes, so a session that has everything quoted must not be asked.
 CREATE OR REPLACE FUNCTION {s}.is_intact(g {s}.guarded) RETURNS boolean LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp AS $litelease$
+SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off AS $litelease$
   SELECT EXISTS (SELECT FROM pg_class c WHERE c.oid = g.relation)
     AND {s}.why_not(g.relation) IS NULL
     AND NOT EXISTS (
@@ -169,7 +177,8 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
         SELECT FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
         WHERE t.tgrelid = part AND t.tgname = 'litelease_guard_' || g.number || w.suffix
         AND t.tgtype = w.kind AND t.tgenabled = 'A' AND t.tgqual IS NULL AND t.tgattr = ''::int2vector
-        AND t.tgargs = convert_to(g.name, getdatabaseencoding()) || '\x00'::bytea || g.is_strict::text::char::text::bytea || '\x00'::bytea
+        AND t.tgargs = convert_to(g.name, getdatabaseencoding()) || decode('00', 'hex')
+          || convert_to(g.is_strict::text::char::text, 'SQL_ASCII') || decode('00', 'hex')
         AND f.pronamespace = '{s}'::regnamespace AND f.prosecdef
         AND f.proname = 'fence' || coalesce('_' || CASE WHEN g.column_name IS NOT NULL THEN g.number END, '')
         AND (g.column_name IS NULL OR f.prosrc = {s}.column_fence(g.column_name))))
@@ -187,22 +196,27 @@ SELECT coalesce(pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ide
 FROM {s}.guarded g LEFT JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) g.relation
 LEFT JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace ORDER BY g.number;
 
--- Takes the triggers of a guard off.
+-- Takes the triggers of a guard off, also those that are still on a partition that was detached.
 CREATE OR REPLACE FUNCTION {s}.clear(g {s}.guarded) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
 DECLARE
   old record;
+  tables oid[] := ARRAY[g.relation::oid];
 BEGIN
-  FOR old IN SELECT t.tgrelid::regclass AS relation, t.tgname FROM pg_trigger t
-    WHERE t.tgrelid IN (SELECT {s}.parts(g.relation)) AND t.tgparentid = 0
-    AND t.tgname IN ('litelease_guard_' || g.number, 'litelease_guard_' || g.number || '_truncate')
+  FOR old IN SELECT t.tgrelid::regclass AS relation, t.tgname FROM pg_trigger t JOIN pg_proc f ON f.oid = t.tgfoid
+    WHERE f.pronamespace = '{s}'::regnamespace AND t.tgparentid = 0 AND (f.proname = 'fence_' || g.number
+      OR f.proname = 'fence' AND (t.tgname = 'litelease_guard_' || g.number || '_truncate'
+        OR t.tgname = 'litelease_guard_' || g.number AND t.tgrelid IN (SELECT {s}.parts(g.relation))))
   LOOP
     EXECUTE format('DROP TRIGGER %I ON %s', old.tgname, old.relation);
+    tables := tables || old.relation::oid;
   END LOOP;
-  IF EXISTS (SELECT FROM pg_constraint o WHERE o.conrelid = g.relation AND o.conname = 'litelease_guard_' || g.number)
-  THEN
-    EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', g.relation, 'litelease_guard_' || g.number);
-  END IF;
+  FOR old IN SELECT o.conrelid::regclass AS relation, o.conname FROM pg_constraint o
+    WHERE o.conrelid = ANY (tables) AND o.conname = 'litelease_guard_' || g.number AND o.coninhcount = 0
+      AND g.column_name IS NOT NULL
+  LOOP
+    EXECUTE format('ALTER TABLE %s DROP CONSTRAINT %I', old.relation, old.conname);
+  END LOOP;
   IF to_regprocedure(format('{s}.%I()', 'fence_' || g.number)) IS NOT NULL THEN
     EXECUTE format('DROP FUNCTION {s}.%I()', 'fence_' || g.number);
   END IF;
@@ -210,7 +224,7 @@ END $litelease$;
 
 -- Guards a table.
 CREATE OR REPLACE FUNCTION {s}.put_on(target regclass, spelled text, name text, column_name text, strict boolean)
-RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
+RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off AS $litelease$
 #variable_conflict use_column
 DECLARE
   known {s}.guarded;
@@ -225,14 +239,17 @@ BEGIN
   reason := CASE WHEN target IS NULL THEN 'there is no such table: write it as in SQL, with its schema'
     ELSE {s}.why_not(target) END;
   IF reason IS NULL THEN
-    SELECT format('%I.%I', c.relnamespace::regnamespace::text, c.relname) INTO qualified
-      FROM pg_class c WHERE c.oid = target;
+    SELECT format('%I.%I', n.nspname, c.relname) INTO qualified
+      FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = target;
     -- A table that was dropped and made anew has lost its guards, and gets them back.
     UPDATE {s}.guarded g SET relation = target WHERE g.table_name = qualified AND g.name = put_on.name
       AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = g.relation);
     SELECT * INTO known FROM {s}.guarded g WHERE g.relation = target AND g.name = put_on.name;
     IF known.number IS NOT NULL AND (known.column_name IS DISTINCT FROM put_on.column_name
-        OR known.is_strict <> put_on.strict) THEN
+        OR known.is_strict <> put_on.strict)
+      -- A column that was renamed or dropped presents nothing any more.
+      AND (known.column_name IS NULL OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = target
+        AND a.attname = known.column_name AND NOT a.attisdropped)) THEN
       reason := 'it is already guarded by this name, in another way: unguard it first';
     ELSIF {s}.is_intact(known) THEN
       RETURN true;
@@ -248,15 +265,21 @@ BEGIN
     END IF;
   END IF;
   IF reason IS NOT NULL THEN
-    RAISE invalid_parameter_value USING DETAIL = 'CannotGuard', TABLE = spelled,
+    RAISE invalid_parameter_value USING DETAIL = 'CannotGuard', TABLE = coalesce(spelled, ''),
       MESSAGE = format('the table %s cannot be guarded: %s', {s}.short(spelled), reason);
   END IF;
   IF known.number IS NOT NULL THEN
     PERFORM {s}.clear(known);
     DELETE FROM {s}.guarded g WHERE g.number = known.number;
   END IF;
-  INSERT INTO {s}.guarded (relation, table_name, name, column_name, is_strict)
-    VALUES (target, qualified, put_on.name, put_on.column_name, put_on.strict) RETURNING * INTO known;
+  LOOP
+    INSERT INTO {s}.guarded (relation, table_name, name, column_name, is_strict)
+      VALUES (target, qualified, put_on.name, put_on.column_name, put_on.strict) RETURNING * INTO known;
+    -- Leases in another schema count their guards for themselves, and may guard the same table.
+    EXIT WHEN NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid IN (SELECT {s}.parts(target))
+      AND t.tgname IN ('litelease_guard_' || known.number, 'litelease_guard_' || known.number || '_truncate'));
+    DELETE FROM {s}.guarded g WHERE g.number = known.number;
+  END LOOP;
   IF put_on.column_name IS NOT NULL THEN
     EXECUTE format('CREATE FUNCTION {s}.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER '
       'SET search_path = pg_catalog, pg_temp AS %L', 'fence_' || known.number, {s}.column_fence(put_on.column_name));

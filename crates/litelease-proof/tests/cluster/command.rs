@@ -165,6 +165,10 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
         ("etcd://u@h", "LITELEASE_PASSWORD_FILE"),
         ("postgres://u:geheim@h/d?sslmode=maybe", "sslmode is one of"),
         ("postgres://h/d?password=geheim", "no parameter \"password\""),
+        ("postgres:/u:geheim@h/d", "a URL has :// behind its scheme"),
+        ("postgres//u:geheim@h/d", "a URL has :// behind its scheme"),
+        ("PostgreSQL:u:geheim@h/d", "a URL has :// behind its scheme"),
+        ("etcds:u:geheim@h", "a URL has :// behind its scheme"),
     ] {
         for words in [&["status"][..], &["run", "x", "--", "true"], &["doctor"], &["serve"]] {
             let (code, out, errors) = ask(&desk, url, words);
@@ -172,6 +176,13 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
             assert!(code == 64 && errors.contains(named), "{case}");
             assert!(!case.replace(url, "").contains("geheim"), "{case}");
         }
+    }
+    for (url, named) in [
+        ("etcds://h?ca=/none", "ca /none cannot be read"),
+        ("postgres://h/d?sslrootcert=/none", "sslrootcert /none cannot be read"),
+    ] {
+        let (code, _, errors) = ask(&desk, url, &["status"]);
+        assert!(code == 64 && errors.contains(named), "{url}: {code} {errors}");
     }
     // A URL on the command line is seen by everybody.
     let (code, _, errors) =
@@ -187,6 +198,75 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
         let (code, _, errors) = ask(&desk, url, &words);
         assert!(code == 64 && errors.contains(named), "{url}: {errors}");
     }
+}
+
+/// What a newcomer gets wrong about a server that answers: the message says what to change, at once.
+#[test]
+fn a_server_that_refuses_is_named_with_what_to_change() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let mut server = Postgres::start();
+    server.add_user("app", "geheim/1");
+    let standby = server.standby();
+    let (desk, at, port) = (Desk::new(), server.address(), server.port());
+    server
+        .sql("CREATE SCHEMA leases; GRANT USAGE ON SCHEMA leases TO app; CREATE TABLE t (id int)");
+    let url = server.url("leases");
+    assert_eq!(ask(&desk, &url, &["claim", "x", "--owner", "a"]).0, 0);
+    server.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leases.resources, leases.meta, leases.service TO app");
+    let app = format!("postgres://app:geheim%2F1@{at}/postgres?schema=leases");
+    for (url, line, code, named) in [
+        (format!("postgres://app@{at}/postgres"), "status", 69, "asks for a password"),
+        (
+            format!("postgres://app:geheim2@{at}/postgres"),
+            "status",
+            69,
+            "check the user and the password",
+        ),
+        (
+            format!("postgres://nobody@{at}/postgres"),
+            "status",
+            69,
+            "check the user, the password and sslmode",
+        ),
+        (
+            format!("postgres://postgres@{at}/none"),
+            "status",
+            69,
+            "database \"none\" does not exist",
+        ),
+        (
+            format!("postgres://postgres@{at}/postgres?sslmode=require"),
+            "status",
+            69,
+            "write ?sslmode=prefer",
+        ),
+        (
+            format!("postgres://postgres@[::1]:{port}/postgres"),
+            "status",
+            69,
+            &format!(": [::1]:{port}: "),
+        ),
+        (standby.url("leases"), "status", 69, "this is a standby, and takes no writes"),
+        (url.clone(), "guard \"a x", 69, "write the table as in SQL"),
+        (url.clone(), "unguard \"a", 69, "write the table as in SQL"),
+        (url.clone(), "guard none x", 69, "there is no such table"),
+        (app.clone(), "claim y --owner a", 0, "1"),
+        (app.clone(), "guards", 69, "permission denied for view guards"),
+        // It has all the rights that leases need.
+        (app.clone(), "doctor", 0, "permission denied for view guards"),
+        (app.replace("leases", "own"), "guard t x", 69, "permission denied for table t"),
+    ] {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (ended, out, errors) = ask(&desk, &url, &words);
+        let said = format!("{out}{errors}");
+        assert!(ended == code && said.contains(named), "{line} at {url}: {ended} {said}");
+        assert!(!said.contains("geheim"), "{said}");
+    }
+    server.sql("GRANT TRIGGER ON t TO app");
+    let (_, _, errors) = ask(&desk, &app.replace("leases", "own"), &["guard", "t", "x"]);
+    assert!(errors.contains("must be owner of table t") && errors.contains("owns it"), "{errors}");
 }
 
 /// Returns all that others can see of a process: its arguments and its environment.
@@ -210,19 +290,39 @@ fn with_users() -> Etcd {
 }
 
 #[test]
-fn a_command_under_run_finds_no_password_and_still_reaches_the_engine_through_the_password_file() {
+fn a_command_under_run_finds_no_password_and_still_reaches_etcd_through_the_password_file() {
     if !etcd::is_installed() {
         return;
     }
-    let (desk, etcd) = (Desk::new(), with_users());
+    let etcd = with_users();
     let host = etcd.url("x").replace("etcd://", "");
-    let in_url = format!("etcd://root:geheim%2F1@{host}");
+    hands_on_no_password("etcd", "root", &host, (64, "LITELEASE_PASSWORD_FILE"));
+}
+
+#[test]
+fn a_command_under_run_finds_no_password_and_still_reaches_postgres_through_the_password_file() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let mut server = Postgres::start();
+    server.add_user("app", "geheim/1");
+    let host = format!("{}/postgres?schema=own", server.address());
+    let missing = "asks for a password, and the URL has none";
+    hands_on_no_password("postgres", "app", &host, (69, missing));
+}
+
+/// Runs a command with a password in the URL and one in a file, and looks at what the command can see. Without the
+/// file, what it asks of the engine ends with `without`.
+fn hands_on_no_password(scheme: &str, user: &str, host: &str, without: (i32, &str)) {
+    let desk = Desk::new();
+    let in_url = format!("{scheme}://{user}:geheim%2F1@{host}");
+    let bare = format!("{scheme}://{user}@{host}");
     let file = desk.folder.path().join("password");
     fs::write(&file, "geheim/1\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
     let script = "echo $$ > pid; litelease renew x > renewed 2>&1; echo $? > code; \
                   while [ ! -e go ]; do sleep 0.02; done";
-    for (url, is_in_file) in [(in_url.as_str(), false), (&format!("etcd://root@{host}"), true)] {
+    for (url, is_in_file) in [(&in_url, false), (&bare, true)] {
         let words = ["run", "x", "--", "sh", "-c", script];
         let mut command = command(&desk, url, &words);
         if is_in_file {
@@ -230,7 +330,7 @@ fn a_command_under_run_finds_no_password_and_still_reaches_the_engine_through_th
         }
         let run = spawn(&mut command);
         let child = seen_of(desk.pid("pid"));
-        assert!(child.contains(&format!("LITELEASE_DB=etcd://root@{host}")), "{child}");
+        assert!(child.contains(&format!("LITELEASE_DB={bare}")), "{child}");
         assert!(!child.contains("geheim"), "{child}");
         let code = desk.read("code");
         let renewed = desk.peek("renewed");
@@ -238,7 +338,8 @@ fn a_command_under_run_finds_no_password_and_still_reaches_the_engine_through_th
         match is_in_file {
             true => assert_eq!((code.as_str(), renewed.as_str()), ("0", "2\n")),
             false => {
-                assert!(code == "64" && renewed.contains("LITELEASE_PASSWORD_FILE"), "{renewed}");
+                assert!(code == without.0.to_string(), "{code}: {renewed}");
+                assert!(renewed.contains(without.1), "{renewed}");
             }
         }
         fs::write(desk.folder.path().join("go"), "").unwrap();
@@ -247,7 +348,8 @@ fn a_command_under_run_finds_no_password_and_still_reaches_the_engine_through_th
             fs::remove_file(desk.folder.path().join(name)).unwrap();
         }
     }
-    for url in [format!("etcd://root:geheim2@{host}"), format!("etcd://nobody:geheim2@{host}")] {
+    for url in [&in_url, &format!("{scheme}://nobody:geheim2@{host}")] {
+        let url = url.replace("geheim%2F1", "geheim2");
         for words in
             [&["status"][..], &["claim", "y", "--json"], &["run", "y", "--", "true"], &["doctor"]]
         {

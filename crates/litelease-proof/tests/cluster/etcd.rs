@@ -241,6 +241,18 @@ fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
     let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
     assert_eq!(engine.load_rows().unwrap(), []);
+    // etcd refuses the last part. Nobody may hear that nothing is stored: the first ones are.
+    let mut rows = rows;
+    rows[299].1 = Some(vec![7; 3_000_000]);
+    let refused = engine.commit_rows("007", floor + 1, &rows);
+    assert!(
+        matches!(&refused, Err(Error::CommitUnknown(why)) if why.contains("a part")),
+        "{refused:?}"
+    );
+    assert_eq!(engine.load_rows().unwrap().len(), 256);
+    // Of one part alone, nothing is.
+    let refused = engine.commit_rows("007", floor + 1, &rows[299..]);
+    assert!(matches!(refused, Err(Error::Unreachable(_) | Error::Refused(_))), "{refused:?}");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, Reason, RenewResult};
 use litelease_engine::{Change, Stored, StoredRow};
+use litelease_proof::believers::faketime;
 use litelease_proof::postgres::{Postgres, is_installed};
+use litelease_proof::rig::eventually;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -121,6 +123,10 @@ fn tables_are_made_once_and_checked_strictly() {
           CREATE TRIGGER nothing BEFORE INSERT ON litelease.resources FOR EACH ROW EXECUTE FUNCTION public.nothing()", "DROP TRIGGER nothing ON litelease.resources", "trigger nothing"),
         ("CREATE RULE nothing AS ON DELETE TO litelease.resources DO INSTEAD NOTHING", "DROP RULE nothing ON litelease.resources", "rule nothing"),
         ("ALTER TABLE litelease.resources ENABLE ROW LEVEL SECURITY", "ALTER TABLE litelease.resources DISABLE ROW LEVEL SECURITY", "kind r"),
+        // A crash empties a table that is unlogged, and tokens would come back.
+        ("ALTER TABLE litelease.resources SET UNLOGGED", "ALTER TABLE litelease.resources SET LOGGED", "kind r"),
+        // A table that inherits shows its rows, and its tokens, in ours.
+        ("CREATE TABLE public.more () INHERITS (litelease.resources)", "DROP TABLE public.more", "kind r"),
         ("ALTER TABLE litelease.meta ALTER boot TYPE int", "ALTER TABLE litelease.meta ALTER boot TYPE bigint", "boot bigint"),
         ("ALTER TABLE litelease.meta RENAME TO other; CREATE VIEW litelease.meta AS SELECT * FROM litelease.other", "DROP VIEW litelease.meta; ALTER TABLE litelease.other RENAME TO meta", "kind r"),
     ] {
@@ -192,6 +198,54 @@ fn a_renewal_that_arrives_after_the_expiry_is_not_stored() {
     // Nobody has changed it: without the clock it would be stored.
     let anyway = Change { while_live: false, ..renewal };
     assert!(matches!(engine.store(&seen, &anyway), Ok(Stored::Done { .. })));
+}
+
+/// The handle guesses the server's clock, which was set forward meanwhile. What it stores must last its whole ttl by
+/// the clock that others go by.
+#[test]
+fn a_renewal_lasts_its_whole_ttl_when_the_servers_clock_was_set_forward() {
+    if !is_installed() || faketime().is_none() {
+        return;
+    }
+    let mut server = Postgres::start();
+    let cluster = ready(&server.url("set"));
+    let ttl = Duration::from_secs(1_000);
+    let mut lease = acquired(cluster.claim("x", "a", ttl));
+    let left = "SELECT lease_expires_at_ms / 1000 - extract(epoch FROM clock_timestamp())::bigint
+        FROM set.resources";
+    for (clock, verb) in [("+700s", "renew"), ("+1400s", "renew"), ("+2100s", "transfer")] {
+        server.set_clock(clock);
+        assert!(server.sql(left).parse::<i64>().unwrap() < 400, "{clock}");
+        lease = match verb {
+            "renew" => match cluster.renew(&lease, ttl).unwrap() {
+                RenewResult::Renewed(lease) => lease,
+                rejected => panic!("{clock}: {rejected:?}"),
+            },
+            _ => cluster.transfer(&lease, "b", ttl).unwrap().transferred().unwrap(),
+        };
+        assert!(server.sql(left).parse::<i64>().unwrap() > 800, "{clock}");
+        let stored = server.sql("SELECT lease_expires_at_ms FROM set.resources");
+        assert_eq!(stored, lease.lease_expires_at_ms.to_string());
+    }
+}
+
+/// A stopped process does not take the signal that ends it.
+#[test]
+fn a_server_that_is_frozen_can_crash() {
+    if !is_installed() {
+        return;
+    }
+    let mut server = Postgres::start();
+    server.sql("CREATE TABLE kept (id int)");
+    server.freeze(true);
+    let crashed = thread::spawn(move || {
+        server.crash();
+        server
+    });
+    eventually("it has ended", || crashed.is_finished());
+    let mut server = crashed.join().unwrap();
+    server.spawn();
+    assert_eq!(server.sql("SELECT count(*) FROM kept"), "0");
 }
 
 #[test]

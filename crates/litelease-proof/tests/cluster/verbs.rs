@@ -303,6 +303,42 @@ fn each_verb_makes_as_few_requests_as_it_can() {
     assert_eq!(requests(&|| drop(cluster.release(&lease).unwrap())), 1);
 }
 
+/// A handle renews a row that it wrote last without loading it, so it guesses the engine's clock. Somebody had set that
+/// clock forward, and the renewal was stored as much too short.
+#[test]
+fn a_renewal_lasts_its_whole_ttl_by_the_engines_clock_also_when_that_was_set() {
+    for set_ms in [-300, 0, 1, 700] {
+        let slow = Slow::on(&Machine::at(NOW), 1);
+        let cluster = slow_client(&slow);
+        let set = |ms: i64| slow.engine.edit(|rows| rows.server_ms = Some(NOW + ms));
+        let row = || slow.engine.edit(|rows| rows.rows["x"].1.clone());
+        set(0);
+        let mut lease = acquired(cluster.claim("x", "a", TTL));
+        slow.machine.passes(10);
+        set(10 + set_ms);
+        let mut least = NOW + 10 + set_ms + 1_000;
+        slow.calls.store(0, Ordering::Relaxed);
+        for verb in ["renew", "again", "transfer"] {
+            lease = match verb {
+                "transfer" => cluster.transfer(&lease, "b", TTL).unwrap().transferred().unwrap(),
+                _ => match cluster.renew(&lease, TTL).unwrap() {
+                    RenewResult::Renewed(lease) => lease,
+                    rejected => panic!("{set_ms}: {rejected:?}"),
+                },
+            };
+            let row = row();
+            let tenure = row.tenure.unwrap();
+            assert!(tenure.until_ms >= least, "{set_ms}, {verb}: {} {least}", tenure.until_ms);
+            assert_eq!(lease.lease_expires_at_ms, tenure.until_ms, "{set_ms}, {verb}");
+            assert!(row.at_ms >= NOW + 10 + set_ms, "{set_ms}, {verb}");
+        }
+        assert_eq!(slow.calls.load(Ordering::Relaxed), 3, "{set_ms}: one request each");
+        // From now on the handle goes by the clock that it was told, also where that was set back.
+        least = NOW + 10 + set_ms;
+        assert!((least + 1_000..=least + 1_010).contains(&lease.lease_expires_at_ms), "{set_ms}");
+    }
+}
+
 #[test]
 fn an_engine_that_comes_back_in_time_is_waited_for_and_one_that_does_not_is_unreachable() {
     let machine = Machine::at(NOW);

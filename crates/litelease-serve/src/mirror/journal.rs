@@ -104,7 +104,7 @@ fn split<'a>(
 
 fn put(engine: &dyn Engine, tenure: &dyn Tenure, rows: &[RowChange]) -> Result<(), Error> {
     match engine.commit_rows(tenure.name(), tenure.token(), rows) {
-        Ok(Stored::Done { .. }) => Ok(()),
+        Ok(Stored::Done { .. } | Stored::DoneAt { .. }) => Ok(()),
         Ok(Stored::Conflict) => {
             tenure.give_up();
             Err(failed("another server has taken over, and nothing was stored here"))

@@ -186,6 +186,39 @@ fn what_cannot_be_guarded_is_refused_by_name_and_changes_nothing() {
     assert!(again.unwrap_err().to_string().contains("another name"));
 }
 
+/// A writer that presents nothing must not pass because SQLite fills a token in.
+#[test]
+fn a_column_whose_default_could_be_a_token_cannot_be_guarded() {
+    for (default, is_harmless) in [
+        ("DEFAULT 1", false),
+        ("DEFAULT '1'", false),
+        ("DEFAULT +1", false),
+        ("DEFAULT (-(-1))", false),
+        ("DEFAULT (abs(-1))", false),
+        ("DEFAULT CURRENT_TIMESTAMP", false),
+        ("", true),
+        ("DEFAULT NULL", true),
+        ("NOT NULL DEFAULT 0", true),
+        ("DEFAULT -1", true),
+        ("DEFAULT (-1)", true),
+        ("DEFAULT '-7'", true),
+    ] {
+        let schema = format!("CREATE TABLE orders (id INTEGER PRIMARY KEY, tok INTEGER {default})");
+        let db = guarded(&schema, "orders", &Guard::by_connection());
+        db.unguard("orders", None).unwrap();
+        match db.guard("orders", "writer", &Guard::by_column("tok")) {
+            Ok(()) => {
+                assert!(is_harmless, "{default}");
+                let written = db.conn().execute("INSERT INTO orders (id) VALUES (1)", []);
+                assert!(written.unwrap_err().to_string().contains("stale fencing token"));
+            }
+            Err(error) => {
+                assert!(!is_harmless && error.to_string().contains("has a default"), "{error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_foreign_table_of_our_name_is_refused() {
     let db = guarded(SCHEMA, "twin", &Guard::by_connection());
