@@ -88,7 +88,8 @@ impl EngineUrl {
     }
 }
 
-/// Checks whether a text that is no URL was meant as one: a scheme of ours comes first, and a colon or slashes.
+/// Checks whether a text that is no URL was meant as one: it begins with a scheme of ours, and a
+/// colon or slashes follow.
 fn is_almost_url(text: &str) -> bool {
     let end = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (scheme, behind) = text.split_at(end);

@@ -361,13 +361,14 @@ impl Cluster {
         // At a time that a caller gives, no clock is asked.
         let is_on_live = ask.kind == Kind::OnLive || is_renewal;
         let while_live = is_on_live && self.when.is_none();
-        // The engine's clock is a guess if the row was not loaded for this verb, and somebody may have set it.
+        // If the row was not loaded for this verb, the engine's clock is a guess: somebody may have
+        // set it.
         let lasts_ms = ask.ttl_ms.filter(|_| while_live && !self.counts(loaded));
         Ok(Change { mark, rows: vec![(ask.name.to_owned(), row)], while_live, lasts_ms })
     }
 
-    /// Returns what the rule answers for a change that was stored as of the engine's own clock, if that was later than
-    /// the change has it.
+    /// Returns what the rule answers for a change that was stored as of the engine's own clock, if
+    /// that was later than the change has it.
     fn answer_at<A>(
         &self,
         ask: &Ask<'_, A>,

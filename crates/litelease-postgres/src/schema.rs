@@ -27,7 +27,8 @@ CREATE TABLE {s}.meta (
 );
 CREATE TABLE {s}.service (key bytea PRIMARY KEY, value bytea NOT NULL);"#;
 
-/// What the catalog says of a table: its kind, durability and inheritance, columns, constraints, triggers, rules and policies.
+/// What the catalog says of a table: its kind, durability and inheritance, columns, constraints,
+/// triggers, rules and policies.
 const DESCRIBE: &str = "
 SELECT 'kind ' || c.relkind::text || CASE WHEN c.relrowsecurity THEN ' with row security' ELSE '' END
   || CASE WHEN c.relpersistence <> 'p' THEN ' unlogged' ELSE '' END

@@ -27,8 +27,8 @@ pub(crate) struct Statements {
     pub(crate) is_newest: String,
 }
 
-/// With how long the lease must last ($14), its times are those of the server's clock, if that is later than the clock
-/// that was guessed; without, `greatest` passes over what is NULL.
+/// With how long the lease must last ($14), its times are those of the server's clock, if that is
+/// later than the clock that was guessed. Without, `greatest` passes over what is NULL.
 const UPDATE: &str = "UPDATE {s}.resources r SET token = $2, owner = $3, attempt = $6,
 lease_expires_at_ms = greatest($4, clock.ms + $14),
 updated_at_ms = greatest($5, CASE WHEN $14 IS NOT NULL THEN clock.ms END)

@@ -165,8 +165,9 @@ SET search_path = pg_catalog, pg_temp AS $litelease$
   'does not exist'), '')
 $litelease$;
 
--- Checks whether the triggers of a guard are there as they must be, and switched on for every session. Texts are compared
--- with what the catalog writes, so a session that has everything quoted must not be asked.
+-- Checks whether the triggers of a guard are there as they must be, and switched on for every session.
+-- It compares texts with what the catalog writes, so a session that has everything quoted must not
+-- change those.
 CREATE OR REPLACE FUNCTION {s}.is_intact(g {s}.guarded) RETURNS boolean LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp SET quote_all_identifiers = off AS $litelease$
   SELECT EXISTS (SELECT FROM pg_class c WHERE c.oid = g.relation)

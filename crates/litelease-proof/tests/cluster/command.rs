@@ -311,8 +311,8 @@ fn a_command_under_run_finds_no_password_and_still_reaches_postgres_through_the_
     hands_on_no_password("postgres", "app", &host, (69, missing));
 }
 
-/// Runs a command with a password in the URL and one in a file, and looks at what the command can see. Without the
-/// file, what it asks of the engine ends with `without`.
+/// Runs a command with a password in the URL and one in a file, and looks at what the command can
+/// see. Without the file, what it asks of the engine ends with `without`.
 fn hands_on_no_password(scheme: &str, user: &str, host: &str, without: (i32, &str)) {
     let desk = Desk::new();
     let in_url = format!("{scheme}://{user}:geheim%2F1@{host}");

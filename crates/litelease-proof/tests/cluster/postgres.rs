@@ -200,8 +200,8 @@ fn a_renewal_that_arrives_after_the_expiry_is_not_stored() {
     assert!(matches!(engine.store(&seen, &anyway), Ok(Stored::Done { .. })));
 }
 
-/// The handle guesses the server's clock, which was set forward meanwhile. What it stores must last its whole ttl by
-/// the clock that others go by.
+/// The handle guesses the server's clock, which was set forward meanwhile. What it stores must last
+/// its whole ttl by the clock that others go by.
 #[test]
 fn a_renewal_lasts_its_whole_ttl_when_the_servers_clock_was_set_forward() {
     if !is_installed() || faketime().is_none() {
