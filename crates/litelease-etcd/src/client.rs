@@ -3,13 +3,12 @@
 use std::fs;
 use std::future::Future;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use http::uri::PathAndQuery;
-use litelease_engine::{Error, EtcdUrl, Result};
+use litelease_engine::{Driver, Error, EtcdUrl, Result};
 use prost::Message;
-use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use tokio_stream::{StreamExt, iter, pending};
 use tonic::client::Grpc;
@@ -26,8 +25,8 @@ use crate::messages::{
 
 /// How long one request may take. Then the next member is asked.
 const REQUEST: Duration = Duration::from_millis(800);
-/// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
-const RUNTIME: Duration = Duration::from_secs(10);
+/// How long all members together may take.
+const MOST: Duration = Duration::from_secs(10);
 /// How often a watch asks whether its member is still the one that is asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
 /// How often a member is asked for a sign of life while a watch is open, and how long it may take. etcd refuses clients that
@@ -38,11 +37,25 @@ const OLDEST: (u32, u32) = (3, 4);
 
 /// A client of all members.
 pub(crate) struct Client {
-    pub(crate) shared: Arc<Shared>,
-    runtime: Option<Runtime>,
+    /// What callers ask over, on their own threads.
+    calls: Arc<Connections>,
+    /// What goes on between calls.
+    background: Arc<Connections>,
+    driver: Driver,
 }
 
-pub(crate) struct Shared {
+/// Connections to the members, over which one runtime asks. Another one must have its own: a connection rests while
+/// nobody drives the runtime that made it.
+pub(crate) struct Connections {
+    shared: Arc<Shared>,
+    channels: Vec<Mutex<Option<Channel>>>,
+    /// Whether members are asked for signs of life. It takes a runtime that is always driven: after a rest, an answer
+    /// that is there counts as late.
+    keeps_alive: bool,
+}
+
+/// What is known about the members.
+struct Shared {
     members: Vec<Member>,
     /// The member that is asked first.
     current: AtomicUsize,
@@ -53,32 +66,29 @@ pub(crate) struct Shared {
     forgotten: OnceLock<Error>,
 }
 
-/// One member, and the connection to it.
+/// One member.
 pub(crate) struct Member {
     pub(crate) host: String,
     endpoint: Endpoint,
-    channel: Mutex<Option<Channel>>,
 }
 
 impl Client {
     pub(crate) fn new(url: &EtcdUrl) -> Result<Self> {
         let tls = if url.tls { Some(tls(url)?) } else { None };
         let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port, tls.as_ref()));
-        let shared = Shared {
+        let shared = Arc::new(Shared {
             members: members.collect::<Result<_>>()?,
             current: AtomicUsize::new(0),
             login: url.user.clone(),
             token: Mutex::default(),
             newest: AtomicI64::new(0),
             forgotten: OnceLock::new(),
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("litelease-etcd")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::Refused(format!("no thread can be started: {error}")))?;
-        Ok(Client { shared: Arc::new(shared), runtime: Some(runtime) })
+        });
+        Ok(Client {
+            calls: Arc::new(Connections::of(&shared, false)),
+            background: Arc::new(Connections::of(&shared, true)),
+            driver: Driver::new("litelease-etcd")?,
+        })
     }
 
     /// Sends a request that changes nothing, and waits for at most `time`.
@@ -101,7 +111,7 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
     {
-        self.write_within(path, request, RUNTIME)
+        self.write_within(path, request, MOST)
     }
 
     /// Sends a request that changes something, and waits for at most `time`.
@@ -129,31 +139,25 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + HasHeader + 'static,
     {
-        if let Some(forgotten) = self.shared.forgotten.get() {
+        let shared = &self.calls.shared;
+        if let Some(forgotten) = shared.forgotten.get() {
             return Err(forgotten.clone());
         }
         // What was answered to others since is newer than what this request must show.
-        let seen = self.shared.newest.load(Ordering::Acquire);
-        let shared = Arc::clone(&self.shared);
-        let answer: Option<Result<A, Failure>> =
-            self.run_for(time, async move { shared.ask_in_turn(path, request).await });
-        let stuck = || match time < RUNTIME {
-            true => Failure::Unknown(format!("no answer within {} ms", time.as_millis())),
-            false => {
-                Failure::Unknown("the runtime does not answer: was this process forked?".into())
-            }
-        };
-        let answer = answer.unwrap_or_else(|| Err(stuck())).map_err(meaning)?;
-        self.shared.check(seen, answer.header())?;
+        let seen = shared.newest.load(Ordering::Acquire);
+        let until = Instant::now() + time.min(MOST);
+        let answer: Result<A, Failure> =
+            self.driver.run(self.calls.ask_in_turn(path, request, until))?;
+        let answer = answer.map_err(meaning)?;
+        shared.check(seen, answer.header())?;
         Ok(answer)
     }
 
     /// Waits until something happens to a key after a revision, for at most `time`.
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
-        let shared = Arc::clone(&self.shared);
-        let watch = async move { timeout(time, shared.watch_once(key, revision)).await };
+        let watch = async { timeout(time, self.calls.watch_once(key, revision)).await };
         // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
-        if !matches!(self.run(watch), Some(Ok(Ok(())) | Err(_))) {
+        if !matches!(self.driver.run(watch), Ok(Ok(Ok(())) | Err(_))) {
             std::thread::sleep(time.min(Duration::from_millis(100)));
         }
     }
@@ -164,49 +168,39 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let shared = Arc::clone(&self.shared);
-        let answer = self.run(async move { shared.ask(member, path, request).await });
-        let stuck = || Failure::Unknown("the runtime does not answer".into());
-        answer.unwrap_or_else(|| Err(stuck())).map_err(Failure::of_read)
+        let until = Instant::now() + MOST;
+        let answer = self.driver.run(self.calls.ask(member, path, request, until))?;
+        answer.map_err(Failure::of_read)
     }
 
     pub(crate) fn members(&self) -> &[Member] {
-        &self.shared.members
+        &self.calls.shared.members
     }
 
-    /// Runs a future to its end, also where the caller is on a thread of another runtime.
-    pub(crate) fn run<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.run_for(RUNTIME, future)
+    /// Returns the newest revision that was answered.
+    pub(crate) fn newest(&self) -> i64 {
+        self.calls.shared.newest.load(Ordering::Acquire)
     }
 
-    /// Runs a future, and waits for its end for at most `time`. It goes on nevertheless.
-    fn run_for<T: Send + 'static>(
-        &self,
-        time: Duration,
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        let (send, receive) = mpsc::sync_channel(1);
-        self.spawn(async move {
-            let _ = send.send(future.await);
-        });
-        receive.recv_timeout(time.min(RUNTIME)).ok()
+    /// Runs a future to its end.
+    pub(crate) fn run<T: Send>(&self, future: impl Future<Output = T> + Send) -> Result<T> {
+        self.driver.run(future)
     }
 
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(future);
-        }
+    /// Runs what goes on between calls, over connections of its own.
+    pub(crate) fn spawn<F>(&self, future: impl FnOnce(Arc<Connections>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.driver.spawn(future(Arc::clone(&self.background)));
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Waiting for it is forbidden on a thread of another runtime.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        // The connections are the parent's: a fork must not touch what they have open.
+        if self.driver.is_forked() {
+            std::mem::forget((Arc::clone(&self.calls), Arc::clone(&self.background)));
         }
     }
 }
@@ -216,21 +210,34 @@ pub(crate) trait HasHeader {
     fn header(&self) -> Option<&Header>;
 }
 
-impl Shared {
-    /// Asks the members in turn until one can have done it.
-    async fn ask_in_turn<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Failure>
+impl Connections {
+    fn of(shared: &Arc<Shared>, keeps_alive: bool) -> Self {
+        let channels = shared.members.iter().map(|_| Mutex::default()).collect();
+        Connections { shared: Arc::clone(shared), channels, keeps_alive }
+    }
+
+    /// Asks the members in turn until one can have done it, or there is no time left.
+    async fn ask_in_turn<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        until: Instant,
+    ) -> Result<A, Failure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let mut failure = Failure::NotDone("there is no member".into());
+        let mut failure = Failure::NotDone("there was no time left to ask".into());
         let mut logins = 0;
-        for _ in 0..=self.members.len() {
+        for _ in 0..=self.shared.members.len() {
+            if Instant::now() >= until {
+                break;
+            }
             let at = self.current();
-            failure = match self.ask(at, path, request.clone()).await {
-                Err(Failure::LoggedOut) if logins == 0 && self.login.is_some() => {
+            failure = match self.ask(at, path, request.clone(), until).await {
+                Err(Failure::LoggedOut) if logins == 0 && self.shared.login.is_some() => {
                     logins += 1;
-                    *locked(&self.token) = None;
+                    *locked(&self.shared.token) = None;
                     continue;
                 }
                 Err(failure @ Failure::NotDone(_)) => {
@@ -249,47 +256,58 @@ impl Shared {
 
     /// Asks another member from now on, and this one over a new connection.
     pub(crate) fn next_after(&self, at: usize) {
-        *locked(&self.members[at].channel) = None;
-        let next = (at + 1) % self.members.len();
-        let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        *locked(&self.channels[at]) = None;
+        let (current, next) = (&self.shared.current, (at + 1) % self.channels.len());
+        let _ = current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    async fn ask<Q, A>(&self, at: usize, path: &'static str, request: Q) -> Result<A, Failure>
+    async fn ask<Q, A>(
+        &self,
+        at: usize,
+        path: &'static str,
+        request: Q,
+        until: Instant,
+    ) -> Result<A, Failure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let member = &self.members[at];
-        let host = &member.host;
-        let late = || format!("{host}: no answer within {} ms", REQUEST.as_millis());
-        let channel = match timeout(REQUEST, self.connected(member)).await {
+        let host = &self.shared.members[at].host;
+        let left = || until.saturating_duration_since(Instant::now()).min(REQUEST);
+        let late = |time: Duration| format!("{host}: no answer within {} ms", time.as_millis());
+        let time = left();
+        let channel = match timeout(time, self.connected(at)).await {
             Ok(channel) => channel?,
-            Err(_) => return Err(Failure::NotDone(late())),
+            Err(_) => return Err(Failure::NotDone(late(time))),
         };
+        let time = left();
+        if time.is_zero() {
+            return Err(Failure::NotDone(format!("{host}: there was no time left to ask")));
+        }
         let request = self.signed(request);
-        match timeout(REQUEST, unary(channel, path, request)).await {
+        match timeout(time, unary(channel, path, request)).await {
             Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
-            Err(_) => Err(Failure::Unknown(late())),
+            Err(_) => Err(Failure::Unknown(late(time))),
         }
     }
 
     /// Returns a connection to a member, whose version is known to do, with a login if there is to be one.
-    async fn connected(&self, member: &Member) -> Result<Channel, Failure> {
-        let host = &member.host;
-        let known = locked(&member.channel).clone();
+    async fn connected(&self, at: usize) -> Result<Channel, Failure> {
+        let host = &self.shared.members[at].host;
+        let known = locked(&self.channels[at]).clone();
         let channel = match known {
             Some(channel) => channel,
             None => {
-                let connected = member.endpoint.connect().await;
+                let connected = self.endpoint(at).connect().await;
                 let channel =
                     connected.map_err(|error| not_sent(Failure::of_transport(host, &error)))?;
                 check_version(host, &channel).await?;
-                *locked(&member.channel) = Some(channel.clone());
+                *locked(&self.channels[at]) = Some(channel.clone());
                 channel
             }
         };
-        let has_token = locked(&self.token).is_some();
-        if let (Some((name, password)), false) = (&self.login, has_token) {
+        let has_token = locked(&self.shared.token).is_some();
+        if let (Some((name, password)), false) = (&self.shared.login, has_token) {
             let (name, password) = (name.clone(), password.clone());
             let request = Request::new(AuthenticateRequest { name, password });
             let answer = unary(channel.clone(), "/etcdserverpb.Auth/Authenticate", request).await;
@@ -297,27 +315,26 @@ impl Shared {
                 answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
             let token = AsciiMetadataValue::try_from(answer.token);
             let token = token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))?;
-            *locked(&self.token) = Some(token);
+            *locked(&self.shared.token) = Some(token);
         }
         Ok(channel)
     }
 
+    fn endpoint(&self, at: usize) -> Endpoint {
+        let endpoint = self.shared.members[at].endpoint.clone();
+        let (interval, time) = KEEP_ALIVE;
+        match self.keeps_alive {
+            true => endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(time),
+            false => endpoint,
+        }
+    }
+
     fn signed<Q>(&self, request: Q) -> Request<Q> {
         let mut request = Request::new(request);
-        if let Some(token) = locked(&self.token).clone() {
+        if let Some(token) = locked(&self.shared.token).clone() {
             request.metadata_mut().insert("token", token);
         }
         request
-    }
-
-    /// Refuses for ever if the cluster has gone back behind what this process has seen.
-    fn check(&self, seen: i64, header: Option<&Header>) -> Result<()> {
-        let found = header.map_or(0, |header| header.revision);
-        self.newest.fetch_max(found, Ordering::AcqRel);
-        match found < seen {
-            true => Err(self.forgotten.get_or_init(|| Error::Forgotten { seen, found }).clone()),
-            false => Ok(()),
-        }
     }
 
     /// Returns when something happens to a key after a revision.
@@ -348,9 +365,9 @@ impl Shared {
         mut is_done: impl FnMut(&WatchResponse) -> bool + Send,
     ) -> Result<(), Failure> {
         let at = self.current();
-        let member = &self.members[at];
+        let member = &self.shared.members[at];
         let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
-        let connected = timeout(REQUEST, self.connected(member)).await;
+        let connected = timeout(REQUEST, self.connected(at)).await;
         let channel = connected.unwrap_or_else(|_| Err(late()))?;
         let create = WatchRequest { request_union: Some(WatchUnion::Create(create)) };
         // The stream of requests stays open: etcd ends a watch whose client has nothing more to say.
@@ -375,14 +392,21 @@ impl Shared {
         }
     }
 
-    /// Returns the newest revision that was answered.
-    pub(crate) fn newest(&self) -> i64 {
-        self.newest.load(Ordering::Acquire)
-    }
-
     /// Returns the member that is asked first.
     pub(crate) fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed) % self.members.len()
+        self.shared.current.load(Ordering::Relaxed) % self.channels.len()
+    }
+}
+
+impl Shared {
+    /// Refuses for ever if the cluster has gone back behind what this process has seen.
+    fn check(&self, seen: i64, header: Option<&Header>) -> Result<()> {
+        let found = header.map_or(0, |header| header.revision);
+        self.newest.fetch_max(found, Ordering::AcqRel);
+        match found < seen {
+            true => Err(self.forgotten.get_or_init(|| Error::Forgotten { seen, found }).clone()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -396,10 +420,8 @@ impl Member {
         if let Some(tls) = tls {
             endpoint = endpoint.tls_config(tls.clone()).map_err(odd)?;
         }
-        let (interval, time) = KEEP_ALIVE;
         let endpoint = endpoint.connect_timeout(REQUEST).tcp_nodelay(true);
-        let endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(time);
-        Ok(Member { host, endpoint, channel: Mutex::default() })
+        Ok(Member { host, endpoint })
     }
 }
 
