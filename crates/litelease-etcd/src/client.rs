@@ -1,27 +1,27 @@
 //! Connections to the members: the next one when one does not answer, logins, and the revision that was seen last.
 
-use std::fs;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::uri::PathAndQuery;
+use http::HeaderValue;
+use http::uri::{Authority, Scheme};
 use litelease_engine::{Driver, Error, EtcdUrl, Result};
 use prost::Message;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_stream::{StreamExt, iter, pending};
-use tonic::client::Grpc;
-use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status};
-use tonic_prost::ProstCodec;
+use tokio_rustls::TlsConnector;
 
 use crate::failure::Failure;
+use crate::grpc::{Channel, Framed, Status};
 use crate::messages::{
     AuthenticateRequest, AuthenticateResponse, Header, Nothing, StatusResponse, WatchCreateRequest,
     WatchRequest, WatchResponse, WatchUnion,
 };
+use crate::tls;
 
 /// How long one request may take. Then the next member is asked.
 const REQUEST: Duration = Duration::from_millis(800);
@@ -29,9 +29,13 @@ const REQUEST: Duration = Duration::from_millis(800);
 const MOST: Duration = Duration::from_secs(10);
 /// How often a watch asks whether its member is still the one that is asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often a member is asked for a sign of life while a watch is open, and how long it may take. etcd refuses clients that
-/// ask more than every 5 s.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
+/// After how much silence a member is asked for a sign of life while a watch is open, and how long it may take.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
+
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+
 /// The oldest version whose transactions and status are as this client needs them.
 const OLDEST: (u32, u32) = (3, 4);
 
@@ -49,18 +53,16 @@ pub(crate) struct Client {
 pub(crate) struct Connections {
     shared: Arc<Shared>,
     channels: Vec<Mutex<Option<Channel>>>,
-    /// Whether members are asked for signs of life. It takes a runtime that is always driven: after a rest, an answer
-    /// that is there counts as late.
-    keeps_alive: bool,
 }
 
 /// What is known about the members.
 struct Shared {
     members: Vec<Member>,
+    tls: Option<TlsConnector>,
     /// The member that is asked first.
     current: AtomicUsize,
     login: Option<(String, String)>,
-    token: Mutex<Option<AsciiMetadataValue>>,
+    token: Mutex<Option<HeaderValue>>,
     /// The newest revision that was answered.
     newest: AtomicI64,
     forgotten: OnceLock<Error>,
@@ -68,16 +70,18 @@ struct Shared {
 
 /// One member.
 pub(crate) struct Member {
+    /// With its port, as people write it.
     pub(crate) host: String,
-    endpoint: Endpoint,
+    address: (String, u16),
+    authority: Authority,
 }
 
 impl Client {
     pub(crate) fn new(url: &EtcdUrl) -> Result<Self> {
-        let tls = if url.tls { Some(tls(url)?) } else { None };
-        let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port, tls.as_ref()));
+        let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port));
         let shared = Arc::new(Shared {
             members: members.collect::<Result<_>>()?,
+            tls: if url.tls { Some(tls::connector(url)?) } else { None },
             current: AtomicUsize::new(0),
             login: url.user.clone(),
             token: Mutex::default(),
@@ -85,8 +89,8 @@ impl Client {
             forgotten: OnceLock::new(),
         });
         Ok(Client {
-            calls: Arc::new(Connections::of(&shared, false)),
-            background: Arc::new(Connections::of(&shared, true)),
+            calls: Arc::new(Connections::of(&shared)),
+            background: Arc::new(Connections::of(&shared)),
             driver: Driver::new("litelease-etcd")?,
         })
     }
@@ -99,8 +103,8 @@ impl Client {
         time: Duration,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         self.send(path, request, time, Failure::of_read)
     }
@@ -108,8 +112,8 @@ impl Client {
     /// Sends a request that changes something.
     pub(crate) fn write<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         self.write_within(path, request, MOST)
     }
@@ -122,8 +126,8 @@ impl Client {
         time: Duration,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         self.send(path, request, time, Failure::of_write)
     }
@@ -136,8 +140,8 @@ impl Client {
         meaning: impl Fn(Failure) -> Error,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         let shared = &self.calls.shared;
         if let Some(forgotten) = shared.forgotten.get() {
@@ -147,7 +151,7 @@ impl Client {
         let seen = shared.newest.load(Ordering::Acquire);
         let until = Instant::now() + time.min(MOST);
         let answer: Result<A, Failure> =
-            self.driver.run(self.calls.ask_in_turn(path, request, until))?;
+            self.driver.run(self.calls.ask_in_turn(path, Framed::of(&request), until))?;
         let answer = answer.map_err(meaning)?;
         shared.check(seen, answer.header())?;
         Ok(answer)
@@ -165,11 +169,11 @@ impl Client {
     /// Sends a request to one member.
     pub(crate) fn ask<Q, A>(&self, member: usize, path: &'static str, request: Q) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
+        Q: Message,
+        A: Message + Default,
     {
         let until = Instant::now() + MOST;
-        let answer = self.driver.run(self.calls.ask(member, path, request, until))?;
+        let answer = self.driver.run(self.calls.ask(member, path, Framed::of(&request), until))?;
         answer.map_err(Failure::of_read)
     }
 
@@ -211,22 +215,18 @@ pub(crate) trait HasHeader {
 }
 
 impl Connections {
-    fn of(shared: &Arc<Shared>, keeps_alive: bool) -> Self {
+    fn of(shared: &Arc<Shared>) -> Self {
         let channels = shared.members.iter().map(|_| Mutex::default()).collect();
-        Connections { shared: Arc::clone(shared), channels, keeps_alive }
+        Connections { shared: Arc::clone(shared), channels }
     }
 
     /// Asks the members in turn until one can have done it, or there is no time left.
-    async fn ask_in_turn<Q, A>(
+    async fn ask_in_turn<A: Message + Default>(
         &self,
         path: &'static str,
-        request: Q,
+        request: Framed,
         until: Instant,
-    ) -> Result<A, Failure>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
+    ) -> Result<A, Failure> {
         let mut failure = Failure::NotDone("there was no time left to ask".into());
         let mut logins = 0;
         for _ in 0..=self.shared.members.len() {
@@ -261,22 +261,18 @@ impl Connections {
         let _ = current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    async fn ask<Q, A>(
+    async fn ask<A: Message + Default>(
         &self,
         at: usize,
         path: &'static str,
-        request: Q,
+        request: Framed,
         until: Instant,
-    ) -> Result<A, Failure>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
+    ) -> Result<A, Failure> {
         let host = &self.shared.members[at].host;
         let left = || until.saturating_duration_since(Instant::now()).min(REQUEST);
         let late = |time: Duration| format!("{host}: no answer within {} ms", time.as_millis());
         let time = left();
-        let channel = match timeout(time, self.connected(at)).await {
+        let mut channel = match timeout(time, self.connected(at)).await {
             Ok(channel) => channel?,
             Err(_) => return Err(Failure::NotDone(late(time))),
         };
@@ -284,8 +280,7 @@ impl Connections {
         if time.is_zero() {
             return Err(Failure::NotDone(format!("{host}: there was no time left to ask")));
         }
-        let request = self.signed(request);
-        match timeout(time, unary(channel, path, request)).await {
+        match timeout(time, channel.ask(path, request, self.token())).await {
             Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
             Err(_) => Err(Failure::Unknown(late(time))),
         }
@@ -293,48 +288,67 @@ impl Connections {
 
     /// Returns a connection to a member, whose version is known to do, with a login if there is to be one.
     async fn connected(&self, at: usize) -> Result<Channel, Failure> {
-        let host = &self.shared.members[at].host;
-        let known = locked(&self.channels[at]).clone();
-        let channel = match known {
+        let mut channel = match self.kept(at).await {
             Some(channel) => channel,
             None => {
-                let connected = self.endpoint(at).connect().await;
-                let channel =
-                    connected.map_err(|error| not_sent(Failure::of_transport(host, &error)))?;
-                check_version(host, &channel).await?;
+                let mut channel = self.connect(at).await?;
+                check_version(&self.shared.members[at].host, &mut channel).await?;
                 *locked(&self.channels[at]) = Some(channel.clone());
                 channel
             }
         };
         let has_token = locked(&self.shared.token).is_some();
-        if let (Some((name, password)), false) = (&self.shared.login, has_token) {
-            let (name, password) = (name.clone(), password.clone());
-            let request = Request::new(AuthenticateRequest { name, password });
-            let answer = unary(channel.clone(), "/etcdserverpb.Auth/Authenticate", request).await;
-            let answer: AuthenticateResponse =
-                answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
-            let token = AsciiMetadataValue::try_from(answer.token);
-            let token = token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))?;
+        if let (Some(login), false) = (&self.shared.login, has_token) {
+            let token = self.log_in(at, &mut channel, login.clone()).await?;
             *locked(&self.shared.token) = Some(token);
         }
         Ok(channel)
     }
 
-    fn endpoint(&self, at: usize) -> Endpoint {
-        let endpoint = self.shared.members[at].endpoint.clone();
-        let (interval, time) = KEEP_ALIVE;
-        match self.keeps_alive {
-            true => endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(time),
-            false => endpoint,
-        }
+    /// Returns the connection that was made before, unless it has come to its end.
+    async fn kept(&self, at: usize) -> Option<Channel> {
+        let mut channel = locked(&self.channels[at]).clone()?;
+        channel.ready().await.ok().map(|()| channel)
     }
 
-    fn signed<Q>(&self, request: Q) -> Request<Q> {
-        let mut request = Request::new(request);
-        if let Some(token) = locked(&self.shared.token).clone() {
-            request.metadata_mut().insert("token", token);
-        }
-        request
+    async fn connect(&self, at: usize) -> Result<Channel, Failure> {
+        let Member { host, address, authority } = &self.shared.members[at];
+        let failed = |error: io::Error| Failure::of_connecting(host, &error);
+        let (name, port) = address;
+        let stream = TcpStream::connect((name.as_str(), *port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let opened = match &self.shared.tls {
+            None => Channel::open(stream, Scheme::HTTP, authority.clone()).await,
+            Some(tls) => {
+                let name = ServerName::try_from(name.clone());
+                let name = name.map_err(|error| failed(io::Error::other(error)))?;
+                let stream = tls.connect(name, stream).await.map_err(failed)?;
+                if stream.get_ref().1.alpn_protocol() != Some(tls::HTTP2) {
+                    return Err(Failure::NotDone(format!("{host}: no HTTP/2: is this etcd?")));
+                }
+                Channel::open(stream, Scheme::HTTPS, authority.clone()).await
+            }
+        };
+        opened.map_err(|error| failed(io::Error::other(error)))
+    }
+
+    async fn log_in(
+        &self,
+        at: usize,
+        channel: &mut Channel,
+        (name, password): (String, String),
+    ) -> Result<HeaderValue, Failure> {
+        let host = &self.shared.members[at].host;
+        let request = Framed::of(&AuthenticateRequest { name, password });
+        let answer = channel.ask(AUTHENTICATE, request, None).await;
+        let answer: AuthenticateResponse =
+            answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
+        let token = HeaderValue::try_from(answer.token);
+        token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))
+    }
+
+    fn token(&self) -> Option<HeaderValue> {
+        locked(&self.shared.token).clone()
     }
 
     /// Returns when something happens to a key after a revision.
@@ -368,24 +382,24 @@ impl Connections {
         let member = &self.shared.members[at];
         let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
         let connected = timeout(REQUEST, self.connected(at)).await;
-        let channel = connected.unwrap_or_else(|_| Err(late()))?;
-        let create = WatchRequest { request_union: Some(WatchUnion::Create(create)) };
-        // The stream of requests stays open: etcd ends a watch whose client has nothing more to say.
-        let requests = self.signed(iter([create]).chain(pending()));
+        let mut channel = connected.unwrap_or_else(|_| Err(late()))?;
+        let create = Framed::of(&WatchRequest { request_union: Some(WatchUnion::Create(create)) });
         let failed = |status: Status| Failure::of(&member.host, &status);
-        let mut grpc = ready(channel).await.map_err(failed)?;
-        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let begun = timeout(REQUEST, grpc.streaming(requests, path, codec)).await;
-        let begun = begun.map_err(|_| late())?;
-        let mut answers = begun.map_err(failed)?.into_inner();
+        let begun = timeout(REQUEST, channel.stream(WATCH, create, self.token())).await;
+        let mut answers = begun.map_err(|_| late())?.map_err(failed)?;
+        let mut heard = Instant::now();
         loop {
-            match timeout(LOOK_AROUND, answers.message()).await {
+            match timeout(LOOK_AROUND, answers.next()).await {
                 // A member that does not answer does not say that it has nothing to tell, either.
                 Err(_) if self.current() != at => return Err(late()),
-                Err(_) => {}
+                Err(_) if heard.elapsed() < SILENCE.0 => {}
+                Err(_) => {
+                    let sign = channel.ask::<StatusResponse>(STATUS, Framed::of(&Nothing {}), None);
+                    let _ = timeout(SILENCE.1, sign).await.map_err(|_| late())?;
+                    heard = Instant::now();
+                }
                 Ok(answer) => match answer.map_err(failed)? {
-                    Some(answer) if !is_done(&answer) => {}
+                    Some(answer) if !is_done(&answer) => heard = Instant::now(),
                     _ => return Ok(()),
                 },
             }
@@ -411,37 +425,18 @@ impl Shared {
 }
 
 impl Member {
-    fn new(host: &str, port: u16, tls: Option<&ClientTlsConfig>) -> Result<Self> {
-        let scheme = if tls.is_some() { "https" } else { "http" };
+    fn new(host: &str, port: u16) -> Result<Self> {
+        let address = (host.to_owned(), port);
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let host = format!("{host}:{port}");
-        let odd = |error: tonic::transport::Error| Error::InvalidUrl(format!("{host}: {error}"));
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(odd)?;
-        if let Some(tls) = tls {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(odd)?;
-        }
-        let endpoint = endpoint.connect_timeout(REQUEST).tcp_nodelay(true);
-        Ok(Member { host, endpoint })
+        let authority = Authority::try_from(host.as_str());
+        let authority = authority.map_err(|error| Error::InvalidUrl(format!("{host}: {error}")))?;
+        Ok(Member { host, address, authority })
     }
 }
 
-fn tls(url: &EtcdUrl) -> Result<ClientTlsConfig> {
-    let read = |file: &String| {
-        fs::read(file).map_err(|error| Error::InvalidUrl(format!("{file} cannot be read: {error}")))
-    };
-    let mut tls = match &url.ca {
-        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(ca)?)),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    if let Some((certificate, key)) = &url.certificate {
-        tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
-    }
-    Ok(tls)
-}
-
-async fn check_version(host: &str, channel: &Channel) -> Result<(), Failure> {
-    let request = Request::new(Nothing {});
-    let status = unary(channel.clone(), "/etcdserverpb.Maintenance/Status", request).await;
+async fn check_version(host: &str, channel: &mut Channel) -> Result<(), Failure> {
+    let status = channel.ask(STATUS, Framed::of(&Nothing {}), None).await;
     let status: StatusResponse = match status.map_err(|status| Failure::of(host, &status)) {
         Ok(status) => status,
         // Newer versions may ask for a login first. They are not too old.
@@ -470,22 +465,6 @@ fn not_sent(failure: Failure) -> Failure {
         Failure::Unknown(text) => Failure::NotDone(text),
         failure => failure,
     }
-}
-
-async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
-    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-    Ok(grpc)
-}
-
-async fn unary<Q, A>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
-where
-    Q: Message + 'static,
-    A: Message + Default + 'static,
-{
-    let mut grpc = ready(channel).await?;
-    let codec = ProstCodec::<Q, A>::default();
-    Ok(grpc.unary(request, PathAndQuery::from_static(path), codec).await?.into_inner())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

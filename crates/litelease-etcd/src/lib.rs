@@ -16,8 +16,10 @@ mod client;
 mod engine;
 mod facts;
 mod failure;
+mod grpc;
 mod listen;
 mod messages;
+mod tls;
 mod values;
 
 pub use engine::EtcdEngine;
