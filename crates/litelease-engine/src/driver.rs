@@ -109,3 +109,116 @@ fn forked() -> Error {
             .into(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::net::TcpStream;
+    use tokio::task::{LocalSet, spawn_blocking};
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn driver() -> Arc<Driver> {
+        Arc::new(Driver::new("test").unwrap())
+    }
+
+    /// Needs the runtime's clock, and somebody who drives it.
+    fn answer(driver: &Driver) -> i32 {
+        let answer = driver.run(async {
+            sleep(Duration::from_millis(1)).await;
+            7
+        });
+        answer.unwrap()
+    }
+
+    #[test]
+    fn futures_run_on_any_thread() {
+        let driver = driver();
+        assert_eq!(answer(&driver), 7);
+        let one = Builder::new_current_thread().build().unwrap();
+        assert_eq!(one.block_on(async { answer(&driver) }), 7);
+        assert_eq!(LocalSet::new().block_on(&one, async { answer(&driver) }), 7);
+        let _entered = one.enter();
+        assert_eq!(answer(&driver), 7);
+        drop(_entered);
+        let many = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (a, b) = (Arc::clone(&driver), Arc::clone(&driver));
+        many.block_on(async move {
+            assert_eq!(tokio::spawn(async move { answer(&a) }).await.unwrap(), 7);
+            // The last owner ends it on a thread of a runtime.
+            assert_eq!(spawn_blocking(move || answer(&b)).await.unwrap(), 7);
+            drop(driver);
+        });
+    }
+
+    #[test]
+    fn threads_share_one_and_nobody_waits_for_another() {
+        let driver = driver();
+        let done = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    (0..200).for_each(|_| assert_eq!(answer(&driver), 7));
+                    done.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            // Whoever drives may take long.
+            let others = async {
+                while done.load(Ordering::Relaxed) < 8 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+            };
+            driver.run(others).unwrap();
+        });
+    }
+
+    /// A task that reads is told of what came while nobody called, before the next future goes on.
+    #[test]
+    fn what_happened_between_calls_is_seen_first() {
+        let (driver, seen) = (driver(), Arc::new(AtomicUsize::new(0)));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let counter = Arc::clone(&seen);
+        let connected = driver.run(async move {
+            let stream = TcpStream::connect(address).await.unwrap();
+            tokio::spawn(async move {
+                loop {
+                    stream.readable().await.unwrap();
+                    match stream.try_read(&mut [0; 16]) {
+                        Ok(0) => break,
+                        Ok(_) => drop(counter.fetch_add(1, Ordering::Relaxed)),
+                        Err(_) => {}
+                    }
+                }
+                counter.fetch_add(100, Ordering::Relaxed);
+            });
+        });
+        connected.unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        for round in 1..=20 {
+            server.write_all(b"x").unwrap();
+            assert_eq!(driver.run(async { seen.load(Ordering::Relaxed) }), Ok(round));
+        }
+        drop(server);
+        assert_eq!(driver.run(async { seen.load(Ordering::Relaxed) }), Ok(120));
+    }
+
+    #[test]
+    fn the_background_goes_on_between_calls() {
+        let driver = driver();
+        let (send, receive) = std::sync::mpsc::channel();
+        driver.spawn(async move {
+            sleep(Duration::from_millis(1)).await;
+            send.send(7).unwrap();
+        });
+        assert_eq!(receive.recv_timeout(Duration::from_secs(30)), Ok(7));
+    }
+}
