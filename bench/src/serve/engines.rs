@@ -165,7 +165,7 @@ fn rate(url: &str, clients: usize, rows: usize) -> Result<f64> {
             let rows: Vec<_> = new.collect();
             let change = Change { rows, while_live: true, ..Change::default() };
             match cluster.engine().store(&seen, &change).map_err(text)? {
-                Stored::Done { version } => {
+                Stored::Done { version } | Stored::DoneAt { version, .. } => {
                     seen.rows.iter_mut().for_each(|row| row.version = version);
                     renewed += seen.rows.len();
                 }

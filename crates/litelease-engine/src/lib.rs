@@ -7,11 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "driver")]
+mod driver;
 mod engine;
 mod error;
 mod guard;
 mod url;
 
+#[cfg(feature = "driver")]
+#[doc(hidden)]
+pub use driver::Driver;
 pub use engine::{
     Change, Changes, Engine, EngineFacts, FORMAT, Listener, Loaded, LoadedRow, Mark, RowChange,
     Stored, StoredRow, StoredTenure,

@@ -1,84 +1,98 @@
 //! Connections to the members: the next one when one does not answer, logins, and the revision that was seen last.
 
-use std::fs;
 use std::future::Future;
+use std::io;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
-use http::uri::PathAndQuery;
-use litelease_engine::{Error, EtcdUrl, Result};
+use http::HeaderValue;
+use http::uri::{Authority, Scheme};
+use litelease_engine::{Driver, Error, EtcdUrl, Result};
 use prost::Message;
-use tokio::runtime::Runtime;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_stream::{StreamExt, iter, pending};
-use tonic::client::Grpc;
-use tonic::metadata::AsciiMetadataValue;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
-use tonic::{Request, Status};
-use tonic_prost::ProstCodec;
+use tokio_rustls::TlsConnector;
 
 use crate::failure::Failure;
+use crate::grpc::{Channel, Framed, Status};
 use crate::messages::{
     AuthenticateRequest, AuthenticateResponse, Header, Nothing, StatusResponse, WatchCreateRequest,
     WatchRequest, WatchResponse, WatchUnion,
 };
+use crate::tls;
 
 /// How long one request may take. Then the next member is asked.
 const REQUEST: Duration = Duration::from_millis(800);
-/// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
-const RUNTIME: Duration = Duration::from_secs(10);
+/// How long all members together may take.
+const MOST: Duration = Duration::from_secs(10);
 /// How often a watch asks whether its member is still the one that is asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// How often a member is asked for a sign of life while a watch is open, and how long it may take. etcd refuses clients that
-/// ask more than every 5 s.
-const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
+/// After how much silence a member is asked for a sign of life while a watch is open, and how long it may take.
+const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
+
+const STATUS: &str = "/etcdserverpb.Maintenance/Status";
+const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+
 /// The oldest version whose transactions and status are as this client needs them.
 const OLDEST: (u32, u32) = (3, 4);
 
 /// A client of all members.
 pub(crate) struct Client {
-    pub(crate) shared: Arc<Shared>,
-    runtime: Option<Runtime>,
+    /// What callers ask over, on their own threads.
+    calls: Arc<Connections>,
+    /// What goes on between calls.
+    background: Arc<Connections>,
+    driver: Driver,
 }
 
-pub(crate) struct Shared {
+/// Connections to the members, over which one runtime asks. Another one must have its own: a connection rests while
+/// nobody drives the runtime that made it.
+pub(crate) struct Connections {
+    shared: Arc<Shared>,
+    channels: Vec<Mutex<Option<Channel>>>,
+}
+
+/// What is known about the members.
+struct Shared {
     members: Vec<Member>,
+    tls: Option<TlsConnector>,
     /// The member that is asked first.
     current: AtomicUsize,
     login: Option<(String, String)>,
-    token: Mutex<Option<AsciiMetadataValue>>,
+    token: Mutex<Option<HeaderValue>>,
     /// The newest revision that was answered.
     newest: AtomicI64,
     forgotten: OnceLock<Error>,
 }
 
-/// One member, and the connection to it.
+/// One member.
 pub(crate) struct Member {
+    /// With its port, as people write it.
     pub(crate) host: String,
-    endpoint: Endpoint,
-    channel: Mutex<Option<Channel>>,
+    address: (String, u16),
+    authority: Authority,
 }
 
 impl Client {
     pub(crate) fn new(url: &EtcdUrl) -> Result<Self> {
-        let tls = if url.tls { Some(tls(url)?) } else { None };
-        let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port, tls.as_ref()));
-        let shared = Shared {
+        let members = url.hosts.iter().map(|(host, port)| Member::new(host, *port));
+        let shared = Arc::new(Shared {
             members: members.collect::<Result<_>>()?,
+            tls: if url.tls { Some(tls::connector(url)?) } else { None },
             current: AtomicUsize::new(0),
             login: url.user.clone(),
             token: Mutex::default(),
             newest: AtomicI64::new(0),
             forgotten: OnceLock::new(),
-        };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("litelease-etcd")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::Refused(format!("no thread can be started: {error}")))?;
-        Ok(Client { shared: Arc::new(shared), runtime: Some(runtime) })
+        });
+        Ok(Client {
+            calls: Arc::new(Connections::of(&shared)),
+            background: Arc::new(Connections::of(&shared)),
+            driver: Driver::new("litelease-etcd")?,
+        })
     }
 
     /// Sends a request that changes nothing, and waits for at most `time`.
@@ -89,8 +103,8 @@ impl Client {
         time: Duration,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         self.send(path, request, time, Failure::of_read)
     }
@@ -98,10 +112,10 @@ impl Client {
     /// Sends a request that changes something.
     pub(crate) fn write<Q, A>(&self, path: &'static str, request: Q) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
-        self.write_within(path, request, RUNTIME)
+        self.write_within(path, request, MOST)
     }
 
     /// Sends a request that changes something, and waits for at most `time`.
@@ -112,8 +126,8 @@ impl Client {
         time: Duration,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
         self.send(path, request, time, Failure::of_write)
     }
@@ -126,34 +140,28 @@ impl Client {
         meaning: impl Fn(Failure) -> Error,
     ) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + HasHeader + 'static,
+        Q: Message,
+        A: Message + Default + HasHeader,
     {
-        if let Some(forgotten) = self.shared.forgotten.get() {
+        let shared = &self.calls.shared;
+        if let Some(forgotten) = shared.forgotten.get() {
             return Err(forgotten.clone());
         }
         // What was answered to others since is newer than what this request must show.
-        let seen = self.shared.newest.load(Ordering::Acquire);
-        let shared = Arc::clone(&self.shared);
-        let answer: Option<Result<A, Failure>> =
-            self.run_for(time, async move { shared.ask_in_turn(path, request).await });
-        let stuck = || match time < RUNTIME {
-            true => Failure::Unknown(format!("no answer within {} ms", time.as_millis())),
-            false => {
-                Failure::Unknown("the runtime does not answer: was this process forked?".into())
-            }
-        };
-        let answer = answer.unwrap_or_else(|| Err(stuck())).map_err(meaning)?;
-        self.shared.check(seen, answer.header())?;
+        let seen = shared.newest.load(Ordering::Acquire);
+        let until = Instant::now() + time.min(MOST);
+        let answer: Result<A, Failure> =
+            self.driver.run(self.calls.ask_in_turn(path, Framed::of(&request), until))?;
+        let answer = answer.map_err(meaning)?;
+        shared.check(seen, answer.header())?;
         Ok(answer)
     }
 
     /// Waits until something happens to a key after a revision, for at most `time`.
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
-        let shared = Arc::clone(&self.shared);
-        let watch = async move { timeout(time, shared.watch_once(key, revision)).await };
+        let watch = async { timeout(time, self.calls.watch_once(key, revision)).await };
         // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
-        if !matches!(self.run(watch), Some(Ok(Ok(())) | Err(_))) {
+        if !matches!(self.driver.run(watch), Ok(Ok(Ok(())) | Err(_))) {
             std::thread::sleep(time.min(Duration::from_millis(100)));
         }
     }
@@ -161,52 +169,42 @@ impl Client {
     /// Sends a request to one member.
     pub(crate) fn ask<Q, A>(&self, member: usize, path: &'static str, request: Q) -> Result<A>
     where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
+        Q: Message,
+        A: Message + Default,
     {
-        let shared = Arc::clone(&self.shared);
-        let answer = self.run(async move { shared.ask(member, path, request).await });
-        let stuck = || Failure::Unknown("the runtime does not answer".into());
-        answer.unwrap_or_else(|| Err(stuck())).map_err(Failure::of_read)
+        let until = Instant::now() + MOST;
+        let answer = self.driver.run(self.calls.ask(member, path, Framed::of(&request), until))?;
+        answer.map_err(Failure::of_read)
     }
 
     pub(crate) fn members(&self) -> &[Member] {
-        &self.shared.members
+        &self.calls.shared.members
     }
 
-    /// Runs a future to its end, also where the caller is on a thread of another runtime.
-    pub(crate) fn run<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        self.run_for(RUNTIME, future)
+    /// Returns the newest revision that was answered.
+    pub(crate) fn newest(&self) -> i64 {
+        self.calls.shared.newest.load(Ordering::Acquire)
     }
 
-    /// Runs a future, and waits for its end for at most `time`. It goes on nevertheless.
-    fn run_for<T: Send + 'static>(
-        &self,
-        time: Duration,
-        future: impl Future<Output = T> + Send + 'static,
-    ) -> Option<T> {
-        let (send, receive) = mpsc::sync_channel(1);
-        self.spawn(async move {
-            let _ = send.send(future.await);
-        });
-        receive.recv_timeout(time.min(RUNTIME)).ok()
+    /// Runs a future to its end.
+    pub(crate) fn run<T: Send>(&self, future: impl Future<Output = T> + Send) -> Result<T> {
+        self.driver.run(future)
     }
 
-    pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(future);
-        }
+    /// Runs what goes on between calls, over connections of its own.
+    pub(crate) fn spawn<F>(&self, future: impl FnOnce(Arc<Connections>) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.driver.spawn(future(Arc::clone(&self.background)));
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Waiting for it is forbidden on a thread of another runtime.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        // The connections are the parent's: a fork must not touch what they have open.
+        if self.driver.is_forked() {
+            std::mem::forget((Arc::clone(&self.calls), Arc::clone(&self.background)));
         }
     }
 }
@@ -216,21 +214,30 @@ pub(crate) trait HasHeader {
     fn header(&self) -> Option<&Header>;
 }
 
-impl Shared {
-    /// Asks the members in turn until one can have done it.
-    async fn ask_in_turn<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Failure>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
-        let mut failure = Failure::NotDone("there is no member".into());
+impl Connections {
+    fn of(shared: &Arc<Shared>) -> Self {
+        let channels = shared.members.iter().map(|_| Mutex::default()).collect();
+        Connections { shared: Arc::clone(shared), channels }
+    }
+
+    /// Asks the members in turn until one can have done it, or there is no time left.
+    async fn ask_in_turn<A: Message + Default>(
+        &self,
+        path: &'static str,
+        request: Framed,
+        until: Instant,
+    ) -> Result<A, Failure> {
+        let mut failure = Failure::NotDone("there was no time left to ask".into());
         let mut logins = 0;
-        for _ in 0..=self.members.len() {
+        for _ in 0..=self.shared.members.len() {
+            if Instant::now() >= until {
+                break;
+            }
             let at = self.current();
-            failure = match self.ask(at, path, request.clone()).await {
-                Err(Failure::LoggedOut) if logins == 0 && self.login.is_some() => {
+            failure = match self.ask(at, path, request.clone(), until).await {
+                Err(Failure::LoggedOut) if logins == 0 && self.shared.login.is_some() => {
                     logins += 1;
-                    *locked(&self.token) = None;
+                    *locked(&self.shared.token) = None;
                     continue;
                 }
                 Err(failure @ Failure::NotDone(_)) => {
@@ -249,75 +256,99 @@ impl Shared {
 
     /// Asks another member from now on, and this one over a new connection.
     pub(crate) fn next_after(&self, at: usize) {
-        *locked(&self.members[at].channel) = None;
-        let next = (at + 1) % self.members.len();
-        let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+        *locked(&self.channels[at]) = None;
+        let (current, next) = (&self.shared.current, (at + 1) % self.channels.len());
+        let _ = current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    async fn ask<Q, A>(&self, at: usize, path: &'static str, request: Q) -> Result<A, Failure>
-    where
-        Q: Message + Clone + 'static,
-        A: Message + Default + 'static,
-    {
-        let member = &self.members[at];
-        let host = &member.host;
-        let late = || format!("{host}: no answer within {} ms", REQUEST.as_millis());
-        let channel = match timeout(REQUEST, self.connected(member)).await {
+    async fn ask<A: Message + Default>(
+        &self,
+        at: usize,
+        path: &'static str,
+        request: Framed,
+        until: Instant,
+    ) -> Result<A, Failure> {
+        let host = &self.shared.members[at].host;
+        let left = || until.saturating_duration_since(Instant::now()).min(REQUEST);
+        let late = |time: Duration| format!("{host}: no answer within {} ms", time.as_millis());
+        let time = left();
+        let mut channel = match timeout(time, self.connected(at)).await {
             Ok(channel) => channel?,
-            Err(_) => return Err(Failure::NotDone(late())),
+            Err(_) => return Err(Failure::NotDone(late(time))),
         };
-        let request = self.signed(request);
-        match timeout(REQUEST, unary(channel, path, request)).await {
+        let time = left();
+        if time.is_zero() {
+            return Err(Failure::NotDone(format!("{host}: there was no time left to ask")));
+        }
+        match timeout(time, channel.ask(path, request, self.token())).await {
             Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
-            Err(_) => Err(Failure::Unknown(late())),
+            Err(_) => Err(Failure::Unknown(late(time))),
         }
     }
 
     /// Returns a connection to a member, whose version is known to do, with a login if there is to be one.
-    async fn connected(&self, member: &Member) -> Result<Channel, Failure> {
-        let host = &member.host;
-        let known = locked(&member.channel).clone();
-        let channel = match known {
+    async fn connected(&self, at: usize) -> Result<Channel, Failure> {
+        let mut channel = match self.kept(at).await {
             Some(channel) => channel,
             None => {
-                let connected = member.endpoint.connect().await;
-                let channel =
-                    connected.map_err(|error| not_sent(Failure::of_transport(host, &error)))?;
-                check_version(host, &channel).await?;
-                *locked(&member.channel) = Some(channel.clone());
+                let mut channel = self.connect(at).await?;
+                check_version(&self.shared.members[at].host, &mut channel).await?;
+                *locked(&self.channels[at]) = Some(channel.clone());
                 channel
             }
         };
-        let has_token = locked(&self.token).is_some();
-        if let (Some((name, password)), false) = (&self.login, has_token) {
-            let (name, password) = (name.clone(), password.clone());
-            let request = Request::new(AuthenticateRequest { name, password });
-            let answer = unary(channel.clone(), "/etcdserverpb.Auth/Authenticate", request).await;
-            let answer: AuthenticateResponse =
-                answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
-            let token = AsciiMetadataValue::try_from(answer.token);
-            let token = token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))?;
-            *locked(&self.token) = Some(token);
+        let has_token = locked(&self.shared.token).is_some();
+        if let (Some(login), false) = (&self.shared.login, has_token) {
+            let token = self.log_in(at, &mut channel, login.clone()).await?;
+            *locked(&self.shared.token) = Some(token);
         }
         Ok(channel)
     }
 
-    fn signed<Q>(&self, request: Q) -> Request<Q> {
-        let mut request = Request::new(request);
-        if let Some(token) = locked(&self.token).clone() {
-            request.metadata_mut().insert("token", token);
-        }
-        request
+    /// Returns the connection that was made before, unless it has come to its end.
+    async fn kept(&self, at: usize) -> Option<Channel> {
+        let mut channel = locked(&self.channels[at]).clone()?;
+        channel.ready().await.ok().map(|()| channel)
     }
 
-    /// Refuses for ever if the cluster has gone back behind what this process has seen.
-    fn check(&self, seen: i64, header: Option<&Header>) -> Result<()> {
-        let found = header.map_or(0, |header| header.revision);
-        self.newest.fetch_max(found, Ordering::AcqRel);
-        match found < seen {
-            true => Err(self.forgotten.get_or_init(|| Error::Forgotten { seen, found }).clone()),
-            false => Ok(()),
-        }
+    async fn connect(&self, at: usize) -> Result<Channel, Failure> {
+        let Member { host, address, authority } = &self.shared.members[at];
+        let failed = |error: io::Error| Failure::of_connecting(host, &error);
+        let (name, port) = address;
+        let stream = TcpStream::connect((name.as_str(), *port)).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let opened = match &self.shared.tls {
+            None => Channel::open(stream, Scheme::HTTP, authority.clone()).await,
+            Some(tls) => {
+                let name = ServerName::try_from(name.clone());
+                let name = name.map_err(|error| failed(io::Error::other(error)))?;
+                let stream = tls.connect(name, stream).await.map_err(failed)?;
+                if stream.get_ref().1.alpn_protocol() != Some(tls::HTTP2) {
+                    return Err(Failure::NotDone(format!("{host}: no HTTP/2: is this etcd?")));
+                }
+                Channel::open(stream, Scheme::HTTPS, authority.clone()).await
+            }
+        };
+        opened.map_err(|error| failed(io::Error::other(error)))
+    }
+
+    async fn log_in(
+        &self,
+        at: usize,
+        channel: &mut Channel,
+        (name, password): (String, String),
+    ) -> Result<HeaderValue, Failure> {
+        let host = &self.shared.members[at].host;
+        let request = Framed::of(&AuthenticateRequest { name, password });
+        let answer = channel.ask(AUTHENTICATE, request, None).await;
+        let answer: AuthenticateResponse =
+            answer.map_err(|status| not_sent(Failure::of(host, &status)))?;
+        let token = HeaderValue::try_from(answer.token);
+        token.map_err(|_| Failure::Refused(format!("{host}: an odd login")))
+    }
+
+    fn token(&self) -> Option<HeaderValue> {
+        locked(&self.shared.token).clone()
     }
 
     /// Returns when something happens to a key after a revision.
@@ -348,79 +379,64 @@ impl Shared {
         mut is_done: impl FnMut(&WatchResponse) -> bool + Send,
     ) -> Result<(), Failure> {
         let at = self.current();
-        let member = &self.members[at];
+        let member = &self.shared.members[at];
         let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
-        let connected = timeout(REQUEST, self.connected(member)).await;
-        let channel = connected.unwrap_or_else(|_| Err(late()))?;
-        let create = WatchRequest { request_union: Some(WatchUnion::Create(create)) };
-        // The stream of requests stays open: etcd ends a watch whose client has nothing more to say.
-        let requests = self.signed(iter([create]).chain(pending()));
+        let connected = timeout(REQUEST, self.connected(at)).await;
+        let mut channel = connected.unwrap_or_else(|_| Err(late()))?;
+        let create = Framed::of(&WatchRequest { request_union: Some(WatchUnion::Create(create)) });
         let failed = |status: Status| Failure::of(&member.host, &status);
-        let mut grpc = ready(channel).await.map_err(failed)?;
-        let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
-        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let begun = timeout(REQUEST, grpc.streaming(requests, path, codec)).await;
-        let begun = begun.map_err(|_| late())?;
-        let mut answers = begun.map_err(failed)?.into_inner();
+        let begun = timeout(REQUEST, channel.stream(WATCH, create, self.token())).await;
+        let mut answers = begun.map_err(|_| late())?.map_err(failed)?;
+        let mut heard = Instant::now();
         loop {
-            match timeout(LOOK_AROUND, answers.message()).await {
+            match timeout(LOOK_AROUND, answers.next()).await {
                 // A member that does not answer does not say that it has nothing to tell, either.
                 Err(_) if self.current() != at => return Err(late()),
-                Err(_) => {}
+                Err(_) if heard.elapsed() < SILENCE.0 => {}
+                Err(_) => {
+                    let sign = channel.ask::<StatusResponse>(STATUS, Framed::of(&Nothing {}), None);
+                    let _ = timeout(SILENCE.1, sign).await.map_err(|_| late())?;
+                    heard = Instant::now();
+                }
                 Ok(answer) => match answer.map_err(failed)? {
-                    Some(answer) if !is_done(&answer) => {}
+                    Some(answer) if !is_done(&answer) => heard = Instant::now(),
                     _ => return Ok(()),
                 },
             }
         }
     }
 
-    /// Returns the newest revision that was answered.
-    pub(crate) fn newest(&self) -> i64 {
-        self.newest.load(Ordering::Acquire)
-    }
-
     /// Returns the member that is asked first.
     pub(crate) fn current(&self) -> usize {
-        self.current.load(Ordering::Relaxed) % self.members.len()
+        self.shared.current.load(Ordering::Relaxed) % self.channels.len()
+    }
+}
+
+impl Shared {
+    /// Refuses for ever if the cluster has gone back behind what this process has seen.
+    fn check(&self, seen: i64, header: Option<&Header>) -> Result<()> {
+        let found = header.map_or(0, |header| header.revision);
+        self.newest.fetch_max(found, Ordering::AcqRel);
+        match found < seen {
+            true => Err(self.forgotten.get_or_init(|| Error::Forgotten { seen, found }).clone()),
+            false => Ok(()),
+        }
     }
 }
 
 impl Member {
-    fn new(host: &str, port: u16, tls: Option<&ClientTlsConfig>) -> Result<Self> {
-        let scheme = if tls.is_some() { "https" } else { "http" };
+    fn new(host: &str, port: u16) -> Result<Self> {
+        let address = (host.to_owned(), port);
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         let host = format!("{host}:{port}");
-        let odd = |error: tonic::transport::Error| Error::InvalidUrl(format!("{host}: {error}"));
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{host}")).map_err(odd)?;
-        if let Some(tls) = tls {
-            endpoint = endpoint.tls_config(tls.clone()).map_err(odd)?;
-        }
-        let (interval, time) = KEEP_ALIVE;
-        let endpoint = endpoint.connect_timeout(REQUEST).tcp_nodelay(true);
-        let endpoint = endpoint.http2_keep_alive_interval(interval).keep_alive_timeout(time);
-        Ok(Member { host, endpoint, channel: Mutex::default() })
+        let authority = Authority::try_from(host.as_str());
+        let authority = authority.map_err(|error| Error::InvalidUrl(format!("{host}: {error}")))?;
+        Ok(Member { host, address, authority })
     }
 }
 
-fn tls(url: &EtcdUrl) -> Result<ClientTlsConfig> {
-    let read = |what: &str, file: &String| {
-        let why = |error| Error::InvalidUrl(format!("{what} {file} cannot be read: {error}"));
-        fs::read(file).map_err(why)
-    };
-    let mut tls = match &url.ca {
-        Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca", ca)?)),
-        None => ClientTlsConfig::new().with_native_roots(),
-    };
-    if let Some((certificate, key)) = &url.certificate {
-        tls = tls.identity(Identity::from_pem(read("cert", certificate)?, read("key", key)?));
-    }
-    Ok(tls)
-}
-
-async fn check_version(host: &str, channel: &Channel) -> Result<(), Failure> {
-    let request = Request::new(Nothing {});
-    let status = unary(channel.clone(), "/etcdserverpb.Maintenance/Status", request).await;
+async fn check_version(host: &str, channel: &mut Channel) -> Result<(), Failure> {
+    let status = channel.ask(STATUS, Framed::of(&Nothing {}), None).await;
     let status: StatusResponse = match status.map_err(|status| Failure::of(host, &status)) {
         Ok(status) => status,
         // Newer versions may ask for a login first. They are not too old.
@@ -449,22 +465,6 @@ fn not_sent(failure: Failure) -> Failure {
         Failure::Unknown(text) => Failure::NotDone(text),
         failure => failure,
     }
-}
-
-async fn ready(channel: Channel) -> Result<Grpc<Channel>, Status> {
-    let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
-    grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-    Ok(grpc)
-}
-
-async fn unary<Q, A>(channel: Channel, path: &'static str, request: Request<Q>) -> Result<A, Status>
-where
-    Q: Message + 'static,
-    A: Message + Default + 'static,
-{
-    let mut grpc = ready(channel).await?;
-    let codec = ProstCodec::<Q, A>::default();
-    Ok(grpc.unary(request, PathAndQuery::from_static(path), codec).await?.into_inner())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -190,9 +190,9 @@ impl Engine for EtcdEngine {
     fn listen(&self, what: Changes, listener: Weak<dyn Listener>) {
         let ear = self.ears.of(what);
         if ear.add(listener) {
-            let (shared, keys) = (Arc::clone(&self.client.shared), self.keys.clone());
-            let newest = shared.newest();
-            self.client.spawn(listen(shared, keys, what, Arc::clone(ear), newest));
+            let (keys, newest) = (self.keys.clone(), self.client.newest());
+            let ear = Arc::clone(ear);
+            self.client.spawn(|connections| listen(connections, keys, what, ear, newest));
         }
     }
 

@@ -112,7 +112,7 @@ impl EtcdEngine {
             });
             asked.await.ok().flatten()
         };
-        let theirs = self.client.run(asked).flatten()?;
+        let theirs = self.client.run(asked).ok().flatten()?;
         let ours = SystemTime::now();
         ours.duration_since(theirs).or_else(|_| theirs.duration_since(ours)).ok()
     }

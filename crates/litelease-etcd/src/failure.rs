@@ -3,7 +3,8 @@
 use std::io;
 
 use litelease_engine::Error;
-use tonic::{Code, Status};
+
+use crate::grpc::{Status, code};
 
 /// Why a request got no answer.
 #[derive(Debug)]
@@ -21,67 +22,58 @@ pub(crate) enum Failure {
 impl Failure {
     /// Reads a status that is no success.
     pub(crate) fn of(host: &str, status: &Status) -> Self {
-        let text = status.message();
+        let text = status.message.as_str();
         let said = format!("{host}: {text}");
-        match status.code() {
-            Code::Unauthenticated => Failure::LoggedOut,
-            Code::PermissionDenied => Failure::Refused(format!(
+        match status.code {
+            code::UNAUTHENTICATED => Failure::LoggedOut,
+            code::PERMISSION_DENIED => Failure::Refused(format!(
                 "{said}: grant this user reading and writing of all keys below the prefix"
             )),
-            Code::InvalidArgument if text.contains("authentication failed") => {
+            code::INVALID_ARGUMENT if text.contains("authentication failed") => {
                 Failure::Refused(format!("{host}: etcd refuses this user and password"))
             }
-            Code::InvalidArgument if text.contains("user name is empty") => Failure::Refused(
+            code::INVALID_ARGUMENT if text.contains("user name is empty") => Failure::Refused(
                 format!("{host}: etcd asks for a user: write etcd://USER:PASSWORD@HOST"),
             ),
-            Code::FailedPrecondition if text.contains("authentication is not enabled") => {
+            code::FAILED_PRECONDITION if text.contains("authentication is not enabled") => {
                 Failure::Refused(format!(
                     "{host}: this etcd knows no users: leave USER:PASSWORD@ out of the URL"
                 ))
             }
-            Code::ResourceExhausted if text.contains("space exceeded") => {
+            code::RESOURCE_EXHAUSTED if text.contains("space exceeded") => {
                 Failure::Refused(format!(
                     "{said}: compact and defragment etcd, then disarm its alarm (etcdctl compact, \
                  defrag, alarm disarm)"
                 ))
             }
-            Code::ResourceExhausted => Failure::NotDone(said),
-            Code::Unimplemented => Failure::Refused(format!("{said}: etcd 3.4 or newer is needed")),
-            Code::Unavailable if is_not_done(text) => Failure::NotDone(said),
+            code::RESOURCE_EXHAUSTED => Failure::NotDone(said),
+            code::UNIMPLEMENTED => Failure::Refused(format!("{said}: etcd 3.4 or newer is needed")),
+            code::UNAVAILABLE if is_not_done(text) => Failure::NotDone(said),
             // A list is read page by page, at one revision, and that may be gone meanwhile.
-            Code::OutOfRange if text.contains("compacted") => Failure::NotDone(said),
-            Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition => {
+            code::OUT_OF_RANGE if text.contains("compacted") => Failure::NotDone(said),
+            code::INVALID_ARGUMENT | code::OUT_OF_RANGE | code::FAILED_PRECONDITION => {
                 Failure::Refused(said)
             }
-            _ => Failure::of_transport(host, status),
+            _ => Failure::of_transport(said),
+        }
+    }
+
+    /// Reads an error of connecting: nothing was sent.
+    pub(crate) fn of_connecting(host: &str, error: &io::Error) -> Self {
+        match Failure::of_transport(format!("{host}: {error}")) {
+            Failure::Unknown(text) => Failure::NotDone(text),
+            failure => failure,
         }
     }
 
     /// Reads an error of the connection.
-    pub(crate) fn of_transport(host: &str, error: &(dyn std::error::Error + 'static)) -> Self {
-        let mut texts: Vec<String> = Vec::new();
-        let mut is_refused = false;
-        let mut source = Some(error);
-        while let Some(error) = source {
-            // A status prints all its fields; what matters is in its source.
-            let text = match error.downcast_ref::<Status>() {
-                Some(status) => status.message().to_owned(),
-                None => error.to_string(),
-            };
-            is_refused |= error.downcast_ref::<io::Error>().is_some_and(is_before_connected);
-            if texts.last() != Some(&text) {
-                texts.push(text);
-            }
-            source = error.source();
-        }
-        let text = format!("{host}: {}", texts.join(": "));
+    fn of_transport(text: String) -> Self {
         let of_tls = ["certificate", "HandshakeFailure", "UnknownIssuer", "InvalidContentType"];
-        match &text {
-            text if of_tls.iter().any(|word| text.contains(word)) => Failure::Refused(format!(
+        match of_tls.iter().any(|word| text.contains(word)) {
+            true => Failure::Refused(format!(
                 "{text}: check etcds:// and its parameters ca, cert and key"
             )),
-            _ if is_refused => Failure::NotDone(text),
-            _ => Failure::Unknown(text),
+            false => Failure::Unknown(text),
         }
     }
 
@@ -113,11 +105,4 @@ fn logged_out() -> Error {
 fn is_not_done(text: &str) -> bool {
     let texts = ["no leader", "not supported for learner", "too many learner", "server stopped"];
     texts.iter().any(|known| text.contains(known))
-}
-
-/// Checks whether an error can only come before a connection is there.
-fn is_before_connected(error: &io::Error) -> bool {
-    use io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    let kinds = [AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable];
-    kinds.contains(&error.kind()) || error.to_string().contains("failed to lookup address")
 }

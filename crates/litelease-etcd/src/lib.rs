@@ -7,8 +7,8 @@
 //! | `PREFIX/m` | the mark as JSON: format, floor, boot | epochs, purges, raises |
 //! | `PREFIX/s/KEY` | rows of the service | the service |
 //!
-//! etcd's own leases are not used: a leader that was stopped revokes renewed ones when it wakes. All async code of
-//! Litelease's verbs is in here. Most programs want the `litelease-cluster` crate.
+//! etcd's own leases are not used: a leader that was stopped revokes renewed ones when it wakes. Most programs want the
+//! `litelease-cluster` crate.
 
 #![forbid(unsafe_code)]
 
@@ -16,8 +16,10 @@ mod client;
 mod engine;
 mod facts;
 mod failure;
+mod grpc;
 mod listen;
 mod messages;
+mod tls;
 mod values;
 
 pub use engine::EtcdEngine;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use litelease_engine::{Changes, Listener};
 
-use crate::client::Shared;
+use crate::client::Connections;
 use crate::messages::{KeyValue, WatchCreateRequest};
 use crate::values::Keys;
 
@@ -65,7 +65,7 @@ impl Ear {
 
 /// Watches what comes after a revision, until nobody listens any more.
 pub(crate) async fn listen(
-    shared: Arc<Shared>,
+    connections: Arc<Connections>,
     keys: Keys,
     what: Changes,
     ear: Arc<Ear>,
@@ -84,8 +84,8 @@ pub(crate) async fn listen(
             range_end: range_end.clone(),
             start_revision: next,
         };
-        let (from_now_on, at) = (next == 0, shared.current());
-        let watched = shared.watch(create, |answer| {
+        let (from_now_on, at) = (next == 0, connections.current());
+        let watched = connections.watch(create, |answer| {
             if answer.compact_revision > 0 {
                 next = answer.compact_revision;
             }
@@ -100,7 +100,7 @@ pub(crate) async fn listen(
         });
         if watched.await.is_err() {
             // Nobody else may ask for a while, and notice that this member does not answer.
-            shared.next_after(at);
+            connections.next_after(at);
         }
         tokio::time::sleep(PAUSE).await;
     }

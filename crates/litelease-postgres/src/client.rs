@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_engine::{Error, PostgresUrl, Result};
+use litelease_engine::{Driver, Error, PostgresUrl, Result};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
@@ -24,8 +24,8 @@ use crate::tls::Tls;
 
 /// How long one request may take. Then the connection is dropped.
 const REQUEST: Duration = Duration::from_millis(800);
-/// How long a caller waits for the runtime, which answers much sooner: its threads do not survive a fork.
-const RUNTIME: Duration = Duration::from_secs(10);
+/// How long all requests of a call may take.
+const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
 const MOST_IDLE: usize = 8;
 
@@ -46,13 +46,17 @@ const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_
 /// too.
 const CONFIRM: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
 
+/// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next statement need not wait.
+const NOTIFY: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'off', true),
+pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
+
 /// A parameter and its type.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// All connections to the servers of a URL, and the threads that serve them.
+/// All connections to the servers of a URL, and who drives them.
 pub(crate) struct Pool {
     pub(crate) shared: Arc<Shared>,
-    runtime: Option<Runtime>,
+    driver: Driver,
 }
 
 pub(crate) struct Shared {
@@ -64,12 +68,17 @@ pub(crate) struct Shared {
     /// The server that is asked first.
     current: AtomicUsize,
     idle: Mutex<Vec<Session>>,
+    /// Connections that were dropped, and are about to be closed.
+    closing: Closing,
     is_checked: AtomicBool,
     /// The answer of a commit was lost. What is read here may not be at its synchronous standby yet.
     is_unconfirmed: AtomicBool,
     /// A pooler gives connections to others between transactions: statements have no names.
     has_pooler: AtomicBool,
 }
+
+/// The tasks of dropped connections.
+type Closing = Arc<Mutex<Vec<JoinHandle<()>>>>;
 
 /// One connection.
 pub(crate) struct Session {
@@ -79,14 +88,19 @@ pub(crate) struct Session {
     pub(crate) boot: i64,
     /// The server has said that a commit did not wait for its standby.
     was_hasty: Arc<AtomicBool>,
-    driver: JoinHandle<()>,
+    /// Moves its bytes; none after it was dropped.
+    mover: Option<JoinHandle<()>>,
+    closing: Closing,
     prepared: HashMap<String, Statement>,
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It closes the connection. A statement that is under way is never cancelled.
-        self.driver.abort();
+        // It closes the connection, as soon as somebody drives it. A statement that is under way is never cancelled.
+        if let Some(mover) = self.mover.take() {
+            mover.abort();
+            locked(&self.closing).push(mover);
+        }
     }
 }
 
@@ -101,67 +115,55 @@ impl Pool {
             tls,
             current: AtomicUsize::new(0),
             idle: Mutex::default(),
+            closing: Closing::default(),
             is_checked: AtomicBool::new(false),
             is_unconfirmed: AtomicBool::new(false),
             has_pooler: AtomicBool::new(false),
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("litelease-postgres")
-            .enable_all()
-            .build()
-            .map_err(|error| Error::Refused(format!("no thread can be started: {error}")))?;
-        Ok(Pool { shared: Arc::new(shared), runtime: Some(runtime) })
+        let driver = Driver::new("litelease-postgres")?;
+        Ok(Pool { shared: Arc::new(shared), driver })
     }
 
-    /// Runs a future to its end, also where the caller is on a thread of another runtime.
-    pub(crate) fn run<T: Send + 'static>(
-        &self,
-        future: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Result<T> {
-        self.run_within(RUNTIME, future)
+    /// Runs a future to its end.
+    pub(crate) fn run<T: Send>(&self, future: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        self.run_within(MOST, future)
     }
 
-    /// Runs a future, and waits for its end for at most `time`. It goes on nevertheless.
-    pub(crate) fn run_for<T: Send + 'static>(
+    /// Runs a future for at most `time`. Then it is dropped, and nobody knows what became of it.
+    pub(crate) fn run_for<T: Send>(
         &self,
         time: Duration,
-        future: impl Future<Output = Result<T>> + Send + 'static,
+        future: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        self.run_within(time.min(RUNTIME), future)
+        self.run_within(time.min(MOST), future)
     }
 
     /// Runs a future that may take longer than any request.
-    pub(crate) fn run_within<T: Send + 'static>(
+    pub(crate) fn run_within<T: Send>(
         &self,
         limit: Duration,
-        future: impl Future<Output = Result<T>> + Send + 'static,
+        future: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
-        let (send, receive) = mpsc::sync_channel(1);
-        self.spawn(async move {
-            let _ = send.send(future.await);
-        });
-        receive.recv_timeout(limit).unwrap_or_else(|_| {
-            Err(Error::CommitUnknown(match limit == RUNTIME {
-                true => "the runtime does not answer: was this process forked?".into(),
-                false => format!("no answer within {} ms", limit.as_millis()),
-            }))
-        })
+        let late = || format!("no answer within {} ms", limit.as_millis());
+        let limited = async {
+            let done = timeout(limit, future).await;
+            self.shared.close_dropped().await;
+            done.unwrap_or_else(|_| Err(Error::CommitUnknown(late())))
+        };
+        self.driver.run(limited)?
     }
 
     pub(crate) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        if let Some(runtime) = &self.runtime {
-            runtime.spawn(future);
-        }
+        self.driver.spawn(future);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        locked(&self.shared.idle).clear();
-        // Waiting for it is forbidden on a thread of another runtime.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+        match self.driver.is_forked() {
+            // The connections are the parent's: a fork must not touch what they have open.
+            true => std::mem::forget(Arc::clone(&self.shared)),
+            false => locked(&self.shared.idle).clear(),
         }
     }
 }
@@ -231,19 +233,42 @@ impl Shared {
         locked(&self.idle).clear();
     }
 
+    /// Waits until the connections that were dropped are closed: nobody may drive them for long after this, and a
+    /// transaction that was left open keeps its locks until then.
+    async fn close_dropped(&self) {
+        let closing = std::mem::take(&mut *locked(&self.closing));
+        for mover in closing {
+            let _ = mover.await;
+        }
+    }
+
+    /// The answer to a statement was lost.
+    fn lost_answer(&self) {
+        self.is_unconfirmed.store(true, Ordering::Release);
+        self.drop_all();
+    }
+
+    /// Asks another server from now on.
+    fn next_after(&self, at: usize) {
+        let next = (at + 1) % self.servers.len();
+        let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// Connects to the first server that takes writes.
     pub(crate) async fn connect(&self) -> Result<Session, Failure> {
         let mut failures = Vec::new();
         for _ in 0..self.servers.len() {
             let at = self.current.load(Ordering::Relaxed) % self.servers.len();
             let (host, _) = &self.servers[at];
+            let dropped = OnDrop::new(|| self.next_after(at));
             let connected = timeout(REQUEST, self.connect_to(at)).await;
             match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host)))) {
                 Err(Failure::NotDone(text) | Failure::Unknown(text)) => failures.push(text),
-                connected => return connected,
+                connected => {
+                    dropped.forget();
+                    return connected;
+                }
             }
-            let next = (at + 1) % self.servers.len();
-            let _ = self.current.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
         }
         Err(Failure::NotDone(failures.join("; ")))
     }
@@ -253,7 +278,7 @@ impl Shared {
         let was_hasty = Arc::new(AtomicBool::new(false));
         let bell = Arc::clone(&self.bell);
         let failed = |error: tokio_postgres::Error| refused(host, &error);
-        let (client, driver) = match &self.tls {
+        let (client, mover) = match &self.tls {
             None => {
                 let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
                 (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
@@ -263,8 +288,15 @@ impl Shared {
                 (client, tokio::spawn(drive(connection, Arc::clone(&was_hasty), bell)))
             }
         };
-        let (host, prepared) = (host.clone(), HashMap::new());
-        let mut session = Session { client, host, boot: 0, was_hasty, driver, prepared };
+        let mut session = Session {
+            client,
+            host: host.clone(),
+            boot: 0,
+            was_hasty,
+            mover: Some(mover),
+            closing: Arc::clone(&self.closing),
+            prepared: HashMap::new(),
+        };
         let of = |error| Failure::of(&session.host, &error).not_sent();
         let is_standby = "SELECT pg_catalog.pg_is_in_recovery()";
         let standby = session.client.query_typed(is_standby, &[]).await.map_err(of)?;
@@ -286,9 +318,28 @@ impl Shared {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, Failure> {
+        self.query_and_tell(session, sql, parameters, &[]).await
+    }
+
+    /// Runs a statement that frees names, and tells those who wait for them, in a statement of its own, so that commits
+    /// do not wait for each other. It is sent behind the first one, and nobody waits for its answer. If the first one
+    /// stores nothing, those who wait look in vain.
+    pub(crate) async fn query_and_tell(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        freed: &[&str],
+    ) -> Result<Vec<Row>, Failure> {
         let named = !self.has_pooler.load(Ordering::Relaxed);
         session.was_hasty.store(false, Ordering::Release);
-        let done = match timeout(REQUEST, session.query(sql, parameters, named)).await {
+        let tell = [(&self.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
+        let tell: &[Parameter<'_>] = if freed.is_empty() { &[] } else { &tell };
+        // The caller may have less time than a request takes.
+        let dropped = OnDrop::new(|| self.lost_answer());
+        let done = timeout(REQUEST, session.query(sql, parameters, tell, named)).await;
+        dropped.forget();
+        let done = match done {
             Ok(Ok(rows)) if session.was_hasty.swap(false, Ordering::AcqRel) => {
                 let hasty = "the server did not wait for its synchronous standby";
                 drop(rows);
@@ -299,10 +350,7 @@ impl Shared {
         };
         match &done {
             Err(Failure::NamedStatement) => self.has_pooler.store(true, Ordering::Relaxed),
-            Err(Failure::Unknown(_)) => {
-                self.is_unconfirmed.store(true, Ordering::Release);
-                self.drop_all();
-            }
+            Err(Failure::Unknown(_)) => self.lost_answer(),
             Err(Failure::NotDone(_)) => self.drop_all(),
             Err(Failure::NotBootstrapped) => self.is_checked.store(false, Ordering::Relaxed),
             _ => {}
@@ -316,10 +364,11 @@ impl Session {
         &mut self,
         sql: &str,
         parameters: &[Parameter<'_>],
+        tell: &[Parameter<'_>],
         named: bool,
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
         if !named {
-            return self.client.query_typed(sql, parameters).await;
+            return self.telling(tell, self.client.query_typed(sql, parameters)).await;
         }
         let statement = match self.prepared.get(sql) {
             Some(statement) => statement.clone(),
@@ -331,7 +380,48 @@ impl Session {
             }
         };
         let values: Vec<&(dyn ToSql + Sync)> = parameters.iter().map(|(value, _)| *value).collect();
-        self.client.query(&statement, &values).await
+        self.telling(tell, self.client.query(&statement, &values)).await
+    }
+
+    /// Waits for a statement, behind which those who wait are told.
+    async fn telling<T>(&self, tell: &[Parameter<'_>], statement: impl Future<Output = T>) -> T {
+        if tell.is_empty() {
+            return statement.await;
+        }
+        let (mut statement, mut told) =
+            (pin!(statement), pin!(self.client.query_typed(NOTIFY, tell)));
+        let mut is_sent = false;
+        // The first look at each sends it.
+        poll_fn(|context| {
+            let done = statement.as_mut().poll(context);
+            if !is_sent {
+                is_sent = true;
+                let _ = told.as_mut().poll(context);
+            }
+            done
+        })
+        .await
+    }
+}
+
+/// Does something when it is dropped, unless it is forgotten: a future that nobody waits for any more.
+struct OnDrop<F: FnMut()>(Option<F>);
+
+impl<F: FnMut()> OnDrop<F> {
+    fn new(action: F) -> Self {
+        OnDrop(Some(action))
+    }
+
+    fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(action) = &mut self.0 {
+            action();
+        }
     }
 }
 

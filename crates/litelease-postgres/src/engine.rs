@@ -12,7 +12,7 @@ use litelease_engine::{
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::client::{Pool, Session, Shared};
+use crate::client::{Parameter, Pool, Session, Shared};
 use crate::failure::Failure;
 use crate::listen::listen;
 use crate::{functions, guard, schema};
@@ -45,30 +45,13 @@ impl PostgresEngine {
     }
 
     /// Reads with one statement.
-    fn read(
-        &self,
-        sql: fn(&Shared) -> &str,
-        names: Option<Vec<String>>,
-        time: Duration,
-    ) -> Result<Loaded> {
-        let shared = Arc::clone(&self.pool.shared);
-        self.pool.run_for(time, async move {
+    fn read(&self, sql: &str, parameters: &[Parameter<'_>], time: Duration) -> Result<Loaded> {
+        let shared = &self.pool.shared;
+        self.pool.run_for(time, async {
             let mut session = shared.session().await?;
-            let rows = match &names {
-                None => shared.query(&mut session, sql(&shared), &[]).await,
-                Some(names) if names.len() == 1 => {
-                    let name: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
-                        [(&names[0], Type::TEXT)];
-                    shared.query(&mut session, sql(&shared), &name).await
-                }
-                Some(names) => {
-                    let parameters: [(&(dyn tokio_postgres::types::ToSql + Sync), Type); 1] =
-                        [(names, Type::TEXT_ARRAY)];
-                    shared.query(&mut session, sql(&shared), &parameters).await
-                }
-            };
+            let rows = shared.query(&mut session, sql, parameters).await;
             let rows = rows.map_err(Failure::of_read)?;
-            let loaded = loaded(&shared, &session, &rows);
+            let loaded = loaded(shared, &session, &rows);
             shared.keep(session);
             loaded
         })
@@ -81,12 +64,11 @@ impl Engine for PostgresEngine {
     }
 
     fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
-        let owned: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let sql: fn(&Shared) -> &str = match names.len() {
-            1 => |shared| &shared.statements.load,
-            _ => |shared| &shared.statements.load_many,
-        };
-        let mut loaded = self.read(sql, Some(owned), time)?;
+        let statements = &self.pool.shared.statements;
+        let mut loaded = match names {
+            [name] => self.read(&statements.load, &[(name as _, Type::TEXT)], time),
+            _ => self.read(&statements.load_many, &[(&names as _, Type::TEXT_ARRAY)], time),
+        }?;
         let found = std::mem::take(&mut loaded.rows);
         let found: HashMap<&str, &LoadedRow> =
             found.iter().map(|row| (row.name.as_str(), row)).collect();
@@ -99,9 +81,8 @@ impl Engine for PostgresEngine {
     }
 
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored> {
-        let shared = Arc::clone(&self.pool.shared);
-        let (seen, change) = (seen.clone(), change.clone());
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let mut session = shared.session().await?;
             // Another server, or the same after a failover: what was seen says nothing about it.
             if session.boot != seen.boot {
@@ -110,14 +91,11 @@ impl Engine for PostgresEngine {
             }
             let is_single = change.mark.is_none() && change.rows.len() == 1;
             let stored = match is_single {
-                true => shared.store_one(&mut session, &seen, &change).await,
-                false => shared.store_all(&mut session, &seen, &change).await,
+                true => shared.store_one(&mut session, seen, change).await,
+                false => shared.store_all(&mut session, seen, change).await,
             };
             let stored = stored.map_err(Failure::of_write)?;
-            match stored {
-                Stored::Conflict => shared.keep(session),
-                _ => shared.notify(session, &seen, &change),
-            }
+            shared.keep(session);
             Ok(stored)
         })
     }
@@ -125,16 +103,15 @@ impl Engine for PostgresEngine {
     /// One statement, which is a transaction of its own. Rows that somebody else has locked are left out, and do not
     /// keep it waiting.
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
-        let shared = Arc::clone(&self.pool.shared);
-        let (seen, rows) = (seen.clone(), rows.to_vec());
-        self.pool.run_for(time, async move {
+        let shared = &self.pool.shared;
+        self.pool.run_for(time, async {
             let mut session = shared.session().await?;
             // Another server, or the same after a failover: what was seen says nothing about it.
             if session.boot != seen.boot {
                 shared.keep(session);
                 return Ok(vec![Stored::Conflict; rows.len()]);
             }
-            let stored = shared.store_each(&mut session, &seen, &rows).await;
+            let stored = shared.store_each(&mut session, seen, rows).await;
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
             Ok(stored)
@@ -151,13 +128,12 @@ impl Engine for PostgresEngine {
     }
 
     fn list(&self) -> Result<Loaded> {
-        self.read(|shared| &shared.statements.list, None, Duration::MAX)
+        self.read(&self.pool.shared.statements.list, &[], Duration::MAX)
     }
 
     fn forget(&self, seen: &[LoadedRow]) -> Result<u64> {
-        let shared = Arc::clone(&self.pool.shared);
-        let seen = seen.to_vec();
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let mut session = shared.session().await?;
             let rows = || seen.iter().filter_map(|seen| Some((seen, seen.row.as_ref()?)));
             let names: Vec<&str> = rows().map(|(seen, _)| seen.name.as_str()).collect();
@@ -184,9 +160,9 @@ impl Engine for PostgresEngine {
     }
 
     fn nap(&self, name: &str, version: i64, time: Duration) {
-        let shared = Arc::clone(&self.pool.shared);
+        let shared = &self.pool.shared;
         if shared.bell.takes_listening() {
-            self.pool.spawn(listen(Arc::clone(&shared)));
+            self.pool.spawn(listen(Arc::clone(shared)));
         }
         let heard = shared.bell.heard(name);
         // It may have changed before anybody listened.
@@ -197,8 +173,8 @@ impl Engine for PostgresEngine {
     }
 
     fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let shared = Arc::clone(&self.pool.shared);
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let mut session = shared.session().await?;
             let rows = shared.query(&mut session, &shared.statements.load_rows, &[]).await;
             let rows = rows.map_err(Failure::of_read)?;
@@ -208,11 +184,10 @@ impl Engine for PostgresEngine {
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
-        let shared = Arc::clone(&self.pool.shared);
-        let (name, rows) = (name.to_owned(), rows.to_vec());
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let mut session = shared.session().await?;
-            let stored = shared.commit_rows(&mut session, &name, token, &rows).await;
+            let stored = shared.commit_rows(&mut session, name, token, rows).await;
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
             Ok(stored)
@@ -224,8 +199,8 @@ impl Engine for PostgresEngine {
     }
 
     fn facts(&self) -> Result<EngineFacts> {
-        let shared = Arc::clone(&self.pool.shared);
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let mut session = shared.any_session().await.map_err(Failure::of_read)?;
             let sql = "SELECT current_setting('server_version'),
                 current_setting('synchronous_standby_names'), current_setting('fsync'),
@@ -249,15 +224,15 @@ impl Engine for PostgresEngine {
                     found.warnings.push("fsync is off: a power cut may lose grants".into());
                 }
             }
-            guard::facts(&shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
+            guard::facts(shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
             shared.keep(session);
             Ok(found)
         })
     }
 
     fn bootstrap(&self) -> Result<()> {
-        let shared = Arc::clone(&self.pool.shared);
-        self.pool.run(async move {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
             let session = shared.any_session().await.map_err(Failure::of_read)?;
             let made =
                 schema::create(&session.client, &session.host, &shared.schema, session.boot).await;
@@ -307,10 +282,12 @@ impl Shared {
     ) -> Result<Stored, Failure> {
         let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
         let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
-        self.put(session, seen.mark.version, before, row, change).await
+        let freed = freed(seen, change);
+        self.put(session, seen.mark.version, before, row, change, &freed).await
     }
 
-    /// Stores one row, if the mark and the row are still as they were.
+    /// Stores one row, if the mark and the row are still as they were, and notifies clients that
+    /// wait for `freed`.
     async fn put(
         &self,
         session: &mut Session,
@@ -318,6 +295,7 @@ impl Shared {
         before: &LoadedRow,
         row: &StoredRow,
         change: &Change,
+        freed: &[&str],
     ) -> Result<Stored, Failure> {
         let (owner, until) = columns(row);
         let rows = match &before.row {
@@ -339,7 +317,7 @@ impl Shared {
             }
             Some(old) => {
                 let (old_owner, old_until) = columns(old);
-                self.query(
+                self.query_and_tell(
                     session,
                     &self.statements.update,
                     &[
@@ -358,6 +336,7 @@ impl Shared {
                         (&mark, Type::INT8),
                         (&change.lasts_ms, Type::INT8),
                     ],
+                    freed,
                 )
                 .await?
             }
@@ -386,7 +365,7 @@ impl Shared {
                 Ok(Stored::Conflict)
             }
             stored => {
-                self.query(session, "COMMIT", &[]).await?;
+                self.query_and_tell(session, "COMMIT", &[], &freed(seen, change)).await?;
                 Ok(stored)
             }
         }
@@ -422,7 +401,7 @@ impl Shared {
                     old.push((name, row, before));
                 }
                 Some(before) => {
-                    stored = self.put(session, mark, before, row, change).await?;
+                    stored = self.put(session, mark, before, row, change, &[]).await?;
                     if stored == Stored::Conflict {
                         return Ok(stored);
                     }
@@ -501,50 +480,33 @@ impl Shared {
         token: i64,
         rows: &[RowChange],
     ) -> Result<Stored, Failure> {
-        self.begin(session).await?;
-        let newest = [(&name as _, Type::TEXT), (&token as _, Type::INT8)];
-        let newest = self.query(session, &self.statements.is_newest, &newest).await;
-        if newest.map_err(Failure::not_sent)?.is_empty() {
-            self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
-            return Ok(Stored::Conflict);
-        }
         let put = rows.iter().filter_map(|(key, value)| Some((key, value.as_ref()?)));
         let (keys, values): (Vec<&Vec<u8>>, Vec<&Vec<u8>>) = put.unzip();
-        let gone: Vec<&Vec<u8>> =
-            rows.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect();
-        let put = [(&keys as _, Type::BYTEA_ARRAY), (&values as _, Type::BYTEA_ARRAY)];
-        let done = self.query(session, &self.statements.commit_rows, &put).await;
-        done.map_err(Failure::not_sent)?;
-        let gone = [(&gone as _, Type::BYTEA_ARRAY)];
-        let done = self.query(session, &self.statements.delete_rows, &gone).await;
-        done.map_err(Failure::not_sent)?;
-        self.query(session, "COMMIT", &[]).await?;
-        Ok(Stored::Done { version: 0 })
+        let gone = rows.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key);
+        let gone: Vec<&Vec<u8>> = gone.collect();
+        let parameters = [
+            (&name as _, Type::TEXT),
+            (&token as _, Type::INT8),
+            (&keys as _, Type::BYTEA_ARRAY),
+            (&values as _, Type::BYTEA_ARRAY),
+            (&gone as _, Type::BYTEA_ARRAY),
+        ];
+        let newest = self.query(session, &self.statements.commit_rows, &parameters).await?;
+        Ok(match newest.is_empty() {
+            true => Stored::Conflict,
+            false => Stored::Done { version: 0 },
+        })
     }
+}
 
-    /// Tells those who wait what was freed, in a statement of its own, so that commits do not wait for each other; and
-    /// keeps the connection afterwards. Nobody waits for it.
-    fn notify(self: &Arc<Self>, mut session: Session, seen: &Loaded, change: &Change) {
-        let is_freed = |(name, row): &&(String, StoredRow)| {
-            let before = seen.row(name).and_then(|seen| seen.row.as_ref());
-            let is_handed_on =
-                change.while_live && before.is_some_and(|old| old.token != row.token);
-            before.is_some_and(|old| old.tenure.is_some()) && (row.tenure.is_none() || is_handed_on)
-        };
-        let freed: Vec<String> =
-            change.rows.iter().filter(is_freed).map(|(name, _)| name.clone()).collect();
-        let shared = Arc::clone(self);
-        if freed.is_empty() {
-            return shared.keep(session);
-        }
-        tokio::spawn(async move {
-            let sql = "SELECT pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
-            let parameters = [(&shared.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
-            if shared.query(&mut session, sql, &parameters).await.is_ok() {
-                shared.keep(session);
-            }
-        });
-    }
+/// Returns the names that a change frees, for those who wait.
+fn freed<'c>(seen: &Loaded, change: &'c Change) -> Vec<&'c str> {
+    let is_freed = |(name, row): &&(String, StoredRow)| {
+        let before = seen.row(name).and_then(|seen| seen.row.as_ref());
+        let is_handed_on = change.while_live && before.is_some_and(|old| old.token != row.token);
+        before.is_some_and(|old| old.tenure.is_some()) && (row.tenure.is_none() || is_handed_on)
+    };
+    change.rows.iter().filter(is_freed).map(|(name, _)| name.as_str()).collect()
 }
 
 /// The columns of several rows.

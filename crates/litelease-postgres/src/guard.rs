@@ -1,6 +1,5 @@
 //! Guarded tables: calls of the functions in the schema, which do the work in one transaction each.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use litelease_engine::{EngineFacts, Guard, GuardInfo, Result};
@@ -16,7 +15,6 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// Guards a table.
 pub(crate) fn guard(pool: &Pool, table: &str, name: &str, guard: &Guard) -> Result<()> {
-    let guard = guard.clone();
     change(pool, "SELECT {s}.guard($1, $2, $3, $4)", table, Some(name), Some(guard)).map(drop)
 }
 
@@ -29,10 +27,10 @@ pub(crate) fn unguard(pool: &Pool, table: &str, name: Option<&str>) -> Result<u6
 
 /// Returns all guards.
 pub(crate) fn guards(pool: &Pool) -> Result<Vec<GuardInfo>> {
-    let shared = Arc::clone(&pool.shared);
-    pool.run(async move {
+    let shared = &pool.shared;
+    pool.run(async {
         let mut session = shared.session().await?;
-        let guards = list(&shared, &mut session).await.map_err(Failure::of_read)?;
+        let guards = list(shared, &mut session).await.map_err(Failure::of_read)?;
         shared.keep(session);
         Ok(guards)
     })
@@ -93,17 +91,16 @@ fn change(
     sql: &str,
     table: &str,
     name: Option<&str>,
-    guard: Option<Guard>,
+    guard: Option<&Guard>,
 ) -> Result<Vec<Row>> {
-    let shared = Arc::clone(&pool.shared);
+    let shared = &pool.shared;
     let sql = sql.replace("{s}", &format!("\"{}\"", shared.schema));
-    let (table, name) = (table.to_owned(), name.map(str::to_owned));
-    pool.run_within(LIMIT, async move {
+    pool.run_within(LIMIT, async {
         let session = shared.session().await?;
         let ensured = functions::ensure(&session.client, &session.host, &shared.schema).await;
         ensured.map_err(Failure::of_write)?;
-        let column = guard.as_ref().and_then(Guard::column);
-        let strict = guard.as_ref().is_some_and(Guard::is_strict);
+        let column = guard.and_then(Guard::column);
+        let strict = guard.is_some_and(Guard::is_strict);
         let all: [(&(dyn ToSql + Sync), Type); 4] = [
             (&table, Type::TEXT),
             (&name, Type::TEXT),

@@ -23,8 +23,6 @@ pub(crate) struct Statements {
     pub(crate) forget: String,
     pub(crate) load_rows: String,
     pub(crate) commit_rows: String,
-    pub(crate) delete_rows: String,
-    pub(crate) is_newest: String,
 }
 
 /// With how long the lease must last ($14), its times are those of the server's clock, if that is
@@ -70,11 +68,17 @@ USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
 WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
 AND r.xmin::text::bigint = ANY ($4)";
 
-/// Kept until the transaction ends: a grant waits, a renewal does not.
-const IS_NEWEST: &str = "SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE";
-
-const COMMIT_ROWS: &str = "INSERT INTO {s}.service (key, value)
-SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+/// The row of the token is locked until the transaction ends: a grant waits, a renewal does not. Where it has changed since
+/// the statement began, the lock waits for that and compares again, so the token is never older than the last grant.
+/// Nothing is put or deleted without it. What a statement cannot see, because it was stored after it began, was not stored
+/// under an older token: the grant of this one has waited for that.
+const COMMIT_ROWS: &str = "WITH newest AS MATERIALIZED (
+  SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE),
+put AS (INSERT INTO {s}.service (key, value)
+  SELECT c.key, c.value FROM newest, unnest($3::bytea[], $4::bytea[]) AS c(key, value)
+  ON CONFLICT (key) DO UPDATE SET value = excluded.value),
+gone AS (DELETE FROM {s}.service s USING newest WHERE s.key = ANY ($5))
+SELECT FROM newest";
 
 impl Statements {
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
@@ -96,8 +100,6 @@ impl Statements {
             forget: of(FORGET),
             load_rows: of("SELECT key, value FROM {s}.service ORDER BY key"),
             commit_rows: of(COMMIT_ROWS),
-            delete_rows: of("DELETE FROM {s}.service WHERE key = ANY ($1)"),
-            is_newest: of(IS_NEWEST),
         }
     }
 }

@@ -33,6 +33,8 @@
 //! worker lead FILE NAME TTL_MS            campaigns without end, and writes its term until it is refused
 //! worker shards FILE GROUP COUNT ID TTL_MS
 //!                                         works on its shards without end, telling each checkpoint: shard, token, value
+//! worker engine-forked URL                claims a name of an engine; a forked copy tells what it may do, and then this
+//!                                         process whether its next write is stored
 //! worker believe URL NUMBER NAMES PLANTED claims names of an engine without end, and tells what it believes
 //! ```
 
@@ -48,6 +50,8 @@ use litelease::{
     Litelease, ReleaseResult, Session, ShardEvent, Shards, ShardsOptions, SingleWriter, Tracker,
     WriterOptions,
 };
+use litelease_cluster::Cluster;
+use litelease_engine::{Change, Stored};
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::believers::{Planted, believe};
 use litelease_proof::play::ToText;
@@ -202,6 +206,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                 .write(MINUTE, |tx| Ok(tx.conn().execute("UPDATE config SET value = 1", [])?))?;
             tell(&value.get()?.to_string())
         }
+        ["engine-forked", url] => engine_forked(url),
         ["cached-write", file, name, ttl_ms, rounds] => {
             cached_write(file, name, Duration::from_millis(ttl_ms.parse()?), rounds.parse()?)
         }
@@ -400,6 +405,37 @@ fn cached(file: &str, name: &str, ttl: Duration) -> Result<Cached<i64>, HoldErro
     open(file)?.cached(name, ttl, |conn| {
         Ok(conn.query_row("SELECT value FROM config", [], |row| row.get(0))?)
     })
+}
+
+fn engine_forked(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let cluster = Cluster::open(url)?;
+    cluster.bootstrap()?;
+    // Something goes on in the background, too.
+    let watch = cluster.watch();
+    let lease = cluster.claim("x", "a", MINUTE)?.acquired().ok_or("somebody has it")?;
+    let seen = cluster.engine().load(&["x"])?;
+    // SAFETY: the copy asks and tells, and ends without unwinding.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        let answers =
+            [cluster.renew(&lease, MINUTE).map(drop), cluster.engine().load(&["x"]).map(drop)];
+        drop((watch, cluster));
+        for answer in answers {
+            let text = |error: litelease_cluster::Error| format!("{}: {error}", error.kind());
+            let _ = tell(&answer.map_or_else(text, |()| "done".into()));
+        }
+        // SAFETY: ends the copy at once.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: waits for the copy, and asks for nothing else.
+    unsafe { libc::waitpid(copy, std::ptr::null_mut(), 0) };
+    let mut row = seen.rows[0].row.clone().ok_or("there is no row")?;
+    row.attempt += 1;
+    let change = Change { rows: vec![("x".into(), row)], while_live: true, ..Change::default() };
+    match cluster.engine().store(&seen, &change)? {
+        Stored::Done { .. } | Stored::DoneAt { .. } => tell("stored"),
+        Stored::Conflict => tell("conflict"),
+    }
 }
 
 fn cached_read(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std::error::Error>> {

@@ -1,5 +1,6 @@
 //! Leases on engines that several machines share.
 
+mod callers;
 mod command;
 mod etcd;
 mod faults;

@@ -168,7 +168,10 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     thread::scope(|scope| {
         let purge = "BEGIN; UPDATE first.meta SET floor = floor + 1; SELECT pg_sleep(0.3); COMMIT";
         let purge = scope.spawn(|| server.sql(purge));
-        thread::sleep(Duration::from_millis(150));
+        server.wait(
+            "SELECT 1 / count(*) FROM pg_stat_activity
+            WHERE wait_event = 'PgSleep' AND query LIKE '%first.meta%'",
+        );
         assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
         purge.join().unwrap();
     });

@@ -435,16 +435,19 @@ fn dependencies_point_inward() {
         (
             "litelease-etcd",
             &[
+                "bytes",
+                "h2",
                 "http",
                 "httpdate",
                 "litelease-core",
                 "litelease-engine",
+                "percent-encoding",
                 "prost",
+                "rustls",
+                "rustls-native-certs",
                 "serde_json",
                 "tokio",
-                "tokio-stream",
-                "tonic",
-                "tonic-prost",
+                "tokio-rustls",
             ],
         ),
     ] {
