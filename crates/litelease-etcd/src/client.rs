@@ -290,16 +290,12 @@ impl Connections {
     async fn connected(&self, at: usize) -> Result<Channel, Failure> {
         let mut channel = match self.kept(at).await {
             Some(channel) => channel,
-            None => {
-                let mut channel = self.connect(at).await?;
-                check_version(&self.shared.members[at].host, &mut channel).await?;
-                *locked(&self.channels[at]) = Some(channel.clone());
-                channel
-            }
+            // In a box: what is rare must not make every request larger, which is moved a few times.
+            None => Box::pin(self.connect(at)).await?,
         };
         let has_token = locked(&self.shared.token).is_some();
         if let (Some(login), false) = (&self.shared.login, has_token) {
-            let token = self.log_in(at, &mut channel, login.clone()).await?;
+            let token = Box::pin(self.log_in(at, &mut channel, login.clone())).await?;
             *locked(&self.shared.token) = Some(token);
         }
         Ok(channel)
@@ -312,6 +308,13 @@ impl Connections {
     }
 
     async fn connect(&self, at: usize) -> Result<Channel, Failure> {
+        let mut channel = self.open(at).await?;
+        check_version(&self.shared.members[at].host, &mut channel).await?;
+        *locked(&self.channels[at]) = Some(channel.clone());
+        Ok(channel)
+    }
+
+    async fn open(&self, at: usize) -> Result<Channel, Failure> {
         let Member { host, address, authority } = &self.shared.members[at];
         let failed = |error: io::Error| Failure::of_connecting(host, &error);
         let (name, port) = address;

@@ -197,12 +197,13 @@ impl Shared {
     pub(crate) async fn session(&self) -> Result<Session> {
         let mut session = self.any_session().await.map_err(Failure::of_read)?;
         if self.is_unconfirmed.load(Ordering::Acquire) {
-            let confirmed = self.query(&mut session, CONFIRM, &[]).await;
+            let confirmed = Box::pin(self.query(&mut session, CONFIRM, &[])).await;
             confirmed.map_err(Failure::of_read)?;
             self.is_unconfirmed.store(false, Ordering::Release);
         }
         if !self.is_checked.load(Ordering::Relaxed) {
-            match schema::check(&session.client, &session.host, &self.schema).await {
+            let checked = Box::pin(schema::check(&session.client, &session.host, &self.schema));
+            match checked.await {
                 Ok(()) => self.is_checked.store(true, Ordering::Relaxed),
                 Err(Problem::Failure(failure)) => return Err(failure.of_read()),
                 Err(Problem::Error(error)) => return Err(error),
@@ -216,7 +217,8 @@ impl Shared {
         let idle = locked(&self.idle).pop();
         match idle {
             Some(session) if !session.client.is_closed() => Ok(session),
-            _ => self.connect().await,
+            // In a box: what is rare must not make every request larger, which is moved a few times.
+            _ => Box::pin(self.connect()).await,
         }
     }
 

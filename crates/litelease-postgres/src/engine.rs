@@ -92,7 +92,7 @@ impl Engine for PostgresEngine {
             let is_single = change.mark.is_none() && change.rows.len() == 1;
             let stored = match is_single {
                 true => shared.store_one(&mut session, seen, change).await,
-                false => shared.store_all(&mut session, seen, change).await,
+                false => Box::pin(shared.store_all(&mut session, seen, change)).await,
             };
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
