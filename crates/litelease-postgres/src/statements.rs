@@ -23,8 +23,6 @@ pub(crate) struct Statements {
     pub(crate) forget: String,
     pub(crate) load_rows: String,
     pub(crate) commit_rows: String,
-    pub(crate) delete_rows: String,
-    pub(crate) is_newest: String,
 }
 
 const UPDATE: &str = "UPDATE {s}.resources
@@ -67,11 +65,22 @@ USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
 WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
 AND r.xmin::text::bigint = ANY ($4)";
 
-/// Kept until the transaction ends: a grant waits, a renewal does not.
-const IS_NEWEST: &str = "SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE";
+/// One statement, and so a transaction that no client can leave open: its lock would keep every other server from
+/// taking over. The lock is kept until it ends: a grant waits, a renewal does not.
+const COMMIT_ROWS: &str = "WITH newest AS MATERIALIZED (
+  SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE),
+put AS (INSERT INTO {s}.service (key, value)
+  SELECT new.* FROM newest, unnest($3::bytea[], $4::bytea[]) AS new
+  ON CONFLICT (key) DO UPDATE SET value = excluded.value),
+gone AS (DELETE FROM {s}.service WHERE key = ANY ($5) AND EXISTS (SELECT FROM newest))
+SELECT FROM newest";
 
-const COMMIT_ROWS: &str = "INSERT INTO {s}.service (key, value)
-SELECT * FROM unnest($1::bytea[], $2::bytea[]) ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+/// A page of rows: at most so many, and so many bytes. The first row is always among them.
+const LOAD_ROWS: &str = "SELECT key, value FROM (
+  SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
+  FROM (SELECT key, value FROM {s}.service
+    WHERE key >= $1 AND key < $2 ORDER BY key LIMIT 5000) AS page) AS sized
+WHERE bytes < 4000000 ORDER BY key";
 
 impl Statements {
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
@@ -91,10 +100,8 @@ impl Statements {
             )),
             update_mark: of(UPDATE_MARK),
             forget: of(FORGET),
-            load_rows: of("SELECT key, value FROM {s}.service ORDER BY key"),
+            load_rows: of(LOAD_ROWS),
             commit_rows: of(COMMIT_ROWS),
-            delete_rows: of("DELETE FROM {s}.service WHERE key = ANY ($1)"),
-            is_newest: of(IS_NEWEST),
         }
     }
 }
