@@ -34,6 +34,7 @@
 //! worker shards FILE GROUP COUNT ID TTL_MS
 //!                                         works on its shards without end, telling each checkpoint: shard, token, value
 //! worker believe URL NUMBER NAMES PLANTED claims names of an engine without end, and tells what it believes
+//! worker serve URL ADDRESS BUG            serves an engine with a planted bug, until a signal
 //! ```
 
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ use litelease::{
 };
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::believers::{Planted, believe};
+use litelease_proof::careless::{self, Bug};
 use litelease_proof::play::ToText;
 
 /// Longer than any test looks for who is next.
@@ -77,6 +79,10 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             end_with_input();
             let planted = Planted::parse(planted).ok_or("no such bug")?;
             Ok(believe(url, number.parse()?, names.parse()?, planted)?)
+        }
+        ["serve", url, listen, bug] => {
+            careless::serve(url, listen, Bug::named(bug).ok_or("no such bug")?);
+            Ok(())
         }
         ["inspect", file, name] => match open(file)?.inspect(name)? {
             Some(lease) => tell(&format!("held {} {}", lease.owner, lease.token)),
