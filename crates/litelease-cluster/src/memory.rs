@@ -244,9 +244,10 @@ impl Engine for MemoryEngine {
         let _ = self.inner.changed.wait_timeout_while(self.rows(), time, is_same);
     }
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let rows = self.rows();
-        Ok(rows.service.iter().map(|(key, value)| (key.clone(), value.clone())).collect())
+        let found = rows.service.iter().filter(|(key, _)| key.starts_with(prefix));
+        Ok(found.map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 
     fn commit_rows(&self, name: &str, token: i64, changes: &[RowChange]) -> Result<Stored> {

@@ -76,8 +76,12 @@ pub trait Engine: Send + Sync {
     /// Sleeps until the row of a name may have changed since `version`, for at most `time`.
     fn nap(&self, name: &str, version: i64, time: Duration);
 
-    /// Reads all rows that [`commit_rows`](Engine::commit_rows) has stored.
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
+    /// Reads the rows that [`commit_rows`](Engine::commit_rows) has stored under keys that begin with
+    /// `prefix`, in the order of keys.
+    ///
+    /// It makes as many requests as their size needs. What is stored meanwhile may be among them or not,
+    /// so whoever needs one state keeps others from storing: by a new token.
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is still
     /// the newest token of `name`.
@@ -120,6 +124,21 @@ pub trait Engine: Send + Sync {
 
 fn no_tables() -> Error {
     Error::Refused("guarded tables need SQLite or PostgreSQL; use a Gate".into())
+}
+
+/// Returns the first key behind all keys that begin with `prefix`, or `None` if there is none.
+///
+/// ```
+/// # use litelease_engine::first_behind;
+/// assert_eq!(first_behind(b"ab"), Some(b"ac".to_vec()));
+/// assert_eq!(first_behind(b"a\xff"), Some(b"b".to_vec()));
+/// assert_eq!(first_behind(b""), None);
+/// ```
+pub fn first_behind(prefix: &[u8]) -> Option<Vec<u8>> {
+    let at = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut end = prefix.get(..=at)?.to_vec();
+    end.last_mut().map(|last| *last += 1)?;
+    Some(end)
 }
 
 /// Which changes a [`Listener`] is told about. It may be told about others, too.

@@ -23,6 +23,8 @@ const MOST_OPERATIONS: usize = 128;
 const MOST_TIME: Duration = Duration::MAX;
 /// How many rows are listed in one request.
 const PAGE: i64 = 5_000;
+/// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a whole answer in memory.
+const SERVICE_PAGE: i64 = 256;
 
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -54,20 +56,32 @@ impl EtcdEngine {
         Ok(EtcdEngine { client, keys, ears: Ears::default() })
     }
 
-    /// Reads pages of keys, all at the revision of the first one, and the mark with that.
-    fn pages(&self, (mut key, end): (Vec<u8>, Vec<u8>)) -> Result<(TxnAnswer, Vec<KeyValue>)> {
-        let page = |key, revision| {
+    /// Reads pages of keys, all at the revision of the first one, and the mark with that. A page that takes too long
+    /// is read again in smaller ones, down to `least` rows.
+    fn pages(
+        &self,
+        (mut key, end): (Vec<u8>, Vec<u8>),
+        (least, most): (i64, i64),
+    ) -> Result<(TxnAnswer, Vec<KeyValue>)> {
+        let page = |key, limit, revision| {
             let range_end = end.clone();
-            Op::Range(RangeRequest { key, range_end, limit: PAGE, revision, count_only: false })
+            Op::Range(RangeRequest { key, range_end, limit, revision, count_only: false })
         };
+        let mut limit = most;
         let mut first = None;
         let mut pairs: Vec<KeyValue> = Vec::new();
         loop {
             let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
-            let mut answer = self.read(
-                vec![self.range(self.keys.mark(), revision), page(key, revision)],
-                MOST_TIME,
-            )?;
+            let mark = self.range(self.keys.mark(), revision);
+            let read = self.read(vec![mark, page(key.clone(), limit, revision)], MOST_TIME);
+            let mut answer = match read {
+                Err(Error::Unreachable(_)) if limit > least => {
+                    limit = (limit / 4).max(least);
+                    continue;
+                }
+                read => read?,
+            };
+            limit = (limit * 2).min(most);
             let rows = answer.ranges.pop().unwrap_or_default();
             let more = rows.more;
             pairs.extend(rows.kvs);
@@ -197,7 +211,7 @@ impl Engine for EtcdEngine {
     }
 
     fn list(&self) -> Result<Loaded> {
-        let (answer, pairs) = self.pages(self.keys.rows())?;
+        let (answer, pairs) = self.pages(self.keys.rows(), (PAGE, PAGE))?;
         let rows = pairs.iter().map(|pair| self.keys.read_row(pair)).collect::<Result<_>>()?;
         self.loaded(&answer, rows)
     }
@@ -225,9 +239,9 @@ impl Engine for EtcdEngine {
         self.client.watch(self.keys.row(name), version, time);
     }
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let (_, pairs) = self.pages(self.keys.services())?;
-        let start = self.keys.services().0.len();
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (_, pairs) = self.pages(self.keys.services(prefix), (1, SERVICE_PAGE))?;
+        let start = self.keys.service(b"").len();
         let key = |pair: &KeyValue| pair.key.get(start..).unwrap_or_default().to_vec();
         Ok(pairs.into_iter().map(|pair| (key(&pair), pair.value)).collect())
     }

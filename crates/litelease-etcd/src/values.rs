@@ -1,7 +1,9 @@
 //! Keys and values: what a row looks like in etcd.
 
 use litelease_core::Epoch;
-use litelease_engine::{Error, FORMAT, LoadedRow, Mark, Result, StoredRow, StoredTenure};
+use litelease_engine::{
+    Error, FORMAT, LoadedRow, Mark, Result, StoredRow, StoredTenure, first_behind,
+};
 use serde_json::{Map, Value, json};
 
 use crate::messages::KeyValue;
@@ -47,9 +49,11 @@ impl Keys {
         (self.token(""), format!("{}t0", self.base).into())
     }
 
-    /// Returns the first key of the service's rows, and the first behind them.
-    pub(crate) fn services(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.service(b""), format!("{}s0", self.base).into())
+    /// Returns the first key of the service's rows that begin with `prefix`, and the first behind them.
+    pub(crate) fn services(&self, prefix: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let first = self.service(prefix);
+        let end = first_behind(&first).unwrap_or_default();
+        (first, end)
     }
 
     /// Reads a row with its name.

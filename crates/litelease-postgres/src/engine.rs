@@ -7,7 +7,7 @@ use std::time::Duration;
 use litelease_core::Epoch;
 use litelease_engine::{
     Change, Changes, Engine, EngineFacts, Error, FORMAT, Guard, GuardInfo, Listener, Loaded,
-    LoadedRow, Mark, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure,
+    LoadedRow, Mark, PostgresUrl, Result, RowChange, Stored, StoredRow, StoredTenure, first_behind,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -54,6 +54,21 @@ impl PostgresEngine {
             let loaded = loaded(shared, &session, &rows);
             shared.keep(session);
             loaded
+        })
+    }
+}
+
+impl PostgresEngine {
+    /// Reads as many rows of the service as one request has time for, from a key on.
+    fn load_page(&self, first: &[u8], end: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            let parameters = [(&first as _, Type::BYTEA), (&end as _, Type::BYTEA)];
+            let rows = shared.query(&mut session, &shared.statements.load_rows, &parameters).await;
+            let rows = rows.map_err(Failure::of_read)?;
+            shared.keep(session);
+            Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
         })
     }
 }
@@ -172,15 +187,17 @@ impl Engine for PostgresEngine {
         }
     }
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let shared = &self.pool.shared;
-        self.pool.run(async {
-            let mut session = shared.session().await?;
-            let rows = shared.query(&mut session, &shared.statements.load_rows, &[]).await;
-            let rows = rows.map_err(Failure::of_read)?;
-            shared.keep(session);
-            Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
-        })
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        // Keys of the service begin with a letter.
+        let end = first_behind(prefix).unwrap_or_else(|| vec![u8::MAX]);
+        let mut first = prefix.to_vec();
+        let mut all: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        loop {
+            let page = self.load_page(&first, &end)?;
+            let Some((last, _)) = page.last() else { return Ok(all) };
+            first = [&last[..], b"\0"].concat();
+            all.extend(page);
+        }
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
@@ -372,8 +389,12 @@ impl Shared {
     }
 
     async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
-        let begun = self.query(session, "BEGIN", &[]).await;
-        begun.map(drop).map_err(Failure::not_sent)
+        // A client that is stopped in between, or whose machine is gone, must not keep its locks.
+        let limit = "SET LOCAL idle_in_transaction_session_timeout = 2000";
+        for sql in ["BEGIN", limit] {
+            self.query(session, sql, &[]).await.map_err(Failure::not_sent)?;
+        }
+        Ok(())
     }
 
     async fn change_all(

@@ -68,6 +68,9 @@ USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
 WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
 AND r.xmin::text::bigint = ANY ($4)";
 
+/// One statement, and so a transaction that no client can leave open: its lock would keep every other server from
+/// taking over.
+///
 /// The row of the token is locked until the transaction ends: a grant waits, a renewal does not. Where it has changed since
 /// the statement began, the lock waits for that and compares again, so the token is never older than the last grant.
 /// Nothing is put or deleted without it. What a statement cannot see, because it was stored after it began, was not stored
@@ -79,6 +82,13 @@ put AS (INSERT INTO {s}.service (key, value)
   ON CONFLICT (key) DO UPDATE SET value = excluded.value),
 gone AS (DELETE FROM {s}.service s USING newest WHERE s.key = ANY ($5))
 SELECT FROM newest";
+
+/// A page of rows: at most so many, and so many bytes. The first row is always among them.
+const LOAD_ROWS: &str = "SELECT key, value FROM (
+  SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
+  FROM (SELECT key, value FROM {s}.service
+    WHERE key >= $1 AND key < $2 ORDER BY key LIMIT 5000) AS page) AS sized
+WHERE bytes < 4000000 ORDER BY key";
 
 impl Statements {
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
@@ -98,7 +108,7 @@ impl Statements {
             )),
             update_mark: of(UPDATE_MARK),
             forget: of(FORGET),
-            load_rows: of("SELECT key, value FROM {s}.service ORDER BY key"),
+            load_rows: of(LOAD_ROWS),
             commit_rows: of(COMMIT_ROWS),
         }
     }

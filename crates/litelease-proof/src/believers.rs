@@ -241,8 +241,8 @@ impl Engine for Blind {
         self.0.nap(name, version, time);
     }
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
-        self.0.load_rows()
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        self.0.load_rows(prefix)
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored, Error> {

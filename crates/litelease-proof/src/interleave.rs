@@ -849,7 +849,7 @@ impl Engine for Tape {
 
     fn nap(&self, _: &str, _: i64, _: Duration) {}
 
-    fn load_rows(&self) -> litelease_cluster::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    fn load_rows(&self, _: &[u8]) -> litelease_cluster::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         other()
     }
 

@@ -4,6 +4,7 @@
 //! real processes. The tests themselves are in `tests/`.
 
 pub mod believers;
+pub mod careless;
 pub mod cluster_player;
 pub mod command;
 pub mod crate_player;

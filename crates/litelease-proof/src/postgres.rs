@@ -258,6 +258,20 @@ impl Postgres {
         }
     }
 
+    /// Stops the processes that serve our connections, or lets them go on. New connections get new ones.
+    pub fn freeze_sessions(&self, pids: &[i32], frozen: bool) {
+        let signal = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
+        // SAFETY: no pointers are involved.
+        pids.iter().for_each(|pid| _ = unsafe { libc::kill(*pid, signal) });
+    }
+
+    /// Returns the processes that serve our connections.
+    pub fn sessions(&self) -> Vec<i32> {
+        let sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'litelease'";
+        let pids = self.query(sql).unwrap_or_default();
+        pids.lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
     /// Ends it as a crash does: at once, without writing anything.
     pub fn crash(&mut self) {
         // A frozen process takes no signal but SIGKILL, and the server must also end its children.

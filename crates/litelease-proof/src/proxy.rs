@@ -1,10 +1,12 @@
-//! A connection between clients and a server on which answers get lost: the request arrives, and then it breaks.
+//! A connection between clients and a server that is slow, or on which answers get lost: the request arrives, and then
+//! it breaks.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// Passes everything on, except for answers that the test wants lost. It ends with the process.
 pub struct Proxy {
@@ -13,9 +15,17 @@ pub struct Proxy {
     to_lose: Arc<AtomicU64>,
 }
 
+/// How many bytes of an answer are passed on at a time.
+const CHUNK: usize = 65_536;
+
 impl Proxy {
     /// Begins to listen in front of a server.
     pub fn start(server: SocketAddr) -> Self {
+        Proxy::slow(server, Duration::ZERO)
+    }
+
+    /// The same, and rests for a while before it passes on each 64 KiB of an answer.
+    pub fn slow(server: SocketAddr, rest: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");
         let to_lose = Arc::new(AtomicU64::new(0));
@@ -28,7 +38,11 @@ impl Proxy {
                 let (Ok(to), Ok(from)) = (to, from) else { continue };
                 let lose = Arc::clone(&lose);
                 thread::spawn(move || pass(client, server, || false));
-                thread::spawn(move || pass(from, to, || is_lost(&lose)));
+                let is_lost = move || {
+                    thread::sleep(rest);
+                    is_lost(&lose)
+                };
+                thread::spawn(move || pass(from, to, is_lost));
             }
         });
         Proxy { address, to_lose }
@@ -56,7 +70,7 @@ fn is_lost(to_lose: &AtomicU64) -> bool {
 
 /// Passes on what comes, until an end, or until something is lost.
 fn pass(mut from: TcpStream, mut to: TcpStream, is_lost: impl Fn() -> bool) {
-    let mut bytes = [0; 16_384];
+    let mut bytes = vec![0; CHUNK];
     while let Ok(read @ 1..) = from.read(&mut bytes) {
         if is_lost() || to.write_all(&bytes[..read]).is_err() {
             break;

@@ -44,10 +44,15 @@ impl Server {
     }
 
     fn spawn(listen: &str, from: &OsStr, db: &Path, flags: &[&str]) -> Self {
-        let log = db.with_extension("log");
-        let stderr = File::options().create(true).append(true).open(&log).expect("a log");
         let mut command = Command::new(litelease());
         command.args(["serve", "--listen", listen, "--db"]).arg(from).args(flags);
+        Server::run(command, db)
+    }
+
+    /// Runs a command that serves, and waits until it says where. Its log and state are in files beside `db`.
+    pub fn run(mut command: Command, db: &Path) -> Self {
+        let log = db.with_extension("log");
+        let stderr = File::options().create(true).append(true).open(&log).expect("a log");
         // Its access key is not for the user who runs the tests.
         let state = db.with_extension("state");
         command.env("XDG_STATE_HOME", &state);

@@ -1,5 +1,5 @@
 //! The access keys of a service on an engine. Any program may change them, not only the server that
-//! writes: under a lease of their own, whose token tells the writer to read them again.
+//! writes: under a lease of their own. The writer looks at them twice a second.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use litelease_engine::Stored;
 
 use crate::error::OpenError;
 use crate::local_key::AccessKeys;
-use crate::mirror::encoding;
+use crate::mirror::encoding::{self, ACCESS};
 
 /// The name of the lease under which access keys are changed.
-pub(crate) const ACCESS_NAME: &str = "serve/access";
+const ACCESS_NAME: &str = "serve/access";
 
 /// How long a change may take, and how long another one waits for it.
 const TTL: Duration = Duration::from_secs(10);
@@ -45,9 +45,11 @@ impl ClusterAccess {
 
     /// Returns all keys, in the order of their names.
     pub fn list(&self) -> Result<Vec<AccessRow>, OpenError> {
-        let rows = self.cluster.engine().load_rows().map_err(OpenError::Cluster)?;
-        let keys = rows.iter().filter(|(key, _)| encoding::is_access(key));
-        Ok(keys.map(|(_, value)| encoding::read_access(value)).collect::<Result<_, _>>()?)
+        let rows = self.cluster.engine().load_rows(ACCESS).map_err(OpenError::Cluster)?;
+        Ok(rows
+            .iter()
+            .map(|(key, value)| encoding::read_access(key, value))
+            .collect::<Result<_, _>>()?)
     }
 
     /// Adds a key, unless there is one of this name or with this hash. Returns whether it did.

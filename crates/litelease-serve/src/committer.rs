@@ -116,6 +116,8 @@ impl Committer {
 
     /// Works until every sender of jobs is gone.
     pub(crate) fn work(mut self, jobs: &Receiver<Job>) {
+        // A server that takes over loads its rows before the first client asks.
+        self.file.refresh();
         while self.turn(jobs) {}
         // The last client may have left a grant behind. If it cannot be returned now, it expires.
         self.undelivered.resume();
@@ -324,8 +326,10 @@ impl Committer {
             batch.refuse(job, failure);
         }
         self.metrics.failed();
-        // The text of an error may have the path of the file in it, but no id of a pool.
-        tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
+        if !self.file.is_given_up() {
+            // The text of an error may have the path of the file in it, but no id of a pool.
+            tracing::error!(error = %error, requests = batch.answers.len(), "the database failed");
+        }
         self.undelivered.put_back(grants);
         self.waiting.retry_all((self.clock)());
         for Answered { id, answer, .. } in &mut batch.answers {

@@ -6,9 +6,10 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -20,6 +21,9 @@ const MARK: &[u8; 13] = b"\0litelease 1\n";
 /// How long a replica tries to reach the writer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How long a client may take to hang up after the writer has.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Where connections go.
 #[derive(Default)]
 pub(crate) enum Door {
@@ -29,16 +33,21 @@ pub(crate) enum Door {
     /// All are served here, also those that other replicas pass on.
     Writer,
     /// They are passed on to the writer, if it is known.
-    Replica { writer: Option<String> },
+    Replica { writer: Option<String>, has_warned: AtomicBool },
 }
 
 impl Door {
+    /// Returns the door of a replica that knows this writer, or none.
+    pub(crate) fn replica(writer: Option<String>) -> Self {
+        Door::Replica { writer, has_warned: AtomicBool::new(false) }
+    }
+
     /// Returns the connection if it is to be served here. Otherwise passes it on, until it ends.
     pub(crate) async fn enter(&self, mut stream: TcpStream, app: &Arc<App>) -> Option<TcpStream> {
         let writer = match self {
             Door::Open => return Some(stream),
             Door::Writer => None,
-            Door::Replica { writer } => writer.as_deref(),
+            Door::Replica { writer, .. } => writer.as_deref(),
         };
         let is_marked = tokio::select! {
             found = timeout(app.options.patience, take_mark(&mut stream)) => found.ok()?.ok()?,
@@ -50,14 +59,57 @@ impl Door {
             () = app.stopped() => return None,
         };
         // A writer that has just ended is known for some seconds more: then no writer is known.
-        let Ok(Ok(mut writer)) = connected else { return Some(stream) };
+        let Ok(Ok(mut writer)) = connected else {
+            self.warn(writer);
+            return Some(stream);
+        };
         tokio::select! {
-            // An error means that one of both has hung up.
-            _ = copy_bidirectional(&mut stream, &mut writer) => {}
+            () = pass(&mut stream, &mut writer) => {}
             // Another server writes now, or this one ends.
             () = app.stopped() => {}
         }
         None
+    }
+
+    /// Says once that the writer cannot be reached: if it lives, its address is wrong.
+    fn warn(&self, writer: &str) {
+        let Door::Replica { has_warned, .. } = self else { return };
+        if !has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                writer,
+                "the server that writes cannot be reached; is --advertise right there?"
+            );
+        }
+    }
+}
+
+/// Passes bytes on in both directions, until both sides have nothing more to say. When the writer has
+/// hung up, the client has a moment to do so, too: one that never does would keep its place here.
+async fn pass(client: &mut TcpStream, writer: &mut TcpStream) {
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_writer, mut to_writer) = writer.split();
+    let there = async {
+        match copy(&mut from_client, &mut to_writer).await {
+            Ok(_) => to_writer.shutdown().await,
+            Err(error) => Err(error),
+        }
+    };
+    let back = async {
+        match copy(&mut from_writer, &mut to_client).await {
+            Ok(_) => to_client.shutdown().await,
+            Err(error) => Err(error),
+        }
+    };
+    tokio::pin!(there, back);
+    // An error means that one of both is gone.
+    let has_client_ended = tokio::select! {
+        ended = &mut there => ended.map(|()| true),
+        ended = &mut back => ended.map(|()| false),
+    };
+    match has_client_ended {
+        Ok(true) => _ = back.await,
+        Ok(false) => _ = timeout(LINGER, there).await,
+        Err(_) => {}
     }
 }
 

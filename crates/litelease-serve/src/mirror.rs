@@ -35,6 +35,9 @@ pub(crate) trait Tenure: Send + Sync {
     fn token(&self) -> i64;
     /// Checks whether the lease can still be trusted, on this machine's own clock.
     fn is_trusted(&self) -> bool;
+    /// Takes a new token. What was sent under the one before, and is still on its way to the engine, can no
+    /// longer be stored.
+    fn fence(&self) -> Result<(), Error>;
     /// Gives the lease up, because another server has it or nothing can be loaded here.
     fn give_up(&self);
     /// Checks whether access keys have changed since the last call.
@@ -63,6 +66,8 @@ pub(crate) struct Mirror {
     is_access_old: bool,
     /// The memory is not what the engine has, or was never loaded.
     is_stale: bool,
+    /// The engine may still store what it was sent before the last error.
+    needs_fence: bool,
 }
 
 impl Mirror {
@@ -85,6 +90,7 @@ impl Mirror {
             access_version: 0,
             is_access_old: false,
             is_stale: true,
+            needs_fence: false,
         }
     }
 
@@ -96,6 +102,11 @@ impl Mirror {
     /// Throws the memory away: it may differ from what the engine has.
     pub(crate) fn distrust(&mut self) {
         self.is_stale = true;
+    }
+
+    /// Checks whether no other server can have taken over.
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.tenure.is_trusted()
     }
 
     /// Checks whether answers from memory count: it is loaded, and no other server can have taken over.
@@ -112,7 +123,9 @@ impl Mirror {
     /// Loads all rows into a new database in memory.
     pub(crate) fn load(&mut self) -> Result<Litelease, Error> {
         let loaded = self.try_load();
-        if let Err(error) = &loaded {
+        if let Err(error) = &loaded
+            && self.tenure.is_trusted()
+        {
             tracing::error!(error = %error, "the rows cannot be loaded from the engine");
             if !is_of_engine(error) {
                 // Another server may be able to. This one tries again later.
@@ -126,12 +139,21 @@ impl Mirror {
         if !self.tenure.is_trusted() {
             return self.check().and(Err(failed("this server does not write")));
         }
+        if self.needs_fence {
+            // A request whose answer was lost may be carried out after this load. Then the memory would
+            // not have it, and later commits would be mixed with it.
+            self.tenure.fence()?;
+            self.needs_fence = false;
+        }
         let name = self.tenure.name();
         let floor = self.engine.load(&[name]).map_err(unloaded)?.mark.epoch.floor;
-        let stored = self.engine.load_rows().map_err(unloaded)?;
+        let stored = self.engine.load_rows(b"").map_err(unloaded)?;
         let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
         let now_ms = (self.clock)();
-        self.unwanted = journal::recover(&*self.engine, &*self.tenure, &mut rows)?;
+        let recovered = journal::recover(&*self.engine, &*self.tenure, &mut rows);
+        self.needs_fence = recovered.is_err();
+        recovered?;
+        self.unwanted.clear();
         let meta = rows.get(META).map(|meta| Meta::read(meta)).transpose()?;
         let at_ms = meta.map_or(now_ms, |meta| meta.at_ms);
         let first_ms = if meta.is_some() { now_ms.saturating_sub(at_ms) } else { 0 };
@@ -143,7 +165,7 @@ impl Mirror {
             rows.range(SCHEMA.to_vec()..).take_while(|(key, _)| key.starts_with(SCHEMA))
         {
             let (name, sql) = (encoding::text(&key[SCHEMA.len()..])?, encoding::text(sql)?);
-            connection.execute_batch(&sql)?;
+            table::create(&connection, &name, &sql)?;
             self.schema.insert(name, sql);
         }
         let tables = table::read_all(&connection)?;
@@ -173,11 +195,13 @@ impl Mirror {
     /// next call.
     pub(crate) fn refresh_access(&mut self) {
         if self.tenure.has_new_access() || self.is_access_old {
-            let rows = self.engine.load_rows().map(|rows| rows.into_iter().collect());
+            let rows = self.engine.load_rows(ACCESS).map(|rows| rows.into_iter().collect());
             match rows.map_err(unloaded).and_then(|rows| access_of(&rows)) {
                 Ok(access) => self.set_access(access),
                 Err(error) => {
-                    tracing::error!(error = %error, "the access keys cannot be read");
+                    if !self.is_access_old {
+                        tracing::error!(error = %error, "the access keys cannot be read");
+                    }
                     self.is_access_old = true;
                 }
             }
@@ -211,7 +235,9 @@ impl Mirror {
         let at_ms = self.at_ms.max(now_ms);
         rows.push((META.to_vec(), Some(Meta { at_ms }.write())));
         rows.append(&mut self.unwanted);
-        journal::store(&*self.engine, &*self.tenure, &rows)?;
+        let stored = journal::store(&*self.engine, &*self.tenure, &rows);
+        self.needs_fence = stored.is_err();
+        stored?;
         self.at_ms = at_ms;
         Ok(())
     }
@@ -250,7 +276,7 @@ impl Mirror {
 /// Returns the access keys among all rows.
 fn access_of(rows: &BTreeMap<Vec<u8>, Vec<u8>>) -> Result<Vec<AccessRow>, Error> {
     let keys = rows.range(ACCESS.to_vec()..).take_while(|(key, _)| encoding::is_access(key));
-    keys.map(|(_, value)| encoding::read_access(value)).collect()
+    keys.map(|(key, value)| encoding::read_access(key, value)).collect()
 }
 
 /// What a load that fails says.

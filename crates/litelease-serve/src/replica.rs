@@ -5,24 +5,28 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use litelease_cluster::{ClaimResult, Cluster, Host, LeaseInfo, RenewResult, System};
+use litelease::Error;
+use litelease_cluster::{
+    ClaimResult, Cluster, Host, LeaseInfo, RenewResult, System, TransferResult,
+};
 use litelease_keeper::{Clock, SystemClock};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::cluster_access::{ACCESS_NAME, ClusterAccess};
+use crate::cluster_access::ClusterAccess;
 use crate::committer::Committer;
 use crate::door::Door;
 use crate::error::OpenError;
 use crate::job::{Job, JobError, Receiver};
 use crate::local_key;
 use crate::metrics::Metrics;
-use crate::mirror::{Mirror, Tenure};
+use crate::mirror::encoding::ACCESS;
+use crate::mirror::{self, Mirror, Tenure};
 use crate::options::Options;
 use crate::server::{Front, run_before};
 
@@ -164,10 +168,13 @@ pub async fn run_replica(
     let mut is_over = false;
     let mut served = Ok(());
     while !is_over && served.is_ok() {
-        let now = role.borrow_and_update().clone();
+        let now = role.borrow_and_update().clone().if_trusted();
         let changed = async {
             tokio::select! {
-                () = &mut shutdown => is_over = true,
+                () = &mut shutdown => {
+                    tracing::info!("shutting down");
+                    is_over = true;
+                }
                 () = now.ends(&mut role) => {}
             }
         };
@@ -188,7 +195,7 @@ pub async fn run_replica(
                 .await
             }
             Role::Passing { .. } | Role::Waiting => {
-                let front = Front { door: Door::Replica { writer: now.writer() }, ..front };
+                let front = Front { door: Door::replica(now.writer()), ..front };
                 run_before(&listener, front, changed, |todo, answers, _, _| {
                     // Without answers to deliver, nobody else keeps a sender of jobs.
                     drop(answers);
@@ -235,6 +242,19 @@ impl Role {
         }
     }
 
+    /// Returns what this server does if its lease is looked at: the thread that renews it may be waiting
+    /// for the engine, and tells later. A renewal that is answered later still must not bring it back,
+    /// because nobody would serve under it.
+    fn if_trusted(self) -> Self {
+        match self {
+            Role::Writing(held) if !held.is_trusted() => {
+                held.give_up();
+                Role::Waiting
+            }
+            role => role,
+        }
+    }
+
     fn is_same(&self, other: &Role) -> bool {
         match (self, other) {
             (Role::Writing(one), Role::Writing(other)) => Arc::ptr_eq(one, other),
@@ -276,6 +296,7 @@ struct Candidate {
 impl Candidate {
     fn work(self) {
         let mut failing_since = None;
+        let mut twin = Twin::default();
         while !self.stop.is_set() {
             match self.cluster.claim_since(NAME, &self.owner, self.ttl, 0) {
                 Ok((ClaimResult::Acquired(lease), since)) => {
@@ -285,6 +306,13 @@ impl Candidate {
                 Ok((ClaimResult::Busy(current), _)) => {
                     failing_since = None;
                     self.follow(&current);
+                    if twin.is_found(&current, &self, SystemClock.now()) {
+                        let address = &self.advertise;
+                        tracing::error!(
+                            address,
+                            "another server has the same address: give each its own --advertise"
+                        );
+                    }
                     self.nap();
                 }
                 Err(error) => {
@@ -308,7 +336,9 @@ impl Candidate {
             let is_new = !before.is_same(&role);
             if is_new {
                 match &role {
-                    Role::Writing(held) => tracing::info!(token = held.token, "this server writes"),
+                    Role::Writing(held) => {
+                        tracing::info!(token = held.token(), "this server writes")
+                    }
                     Role::Passing { writer, .. } => {
                         tracing::info!(writer, "this server passes connections on");
                     }
@@ -346,13 +376,14 @@ impl Candidate {
 
     /// Keeps the lease until it is lost, given up, or this server stops.
     fn write(&self, lease: &LeaseInfo, since: Duration) {
-        let held = Arc::new(Held::new(lease.token, self.ttl, since, Arc::clone(&self.stop)));
+        let held = Arc::new(Held::new(self, lease, since));
         let (mut known, mut renewed) = (self.look(), since);
         self.tell(Role::Writing(Arc::clone(&held)));
         while held.is_trusted() && !self.stop.is_set() {
             self.stop.wait(LOOK_AGAIN.min(self.ttl / 5));
             if SystemClock.now().saturating_sub(renewed) >= self.ttl / 4 {
-                match self.cluster.renew_since(lease, self.ttl) {
+                let renewal = self.cluster.renew_since(&held.lease(), self.ttl);
+                match renewal {
                     Ok((RenewResult::Renewed(_), since)) => {
                         held.trust(since);
                         renewed = since;
@@ -364,24 +395,22 @@ impl Candidate {
                     Err(error) => tracing::warn!(error = %error, "the lease cannot be renewed"),
                 }
             }
-            match (self.look(), known) {
-                (Some(found), Some(before)) if found.boot != before.boot => {
-                    // The memory may be ahead of what is stored now, and tokens must be above both.
-                    tracing::warn!("the engine may have lost commits: loading what it has");
-                    break;
-                }
-                (found @ Some(_), before) if found != before => {
-                    known = found;
-                    held.has_new_access.store(true, Ordering::Release);
-                }
-                _ => {}
+            let Some(found) = self.look() else { continue };
+            if known.as_ref().is_some_and(|before| before.boot != found.boot) {
+                // The memory may be ahead of what is stored now, and tokens must be above both.
+                tracing::warn!("the engine may have lost commits: loading what it has");
+                break;
+            }
+            if known.as_ref() != Some(&found) {
+                known = Some(found);
+                held.has_new_access.store(true, Ordering::Release);
             }
         }
         held.end();
         self.tell(Role::Waiting);
         // At the end of this server, or for another one that can load what this one cannot. If that
-        // fails, the lease expires.
-        let _ = self.cluster.release(lease);
+        // fails, the lease expires. The owner text is this server's alone, whatever its token is by now.
+        let _ = self.cluster.release_by_owner(NAME, &self.owner);
         if !self.stop.is_set() {
             self.stop.wait(PAUSE);
         }
@@ -389,24 +418,50 @@ impl Candidate {
 
     /// Looks at what concerns a writer, if the engine answers.
     fn look(&self) -> Option<Look> {
-        let loaded = self.cluster.engine().load(&[ACCESS_NAME]).ok()?;
-        let access = loaded.row(ACCESS_NAME).and_then(|row| Some(row.row.as_ref()?.token));
-        Some(Look { boot: loaded.boot, access })
+        let engine = self.cluster.engine();
+        let boot = engine.load(&[NAME]).ok()?.boot;
+        Some(Look { boot, access: engine.load_rows(ACCESS).ok()? })
+    }
+}
+
+/// Another server that runs and advertises the address of this one. A lease that a process before this one
+/// has left behind is over after its ttl.
+#[derive(Default)]
+struct Twin {
+    owner: String,
+    since: Duration,
+    was_told: bool,
+}
+
+impl Twin {
+    /// Checks whether there is one, and was not told yet.
+    fn is_found(&mut self, current: &LeaseInfo, me: &Candidate, now: Duration) -> bool {
+        if self.owner != current.owner {
+            *self = Twin { owner: current.owner.clone(), since: now, was_told: false };
+        }
+        let has_my_address = current.owner.split(' ').next() == Some(&me.advertise);
+        let is_other = has_my_address && current.owner != me.owner;
+        let is_found = is_other && now.saturating_sub(self.since) > me.ttl * 2 && !self.was_told;
+        self.was_told |= is_found;
+        is_found
     }
 }
 
 /// What concerns a writer, besides its lease.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(PartialEq)]
 struct Look {
     /// The incarnation of the engine.
     boot: i64,
-    /// The token under which access keys were changed last.
-    access: Option<i64>,
+    /// The access keys as they are stored.
+    access: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// The writer's lease.
 struct Held {
-    token: i64,
+    cluster: Cluster,
+    /// Locked by whoever renews it or takes a new token.
+    lease: Mutex<LeaseInfo>,
+    token: AtomicI64,
     ttl: Duration,
     /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is over.
     until_ms: AtomicU64,
@@ -416,16 +471,22 @@ struct Held {
 }
 
 impl Held {
-    fn new(token: i64, ttl: Duration, since: Duration, stop: Arc<Signal>) -> Self {
+    fn new(candidate: &Candidate, lease: &LeaseInfo, since: Duration) -> Self {
         let held = Held {
-            token,
-            ttl,
+            cluster: candidate.cluster.clone(),
+            lease: Mutex::new(lease.clone()),
+            token: AtomicI64::new(lease.token),
+            ttl: candidate.ttl,
             until_ms: AtomicU64::new(1),
             has_new_access: AtomicBool::new(false),
-            stop,
+            stop: Arc::clone(&candidate.stop),
         };
         held.trust(since);
         held
+    }
+
+    fn lease(&self) -> MutexGuard<'_, LeaseInfo> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts trust from a moment before the request that renewed it. A tenth of the ttl is left for
@@ -453,11 +514,27 @@ impl Tenure for Held {
     }
 
     fn token(&self) -> i64 {
-        self.token
+        self.token.load(Ordering::Acquire)
     }
 
     fn is_trusted(&self) -> bool {
         !self.left().is_zero()
+    }
+
+    fn fence(&self) -> Result<(), Error> {
+        let mut lease = self.lease();
+        match self.cluster.transfer(&lease, &lease.owner, self.ttl) {
+            Ok(TransferResult::Transferred(next)) => {
+                self.token.store(next.token, Ordering::Release);
+                *lease = next;
+                Ok(())
+            }
+            Ok(TransferResult::Rejected { reason, .. }) => {
+                self.give_up();
+                Err(mirror::failed(&format!("another server writes now: {reason}")))
+            }
+            Err(error) => Err(mirror::failed(&error.to_string())),
+        }
     }
 
     fn give_up(&self) {
@@ -505,5 +582,55 @@ impl Signal {
         let is_quiet = |state: &mut (bool, bool)| !state.0 && !state.1;
         let waited = self.changed.wait_timeout_while(self.state(), time, is_quiet);
         waited.unwrap_or_else(PoisonError::into_inner).0.1 = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use litelease_cluster::MemoryEngine;
+
+    use super::*;
+
+    #[test]
+    fn a_server_with_the_address_of_another_one_says_so_once() {
+        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
+        let (roles, _) = watch::channel(Role::Waiting);
+        let (owner, advertise, stop) = ("a:1 7 x".into(), "a:1".into(), Arc::default());
+        let me = Candidate { cluster: cluster.clone(), owner, advertise, ttl, roles, stop };
+        let mut twin = Twin::default();
+        let mut found = |owner: &str, at_ms| {
+            let _ = cluster.break_lease(NAME).unwrap();
+            let lease = cluster.claim(NAME, owner, ttl).unwrap().acquired().unwrap();
+            twin.is_found(&lease, &me, Duration::from_millis(at_ms))
+        };
+        // A lease of a process before this one ends; one of a process that runs does not.
+        assert_eq!(["a:1 6 x"; 4].map(|owner| found(owner, 1_000)), [false; 4]);
+        assert_eq!(
+            [2_000, 3_000, 3_001, 9_000].map(|at| found("a:1 6 x", at)),
+            [false, false, true, false]
+        );
+        assert_eq!(
+            ["a:1 7 x", "b:1 6 x"].map(|owner| [found(owner, 20_000), found(owner, 30_000)]),
+            [[false; 2]; 2]
+        );
+    }
+
+    /// A renewal that was answered late brought a lease back under which nobody served any more.
+    #[test]
+    fn a_lease_that_was_seen_to_be_over_stays_so() {
+        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
+        let lease = cluster.claim(NAME, "a", ttl).unwrap().acquired().unwrap();
+        let (roles, _) = watch::channel(Role::Waiting);
+        let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
+        let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
+        let now = SystemClock.now();
+        let held = Arc::new(Held::new(&candidate, &lease, now));
+        assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Writing(_)));
+        held.trust(now.saturating_sub(ttl));
+        assert!(matches!(Role::Writing(Arc::clone(&held)).if_trusted(), Role::Waiting));
+        held.trust(SystemClock.now());
+        assert!(!held.is_trusted());
     }
 }

@@ -151,6 +151,10 @@ pub async fn run(
     lock.note(scheme, listener.local_addr()?);
     let limits = options.clone();
     let front = Front { file: Some(path), ..Front::of(options) };
+    let shutdown = async {
+        shutdown.await;
+        tracing::info!("shutting down");
+    };
     run_before(listener, front, shutdown, move |todo, answers, changes, metrics| {
         Committer::new(db, mark, Some(lock), &limits, answers, changes, metrics).work(&todo);
     })
@@ -225,7 +229,6 @@ pub(crate) async fn run_before(
         });
         metrics.connected(connections.len());
     }
-    tracing::info!("shutting down");
     drop(listener);
     // Waiters are answered, and later jobs are refused.
     let _ = jobs.send(Job::Stop);

@@ -24,12 +24,14 @@ use crate::rows::Outcome;
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
 
+/// What runs of an engine, and its URL.
+type Started = (Vec<Server>, String);
+
 /// An engine below the service.
 struct Below {
     what: &'static str,
     reach: f64,
-    /// Starts it, and returns what runs and its URL.
-    start: fn(&Path) -> Result<(Vec<Server>, String)>,
+    start: fn(&Path) -> Result<Started>,
     is_there: fn() -> bool,
 }
 
@@ -55,7 +57,7 @@ const BELOW: [Below; 3] = [
 ];
 
 /// Starts one of the targets.
-fn one(folder: &Path, target: usize) -> Result<(Vec<Server>, String)> {
+fn one(folder: &Path, target: usize) -> Result<Started> {
     let server = (TARGETS[target].start)(folder)?;
     let url = (TARGETS[target].url)(server.address);
     Ok((vec![server], url))

@@ -36,6 +36,7 @@
 //! worker engine-forked URL                claims a name of an engine; a forked copy tells what it may do, and then this
 //!                                         process whether its next write is stored
 //! worker believe URL NUMBER NAMES PLANTED claims names of an engine without end, and tells what it believes
+//! worker serve URL ADDRESS BUG            serves an engine with a planted bug, until a signal
 //! ```
 
 use std::collections::BTreeMap;
@@ -54,6 +55,7 @@ use litelease_cluster::Cluster;
 use litelease_engine::{Change, Stored};
 use litelease_keeper::{Clock, SystemClock};
 use litelease_proof::believers::{Planted, believe};
+use litelease_proof::careless::{self, Bug};
 use litelease_proof::play::ToText;
 
 /// Longer than any test looks for who is next.
@@ -81,6 +83,10 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             end_with_input();
             let planted = Planted::parse(planted).ok_or("no such bug")?;
             Ok(believe(url, number.parse()?, names.parse()?, planted)?)
+        }
+        ["serve", url, listen, bug] => {
+            careless::serve(url, listen, Bug::named(bug).ok_or("no such bug")?);
+            Ok(())
         }
         ["inspect", file, name] => match open(file)?.inspect(name)? {
             Some(lease) => tell(&format!("held {} {}", lease.owner, lease.token)),

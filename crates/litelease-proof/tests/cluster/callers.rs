@@ -259,7 +259,7 @@ fn rows_of_the_service_wait_for_a_grant_and_compare_again() {
         other.sql(&format!("UPDATE granting.resources SET token = {token} WHERE name = 'serve'"));
     }
     assert_eq!(outcome, Ok(Stored::Conflict));
-    assert_eq!(engine.load_rows().unwrap(), []);
+    assert_eq!(engine.load_rows(b"").unwrap(), []);
 
     // A renewal is not in their way.
     other.sql("BEGIN");
@@ -269,6 +269,6 @@ fn rows_of_the_service_wait_for_a_grant_and_compare_again() {
     is_stored(engine.commit_rows("serve", token + 1, &change));
     is_stored(engine.commit_rows("serve", token + 1, &[]));
     assert_eq!(engine.commit_rows("serve", token, &[]), Ok(Stored::Conflict));
-    assert_eq!(engine.load_rows().unwrap(), [(vec![2], vec![8])]);
+    assert_eq!(engine.load_rows(b"").unwrap(), [(vec![2], vec![8])]);
     other.sql("ROLLBACK");
 }

@@ -237,10 +237,10 @@ fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
     let rows: Vec<_> = names.iter().map(|name| (name.clone().into(), Some(vec![7]))).collect();
     assert_eq!(engine.commit_rows("007", floor, &rows), Ok(Stored::Conflict));
     assert!(matches!(engine.commit_rows("007", floor + 1, &rows), Ok(Stored::Done { .. })));
-    assert_eq!(engine.load_rows().unwrap().len(), 300);
+    assert_eq!(engine.load_rows(b"").unwrap().len(), 300);
     let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
-    assert_eq!(engine.load_rows().unwrap(), []);
+    assert_eq!(engine.load_rows(b"").unwrap(), []);
     // etcd refuses the last part. Nobody may hear that nothing is stored: the first ones are.
     let mut rows = rows;
     rows[299].1 = Some(vec![7; 3_000_000]);
@@ -249,7 +249,7 @@ fn more_rows_than_fit_into_a_transaction_are_listed_fenced_and_purged() {
         matches!(&refused, Err(Error::CommitUnknown(why)) if why.contains("a part")),
         "{refused:?}"
     );
-    assert_eq!(engine.load_rows().unwrap().len(), 256);
+    assert_eq!(engine.load_rows(b"").unwrap().len(), 256);
     // Of one part alone, nothing is.
     let refused = engine.commit_rows("007", floor + 1, &rows[299..]);
     assert!(matches!(refused, Err(Error::Unreachable(_) | Error::Refused(_))), "{refused:?}");

@@ -230,8 +230,8 @@ impl Engine for Faulty {
         self.engine.nap(name, version, time);
     }
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.engine.load_rows()
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.engine.load_rows(prefix)
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {

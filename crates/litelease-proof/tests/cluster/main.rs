@@ -12,6 +12,7 @@ mod moving;
 mod postgres;
 mod scale;
 mod service;
+mod service_faults;
 mod shared_scenarios;
 mod transactions;
 mod verbs;

@@ -7,6 +7,7 @@ use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, Reason,
 use litelease_engine::{Change, Stored, StoredRow};
 use litelease_proof::believers::faketime;
 use litelease_proof::postgres::{Postgres, is_installed};
+use litelease_proof::proxy::Proxy;
 use litelease_proof::rig::eventually;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -406,10 +407,21 @@ fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_onc
     let rows: Vec<_> = names.iter().map(|name| (name.clone().into(), Some(vec![7]))).collect();
     assert_eq!(engine.commit_rows("007", floor, &rows), Ok(Stored::Conflict));
     assert!(matches!(engine.commit_rows("007", floor + 1, &rows), Ok(Stored::Done { .. })));
-    assert_eq!(engine.load_rows().unwrap().len(), 300);
+    assert_eq!(engine.load_rows(b"").unwrap().len(), 300);
     let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
-    assert_eq!(engine.load_rows().unwrap(), []);
+    assert_eq!(engine.load_rows(b"").unwrap(), []);
+
+    // A commit is one statement. A client that is stopped between two would keep everybody else from a grant.
+    let proxy = Proxy::start(server.address().parse().unwrap());
+    let url = server.url("select").replace(&server.address(), &proxy.address().to_string());
+    let lossy = open(&url);
+    for row in [b"a", b"b"] {
+        proxy.lose(u64::from(row == b"b"));
+        let stored = lossy.engine().commit_rows("007", floor + 1, &[(row.to_vec(), Some(vec![7]))]);
+        assert_eq!(matches!(stored, Err(Error::CommitUnknown(_))), row == b"b", "{stored:?}");
+    }
+    assert_eq!(engine.load_rows(b"").unwrap().len(), 2);
     let facts = one.facts().unwrap();
     assert!(facts.facts.iter().any(|(_, value)| value.contains("takes writes")), "{facts:?}");
     assert!(facts.warnings.iter().any(|warning| warning.contains("synchronous")), "{facts:?}");

@@ -1,28 +1,28 @@
 //! The service on several machines: one server writes, others pass connections on, and any may end.
 
-use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use litelease_cluster::{BreakResult, Cluster, MemoryEngine, TransferResult};
-use litelease_proof::command::kill;
+use litelease_engine::Stored;
+use litelease_proof::careless::Bug;
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::http_player::HttpPlayer;
 use litelease_proof::play::{Tally, play};
 use litelease_proof::postgres::{self, Postgres};
-use litelease_proof::rig::{Dice, eventually, litelease, tell};
+use litelease_proof::proxy::Proxy;
+use litelease_proof::rig::{eventually, litelease, tell};
 use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::server::{Client, Server};
 use litelease_proof::tls::{Certificate, tunnel};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-use crate::stress;
 
 /// A real engine, for a URL of its own per test.
 enum Engine {
@@ -82,17 +82,28 @@ fn check(engine: &str, only: &str, least: usize, mut new_cluster: impl FnMut() -
 }
 
 /// Servers on one engine.
-struct Servers {
+pub(crate) struct Servers {
     url: String,
-    servers: Vec<Option<Server>>,
-    addresses: Vec<SocketAddr>,
+    pub(crate) servers: Vec<Option<Server>>,
+    pub(crate) addresses: Vec<SocketAddr>,
     cluster: Cluster,
     folder: TempDir,
     flags: Vec<&'static str>,
+    bug: Option<Bug>,
 }
 
 impl Servers {
-    fn start(url: &str, count: usize, flags: &[&'static str]) -> Self {
+    pub(crate) fn start(url: &str, count: usize, flags: &[&'static str]) -> Self {
+        Servers::start_with(url, count, flags, None)
+    }
+
+    /// Starts servers with a planted bug.
+    pub(crate) fn start_with(
+        url: &str,
+        count: usize,
+        flags: &[&'static str],
+        bug: Option<Bug>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let cluster = Cluster::open(url).unwrap();
         let mut servers = Servers {
@@ -102,6 +113,7 @@ impl Servers {
             cluster,
             folder,
             flags: flags.to_vec(),
+            bug,
         };
         for at in 0..count {
             let server = servers.spawn(at, "127.0.0.1:0");
@@ -117,17 +129,22 @@ impl Servers {
     }
 
     fn spawn(&self, at: usize, listen: &str) -> Server {
-        Server::on(listen, &self.url, &self.place(at), &self.flags)
+        let Some(bug) = self.bug else {
+            return Server::on(listen, &self.url, &self.place(at), &self.flags);
+        };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_worker"));
+        command.args(["serve", &self.url, listen, &format!("{bug:?}")]);
+        Server::run(command, &self.place(at))
     }
 
     /// Starts a server again that has ended, at the address of before.
-    fn restart(&mut self, at: usize) {
+    pub(crate) fn restart(&mut self, at: usize) {
         let listen = self.addresses[at].to_string();
         self.servers[at] = Some(self.spawn(at, &listen));
     }
 
     /// Returns the number of the server that has the lease, if it is one that runs.
-    fn writer(&self) -> Option<usize> {
+    pub(crate) fn writer(&self) -> Option<usize> {
         let lease = self.cluster.inspect("serve").ok()??;
         let mut words = lease.owner.split(' ');
         let address: SocketAddr = words.next()?.parse().ok()?;
@@ -136,12 +153,12 @@ impl Servers {
         self.servers[at].as_ref().filter(|server| server.pid() == pid).map(|_| at)
     }
 
-    fn wait_for_writer(&self) -> usize {
+    pub(crate) fn wait_for_writer(&self) -> usize {
         eventually("a server writes", || self.writer())
     }
 
     /// Waits until every server leads to the writer.
-    fn wait_for_all(&self) {
+    pub(crate) fn wait_for_all(&self) {
         for address in &self.addresses {
             eventually("a server is ready", || {
                 let ready = Client::of(*address).ask("GET", "/readyz", &Value::Null, "");
@@ -150,178 +167,27 @@ impl Servers {
         }
     }
 
-    fn pid(&self, at: usize) -> i32 {
+    pub(crate) fn pid(&self, at: usize) -> i32 {
         i32::try_from(self.servers[at].as_ref().unwrap().pid()).unwrap()
     }
 
-    fn client(&self, at: usize) -> Client {
+    pub(crate) fn client(&self, at: usize) -> Client {
         Client::of(self.addresses[at])
     }
 }
 
-/// What all clients of a pool together see.
-#[derive(Default)]
-struct Seen {
-    /// Who believes to have each slot, and its newest token.
-    slots: Mutex<BTreeMap<i64, (Option<Belief>, i64)>>,
-    borrowed: AtomicU64,
-    refused: AtomicU64,
-    newest: AtomicI64,
-}
-
-/// A client's belief in its slot, which ends by itself.
-struct Belief {
-    client: usize,
-    until: Instant,
-}
-
-impl Seen {
-    /// Takes note of a grant. `newest` is the newest token that was answered before it was asked for.
-    fn lent(&self, client: usize, position: i64, token: i64, newest: i64, until: Instant) {
-        let mut slots = self.slots.lock().unwrap();
-        let (belief, last) = slots.entry(position).or_default();
-        assert!(token > *last, "slot {position} has token {token} after {last}");
-        assert!(token > newest, "token {token} was granted after {newest}");
-        if let Some(belief) = belief.as_ref().filter(|belief| belief.until > Instant::now()) {
-            panic!("slot {position} of client {} is lent to client {client}, too", belief.client);
+impl Drop for Servers {
+    /// Shows how the logs end, if the test fails.
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            return;
         }
-        (*belief, *last) = (Some(Belief { client, until }), token);
-        self.newest.fetch_max(token, Ordering::SeqCst);
-        self.borrowed.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Takes note that a client no longer believes.
-    fn left(&self, position: i64) {
-        self.slots.lock().unwrap().entry(position).or_default().0 = None;
-    }
-}
-
-const SLOTS: i64 = 5;
-const TTL: Duration = Duration::from_secs(3);
-
-/// Borrows and returns until the time is over. Asks again after every error, anywhere, with the same key.
-fn use_pool(number: usize, addresses: &[SocketAddr], seen: &Seen, is_over: &AtomicBool) {
-    let mut dice = Dice::new(&format!("client {number}"));
-    let anywhere = |dice: &mut Dice| {
-        let at = usize::try_from(dice.below(addresses.len() as u64)).unwrap();
-        Client::of(addresses[at]).with_patience(Duration::from_millis(900))
-    };
-    let mut client = anywhere(&mut dice);
-    let mut requests = 0;
-    while !is_over.load(Ordering::SeqCst) {
-        requests += 1;
-        let key = format!("Idempotency-Key: {number}-{requests}\r\n");
-        let newest = seen.newest.load(Ordering::SeqCst);
-        let begun = Instant::now();
-        let body = json!({ "ttl": TTL.as_secs(), "wait": 0.5 });
-        let lent = loop {
-            match client.try_call("POST", "/borrow", &body, &key) {
-                Ok(answer) if answer.status == 200 => break Some(answer.json()),
-                Ok(answer) if answer.status == 409 => break None,
-                failed => {
-                    if let Ok(answer) = failed {
-                        assert!(matches!(answer.status, 502 | 503), "{answer:?}");
-                        let has_cause = answer.head.contains("retry-after") || answer.status == 503;
-                        assert!(has_cause, "{answer:?}");
-                    }
-                    seen.refused.fetch_add(1, Ordering::SeqCst);
-                    thread::sleep(Duration::from_millis(20));
-                    client = anywhere(&mut dice);
-                    if begun.elapsed() > TTL {
-                        // What the key has found by now may be over: this request is given up.
-                        break None;
-                    }
-                }
-            }
-        };
-        let Some(lent) = lent else { continue };
-        let (position, token) =
-            (lent["position"].as_i64().unwrap(), lent["token"].as_i64().unwrap());
-        let until = begun + TTL - TTL / 10;
-        if until <= Instant::now() {
-            continue;
+        for (at, address) in self.addresses.iter().enumerate() {
+            let log = fs::read_to_string(self.place(at).with_extension("log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines.len().saturating_sub(20);
+            tell(&format!("the log of {address} ends with:\n{}", lines[last..].join("\n")));
         }
-        seen.lent(number, position, token, newest, until);
-        thread::sleep(Duration::from_millis(dice.below(4)));
-        seen.left(position);
-        let lease = json!({ "lease": lent["lease"] });
-        while begun.elapsed() < TTL {
-            match client.try_call("POST", "/return", &lease, "") {
-                Ok(answer) if answer.status == 200 => break,
-                _ => client = anywhere(&mut dice),
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-/// A fault of the server that writes.
-#[derive(Clone, Copy, Debug)]
-enum Fault {
-    Kill,
-    Terminate,
-    Stop,
-}
-
-/// Ends or stops the writer, waits for another one, and puts things right again.
-fn play_fault(servers: &mut Servers, fault: Fault) {
-    let at = servers.wait_for_writer();
-    let pid = servers.pid(at);
-    match fault {
-        Fault::Kill => servers.servers[at].take().unwrap().kill(),
-        Fault::Terminate => assert!(servers.servers[at].take().unwrap().stop(), "in good order"),
-        Fault::Stop => kill(pid, libc::SIGSTOP),
-    }
-    eventually("another server writes", || servers.writer().filter(|next| *next != at));
-    match fault {
-        Fault::Stop => kill(pid, libc::SIGCONT),
-        Fault::Kill | Fault::Terminate => servers.restart(at),
-    }
-}
-
-#[test]
-fn servers_that_are_killed_and_stopped_lend_no_slot_twice_and_lose_none() {
-    for (name, engine) in Engine::all() {
-        let url = engine.url("faults");
-        let mut servers =
-            Servers::start(&url, 3, &["--open", "--writer-ttl", "1s", "--log", "warn"]);
-        servers.wait_for_all();
-        servers.client(0).register(SLOTS);
-        let (seen, is_over) = (Arc::new(Seen::default()), Arc::new(AtomicBool::new(false)));
-        let clients: Vec<_> = (0..8)
-            .map(|number| {
-                let (addresses, seen) = (servers.addresses.clone(), Arc::clone(&seen));
-                let is_over = Arc::clone(&is_over);
-                thread::spawn(move || use_pool(number, &addresses, &seen, &is_over))
-            })
-            .collect();
-        let (begun, mut faults) = (Instant::now(), 0);
-        // Each fault at least once.
-        while faults < 3 || begun.elapsed() < stress(0) / 2 {
-            let before = seen.borrowed.load(Ordering::SeqCst);
-            eventually("slots are lent", || seen.borrowed.load(Ordering::SeqCst) > before + 20);
-            play_fault(&mut servers, [Fault::Kill, Fault::Stop, Fault::Terminate][faults % 3]);
-            faults += 1;
-        }
-        let before = seen.borrowed.load(Ordering::SeqCst);
-        eventually("slots are lent", || seen.borrowed.load(Ordering::SeqCst) > before + 20);
-        is_over.store(true, Ordering::SeqCst);
-        clients.into_iter().for_each(|client| client.join().unwrap());
-        let (borrowed, refused) = (seen.borrowed.load(Ordering::SeqCst), &seen.refused);
-        tell(&format!("{name}: {faults} faults, {borrowed} borrows, {refused:?} asked again"));
-        // What was lent to clients that gave up is over soon, and then every slot can be had again.
-        servers.wait_for_all();
-        let mut client = servers.client(1);
-        let mut positions: Vec<i64> = (0..SLOTS)
-            .map(|_| {
-                let body = json!({ "ttl": 60, "wait": 30 });
-                let lent = client.call("POST", "/borrow", &body);
-                assert_eq!(lent.status, 200, "a slot is lost: {lent:?}");
-                lent.json()["position"].as_i64().unwrap()
-            })
-            .collect();
-        positions.sort_unstable();
-        assert_eq!(positions, (0..SLOTS).collect::<Vec<_>>());
     }
 }
 
@@ -452,6 +318,116 @@ fn access_keys_are_made_on_the_engine_and_count_on_every_server() {
     assert_eq!(access(&["remove", "ci"]).0, Some(0));
     for at in [0, 1] {
         eventually("the key is refused", || claim(at, key.trim(), "n") == 401);
+    }
+}
+
+/// A program that changes the keys may be stopped for long after it has begun, and killed right after it is done.
+#[test]
+fn an_access_key_that_is_removed_slowly_is_refused_all_the_same() {
+    let Some(engine) = Engine::any() else { return };
+    let url = engine.url("slow-access");
+    let servers = Servers::start(&url, 1, &[]);
+    let mut client = servers.servers[0].as_ref().unwrap().client();
+    let mut listed = move || {
+        let listed = client.ask("GET", "/v1/leases?prefix=", &Value::Null, "");
+        listed.map_or(0, |listed| listed.status)
+    };
+    eventually("the key counts", || listed() == 200);
+    let engine = servers.cluster.engine();
+    let keys = engine.load_rows(b"a").unwrap();
+    let [(key, _)] = &keys[..] else { panic!("{keys:?}") };
+    let lease = servers.cluster.claim("serve/access", "x", Duration::from_secs(60)).unwrap();
+    let lease = lease.acquired().unwrap();
+    // The writer looks twice a second.
+    thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(listed(), 200);
+    let removed = engine.commit_rows("serve/access", lease.token, &[(key.clone(), None)]);
+    assert!(matches!(removed, Ok(Stored::Done { .. })), "{removed:?}");
+    eventually("the key is refused", || listed() == 401);
+}
+
+#[test]
+fn a_writer_whose_engine_does_not_answer_says_503_and_rests() {
+    if !etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::start(1);
+    let servers = Servers::start(&etcd.url("frozen"), 1, &["--open", "--writer-ttl", "1s"]);
+    servers.wait_for_all();
+    etcd.signal(0, libc::SIGSTOP);
+    // The thread that renews the lease waits for the engine for much longer than the lease lasts.
+    let (mut refused, mut cut_off) = (0, 0);
+    eventually("it knows no writer", || {
+        match servers.client(0).try_call("GET", "", &Value::Null, "") {
+            Ok(answer) => refused += i32::from(answer.status == 503),
+            Err(_) => cut_off += 1,
+        }
+        refused == 50
+    });
+    // Those are cut off that come while it stops to write.
+    assert!(cut_off < 5, "{cut_off} were cut off");
+    let log = fs::read_to_string(&servers.servers[0].as_ref().unwrap().log).unwrap();
+    let lines = log.lines().filter(|line| !line.contains("\"request\"")).count();
+    assert!(lines < 20, "{lines} lines: {log}");
+    etcd.signal(0, libc::SIGCONT);
+    servers.wait_for_all();
+}
+
+#[test]
+fn a_client_that_never_hangs_up_keeps_no_place_on_a_replica() {
+    let Some(engine) = Engine::any() else { return };
+    let flags = ["--open", "--max-connections", "8"];
+    let servers = Servers::start(&engine.url("hang-up"), 2, &flags);
+    servers.wait_for_all();
+    let replica = 1 - servers.wait_for_writer();
+    let silent: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = servers.client(replica).with_patience(Duration::from_secs(10));
+            let closing = "Connection: close\r\n";
+            let text = format!("GET /healthz HTTP/1.1\r\nHost: localhost\r\n{closing}\r\n");
+            client.write(text.as_bytes()).unwrap();
+            let mut stream = client.into_stream().unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            stream
+        })
+        .collect();
+    let ready = servers.client(replica).ask("GET", "/readyz", &Value::Null, "");
+    assert_eq!(ready.unwrap().status, 200);
+    drop(silent);
+}
+
+/// A request to an engine has less than a second. Whatever the service has stored, the next writer must be able to
+/// load it.
+#[test]
+fn rows_are_loaded_over_a_slow_line_however_many_bytes_they_have() {
+    for (name, engine) in Engine::all() {
+        let (url, address) = match &engine {
+            Engine::Etcd(etcd) => (etcd.url("slow"), etcd.address(0)),
+            Engine::Postgres(postgres) => {
+                (postgres.url("slow"), postgres.address().parse().unwrap())
+            }
+        };
+        let cluster = Cluster::open(&url).unwrap();
+        cluster.bootstrap().unwrap();
+        let lease = cluster.claim("n", "a", Duration::from_secs(60)).unwrap().acquired().unwrap();
+        let key = |number: u8| vec![b'r', number];
+        for number in 0..30 {
+            let row = (key(number), Some(vec![number; 1_000_000]));
+            let stored = cluster.engine().commit_rows("n", lease.token, &[row]).unwrap();
+            assert!(matches!(stored, Stored::Done { .. }));
+        }
+        let proxy = Proxy::slow(address, Duration::from_millis(3));
+        let slow = url.replace(&address.to_string(), &proxy.address().to_string());
+        let rows = Cluster::open(&slow).unwrap().engine().load_rows(b"").unwrap();
+        assert!(rows.iter().map(|(key, _)| key.clone()).eq((0..30).map(key)), "{name}");
+        assert!(rows.iter().all(|(key, value)| *value == vec![key[1]; 1_000_000]), "{name}");
+        let some = cluster.engine().load_rows(&key(7)).unwrap();
+        assert_eq!(some.len(), 1, "{name}");
+        let gone: Vec<_> = (0..30).map(|number| (key(number), None)).collect();
+        let gone = cluster.engine().commit_rows("n", lease.token, &gone).unwrap();
+        assert!(matches!(gone, Stored::Done { .. }));
     }
 }
 

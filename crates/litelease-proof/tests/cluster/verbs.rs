@@ -248,8 +248,8 @@ impl Engine for Slow {
 
     fn nap(&self, _: &str, _: i64, _: Duration) {}
 
-    fn load_rows(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.call()?.load_rows()
+    fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.call()?.load_rows(prefix)
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {

@@ -236,6 +236,11 @@ impl ServedFile {
         }
     }
 
+    /// Checks whether this server no longer writes to its engine. Then failing is no error.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.mirror.as_ref().is_some_and(|mirror| !mirror.is_trusted())
+    }
+
     /// Checks that what is answered from the copy of an engine counts.
     pub(super) fn check_mirror(&self) -> Result<(), Error> {
         self.mirror.as_ref().map_or(Ok(()), Mirror::check)

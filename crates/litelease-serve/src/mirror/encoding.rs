@@ -14,7 +14,7 @@ use litelease::{AccessRow, Error};
 
 use super::RowChange;
 
-pub(super) const ACCESS: &[u8] = b"a";
+pub(crate) const ACCESS: &[u8] = b"a";
 pub(super) const JOURNAL: &[u8] = b"j";
 pub(super) const META: &[u8] = b"m";
 const ROW: &[u8] = b"r";
@@ -165,8 +165,12 @@ pub(crate) fn write_access(row: &AccessRow) -> Vec<u8> {
     bytes
 }
 
-/// Reads an access key.
-pub(crate) fn read_access(mut bytes: &[u8]) -> Result<AccessRow, Error> {
+/// Reads an access key, which is stored under `key`.
+pub(crate) fn read_access(key: &[u8], bytes: &[u8]) -> Result<AccessRow, Error> {
+    read_access_row(bytes).map_err(at(key))
+}
+
+fn read_access_row(mut bytes: &[u8]) -> Result<AccessRow, Error> {
     let bytes = &mut bytes;
     if take::<1>(bytes)? != [FORMAT] {
         return Err(damaged());
@@ -204,6 +208,15 @@ pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Error> 
     let (first, rest) = bytes.split_first_chunk::<N>().ok_or_else(damaged)?;
     *bytes = rest;
     Ok(*first)
+}
+
+/// Says which row an error is about.
+pub(super) fn at(key: &[u8]) -> impl Fn(Error) -> Error {
+    let text = format!(
+        "the row {} of this service on the engine is not valid, and is never repaired or used",
+        key.escape_ascii()
+    );
+    move |_| super::damaged(&text)
 }
 
 pub(super) fn damaged() -> Error {

@@ -40,18 +40,20 @@ pub(super) fn store(
     finish(engine, tenure, rows.to_vec(), count)
 }
 
-/// Finishes what a writer has left behind, and adds it to the rows that were loaded. Returns what is to
-/// be deleted.
+/// Finishes what a writer has left behind, and adds it to the rows that were loaded. Deletes a journal
+/// that is not complete.
 pub(super) fn recover(
     engine: &dyn Engine,
     tenure: &dyn Tenure,
     rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
-) -> Result<Vec<RowChange>, Error> {
+) -> Result<(), Error> {
     let keys = rows.range(JOURNAL.to_vec()..).take_while(|(key, _)| key.starts_with(JOURNAL));
     let keys: Vec<Vec<u8>> = keys.map(|(key, _)| key.clone()).collect();
     let Some(count) = rows.get(JOURNAL) else {
         let dropped = keys.into_iter().inspect(|key| _ = rows.remove(key));
-        return Ok(dropped.map(|key| (key, None)).collect());
+        let dropped: Vec<RowChange> = dropped.map(|key| (key, None)).collect();
+        // Not later, with other rows: a commit could delete parts of its own journal.
+        return split(engine, &dropped).try_for_each(|some| put(engine, tenure, some));
     };
     let count = u32::from_be_bytes(encoding::take(&mut count.as_slice())?);
     let mut bytes = Vec::new();
@@ -67,7 +69,7 @@ pub(super) fn recover(
         }
     }
     keys.iter().for_each(|key| _ = rows.remove(key));
-    Ok(Vec::new())
+    Ok(())
 }
 
 /// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and a

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use litelease::Error;
+use litelease::rusqlite::fallible_iterator::FallibleIterator;
 use litelease::rusqlite::types::Value;
-use litelease::rusqlite::{Connection, OptionalExtension, params_from_iter};
+use litelease::rusqlite::{Batch, Connection, OptionalExtension, params_from_iter};
 
 use super::RowChange;
 use super::encoding::{self, Shift};
@@ -45,6 +46,21 @@ pub(super) struct Table {
     pub(super) sql: String,
     /// The columns besides the row's number, each with whether it is a moment.
     columns: Vec<(String, bool)>,
+}
+
+/// Makes a table by the definition that the engine has. Other SQL is refused, and not run: whoever may
+/// write to the engine must not be able to write files here.
+pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(), Error> {
+    let mut statements = Batch::new(connection, sql);
+    let first = statements.next()?.filter(|_| sql.starts_with(&format!("CREATE TABLE {name} ")));
+    let damaged =
+        || encoding::at(&[encoding::SCHEMA, name.as_bytes()].concat())(encoding::damaged());
+    let mut statement = first.ok_or_else(damaged)?;
+    if statements.next()?.is_some() {
+        return Err(damaged());
+    }
+    statement.execute([])?;
+    Ok(())
 }
 
 /// Reads which tables there are.
@@ -136,7 +152,8 @@ impl Table {
             let mut bytes = bytes.as_slice();
             for (_, is_moment) in &self.columns {
                 let shift = Shift::by(if *is_moment { offset_ms } else { 0 });
-                values.push(encoding::read_value(&mut bytes, shift)?);
+                let value = encoding::read_value(&mut bytes, shift);
+                values.push(value.map_err(encoding::at(key))?);
             }
             insert.execute(params_from_iter(values))?;
             count += 1;

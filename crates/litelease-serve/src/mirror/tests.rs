@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use litelease::{BorrowOptions, SendOptions};
@@ -36,6 +36,8 @@ enum Fails {
     Never,
     Before(usize),
     After(usize),
+    /// Its answer is lost, and it arrives when [`Failing::arrive`] is called.
+    Late(usize),
 }
 
 /// An engine in memory whose n-th commit fails.
@@ -43,6 +45,7 @@ struct Failing {
     rows: MemoryEngine,
     fails: Mutex<Fails>,
     commits: AtomicUsize,
+    late: Mutex<Option<(String, i64, Vec<RowChange>)>>,
 }
 
 impl Engine for Failing {
@@ -66,8 +69,8 @@ impl Engine for Failing {
         self.rows.nap(name, version, time);
     }
 
-    fn load_rows(&self) -> Outcome<Vec<(Vec<u8>, Vec<u8>)>> {
-        self.rows.load_rows()
+    fn load_rows(&self, prefix: &[u8]) -> Outcome<Vec<(Vec<u8>, Vec<u8>)>> {
+        self.rows.load_rows(prefix)
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Outcome<Stored> {
@@ -78,6 +81,10 @@ impl Engine for Failing {
             Fails::Before(at) if at == number => Err(EngineError::Unreachable("test".into())),
             Fails::After(at) if at == number => {
                 let _ = self.rows.commit_rows(name, token, rows)?;
+                Err(EngineError::CommitUnknown("test".into()))
+            }
+            Fails::Late(at) if at == number => {
+                *self.late.lock().unwrap() = Some((name.into(), token, rows.to_vec()));
                 Err(EngineError::CommitUnknown("test".into()))
             }
             _ => self.rows.commit_rows(name, token, rows),
@@ -95,7 +102,8 @@ impl Engine for Failing {
 
 /// A grant of the writer's lease.
 struct Term {
-    token: i64,
+    cluster: Cluster,
+    token: AtomicI64,
     is_trusted: AtomicBool,
 }
 
@@ -105,11 +113,18 @@ impl Tenure for Term {
     }
 
     fn token(&self) -> i64 {
-        self.token
+        self.token.load(Ordering::SeqCst)
     }
 
     fn is_trusted(&self) -> bool {
         self.is_trusted.load(Ordering::SeqCst)
+    }
+
+    fn fence(&self) -> Result<(), Error> {
+        let handed = self.cluster.transfer_by_owner("serve", "w", "w", TTL).unwrap();
+        let lease = handed.transferred().ok_or_else(|| failed("another server writes"))?;
+        self.token.store(lease.token, Ordering::SeqCst);
+        Ok(())
     }
 
     fn give_up(&self) {
@@ -123,7 +138,7 @@ impl Tenure for Term {
 
 fn failing() -> Arc<Failing> {
     let (rows, fails) = (MemoryEngine::new(), Mutex::new(Fails::Never));
-    Arc::new(Failing { rows, fails, commits: AtomicUsize::new(0) })
+    Arc::new(Failing { rows, fails, commits: AtomicUsize::new(0), late: Mutex::new(None) })
 }
 
 impl Failing {
@@ -131,6 +146,14 @@ impl Failing {
     fn fail(&self, fails: Fails) {
         self.commits.store(0, Ordering::SeqCst);
         *self.fails.lock().unwrap() = fails;
+    }
+
+    /// Lets the commit arrive that is late, if there is one. Returns whether it was stored.
+    fn arrive(&self) -> bool {
+        let late = self.late.lock().unwrap().take();
+        late.is_some_and(|(name, token, rows)| {
+            matches!(self.rows.commit_rows(&name, token, &rows), Ok(Stored::Done { .. }))
+        })
     }
 }
 
@@ -147,7 +170,8 @@ impl Writer {
         let cluster = Cluster::on(engine.rows.clone());
         let _ = cluster.break_lease("serve").unwrap();
         let lease = cluster.claim("serve", "w", TTL).unwrap().acquired().unwrap();
-        let term = Arc::new(Term { token: lease.token, is_trusted: AtomicBool::new(true) });
+        let (token, is_trusted) = (AtomicI64::new(lease.token), AtomicBool::new(true));
+        let term = Arc::new(Term { cluster, token, is_trusted });
         let engine: Arc<dyn Engine> = engine.clone();
         let mut mirror = Mirror::new(engine, term.clone(), clock);
         let db = mirror.load().unwrap();
@@ -234,7 +258,7 @@ fn what_one_writer_has_stored_the_next_one_loads() {
     assert_eq!(everything(&next.db), before);
     // Nothing is left over of what was deleted or replaced, once the next writer has written.
     next.commit(|db| drop(db.at(1_000).claim("m", "a", TTL).unwrap())).unwrap();
-    let rows = engine.load_rows().unwrap();
+    let rows = engine.load_rows(b"").unwrap();
     let rows = rows.iter().filter(|(key, _)| key.starts_with(b"r")).count();
     let stored = everything(&next.db).iter().filter(|row| !row.contains("queue_keys")).count();
     assert_eq!(rows, stored);
@@ -306,7 +330,7 @@ fn a_commit_that_fails_is_there_as_a_whole_or_not_at_all_and_never_answered_as_d
             if fails == Fails::Before(0) {
                 assert_eq!(next, before, "{what}: nothing was stored");
             }
-            let journal = engine.load_rows().unwrap();
+            let journal = engine.load_rows(b"").unwrap();
             assert!(journal.iter().all(|(key, _)| **key != *b"j"), "{what}: not finished");
         }
         match what {
@@ -314,6 +338,97 @@ fn a_commit_that_fails_is_there_as_a_whole_or_not_at_all_and_never_answered_as_d
             "many" => assert!((4..8).contains(&calls), "{calls}"),
             _ => assert!(calls > 6, "{calls}"),
         }
+    }
+}
+
+/// Sends so much that a journal of several parts is needed.
+fn send_much(db: &Litelease) {
+    for _ in 0..3 {
+        db.queue("q").at(1_000).send("x".repeat(1 << 20)).unwrap();
+    }
+}
+
+/// A member of etcd that was stopped, or a backend of PostgreSQL, may carry out a request long after its client has
+/// given up. By then the writer has loaded what was there, and has stored more.
+#[test]
+fn a_commit_that_arrives_late_is_not_mixed_with_later_ones() {
+    let small = |db: &Litelease| use_everything(db, 2);
+    let works: [&dyn Fn(&Litelease); 2] = [&small, &send_much];
+    for (work, arrives_before_the_next) in
+        works.into_iter().flat_map(|work| [(work, true), (work, false)])
+    {
+        for at in 0.. {
+            let engine = failing();
+            let mut writer = Writer::take_over(&engine, || 2_000);
+            writer.commit(|db| use_everything(db, 0)).unwrap();
+            engine.fail(Fails::Late(at));
+            if writer.commit(work).is_ok() {
+                assert!(at > 0, "no call was late");
+                break;
+            }
+            engine.fail(Fails::Never);
+            let was_stored = arrives_before_the_next && engine.arrive();
+            assert!(!was_stored, "it was sent under an older token");
+            writer.commit(|db| use_everything(db, 3)).unwrap();
+            assert!(!engine.arrive(), "it was sent under an older token");
+            let mine = everything(&writer.db);
+            assert_eq!(everything(&Writer::take_over(&engine, || 2_000).db), mine);
+        }
+    }
+}
+
+/// What was left of one journal was deleted with the rows of the next commit, whose journal had parts of the same
+/// names. After a crash in between, that one had lost a part, and nobody could load any more.
+#[test]
+fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {
+    // So many rows that each boundary between transactions is met.
+    for count in (124..260).step_by(3) {
+        for fails in (0..).map(Fails::After) {
+            let engine = failing();
+            let mut first = Writer::take_over(&engine, || 2_000);
+            let register = |db: &Litelease| _ = db.pools().at(1_000).register("p", 500).unwrap();
+            first.commit(register).unwrap();
+            let part = |number: u8| (vec![b'j', 0, 0, 0, number], Some(vec![7]));
+            let parts = [0, 1, 2].map(part);
+            let _ = engine.commit_rows("serve", first.term.token(), &parts).unwrap();
+            let mut writer = Writer::take_over(&engine, || 2_000);
+            let before = everything(&writer.db);
+            engine.fail(fails);
+            let mut done = Vec::new();
+            let committed = writer.commit(|db| {
+                let pools = db.pools();
+                (0..count).for_each(|_| drop(pools.at(1_000).borrow("p", TTL).unwrap()));
+                db.count_batch().unwrap();
+                done = everything(db);
+            });
+            engine.fail(Fails::Never);
+            let next = everything(&Writer::take_over(&engine, || 2_000).db);
+            assert!(next == before || next == done, "a part of it is there");
+            if committed.is_ok() {
+                assert_eq!(next, done);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn definitions_on_the_engine_that_are_not_of_their_table_are_not_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("made");
+    let attach = format!("ATTACH '{}' AS other; CREATE TABLE other.t (a)", file.display());
+    let table = "CREATE TABLE litelease_x (a)";
+    for sql in
+        [&attach, &format!("{table}; {attach}"), "CREATE TABLE litelease_y (a)", "", "PRAGMA x"]
+    {
+        let engine = failing();
+        let mut writer = Writer::take_over(&engine, || 2_000);
+        let row = (b"slitelease_x".to_vec(), Some(sql.as_bytes().to_vec()));
+        let _ = engine.commit_rows("serve", writer.term.token(), &[row]).unwrap();
+        writer.mirror.distrust();
+        let refused = writer.mirror.load().map(drop).unwrap_err();
+        assert!(refused.to_string().contains("not valid"), "{sql}: {refused}");
+        assert!(!file.exists(), "{sql}");
     }
 }
 
@@ -405,11 +520,14 @@ fn rows_of_a_newer_format_and_damaged_rows_are_refused_and_the_lease_is_given_up
         let engine = failing();
         let mut writer = Writer::take_over(&engine, || 2_000);
         writer.commit(|db| use_everything(db, 0)).unwrap();
-        let token = writer.term.token;
+        let token = writer.term.token();
         let _ =
             engine.commit_rows("serve", token, &[(key.to_vec(), Some(value.to_vec()))]).unwrap();
         writer.mirror.distrust();
-        assert!(writer.mirror.load().is_err());
+        let refused = writer.mirror.load().map(drop).unwrap_err().to_string();
+        let expected =
+            if key == b"m" { "update this server" } else { "litelease_pools\\x00......" };
+        assert!(refused.contains(expected), "{refused}");
         assert!(!writer.term.is_trusted());
     }
 }
