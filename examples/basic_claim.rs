@@ -1,6 +1,7 @@
 //! Only one of many may do the work: claim, work, renew, release.
 //!
-//! `cargo run --example basic_claim [FILE]`: start it twice at once. One works, the other says who does.
+//! `cargo run --example basic_claim [FILE]`: start it twice at once. One works, the other says who
+//! does.
 
 use std::time::Duration;
 

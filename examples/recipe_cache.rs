@@ -11,7 +11,8 @@ fn main() -> Result<(), HoldError> {
          INSERT INTO prices SELECT 300 WHERE NOT EXISTS (SELECT 1 FROM prices)",
     )?;
 
-    // A reader, in each process that answers. A writer waits at most a minute for one that is stopped.
+    // A reader, in each process that answers. A writer waits at most a minute for one that is
+    // stopped.
     let price: Cached<i64> = db.cached("prices", Duration::from_secs(60), |conn| {
         Ok(conn.query_row("SELECT tea FROM prices", [], |row| row.get(0))?)
     })?;

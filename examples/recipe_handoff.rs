@@ -1,4 +1,5 @@
-//! Handoff: a new version takes over without a gap or an overlap. `cargo run --example recipe_handoff`
+//! Handoff: a new version takes over without a gap or an overlap. `cargo run --example
+//! recipe_handoff`
 
 use std::thread;
 use std::time::Duration;

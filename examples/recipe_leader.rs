@@ -24,7 +24,8 @@ fn main() -> Result<(), HoldError> {
     leader.held().present_on(&db)?;
     db.conn().execute("INSERT INTO decisions VALUES ('begin')", [])?;
 
-    // An answer from the file, and one from memory. Both fail once this leader may have a successor.
+    // An answer from the file, and one from memory. Both fail once this leader may have a
+    // successor.
     let count: i64 =
         leader.read(|tx| tx.query_row("SELECT count(*) FROM decisions", [], |row| row.get(0)))?;
     let answer = format!("{count} decision"); // computed from memory: check after, and then serve

@@ -1,4 +1,5 @@
-//! Session: one heartbeat keeps many names, and all end together. `cargo run --example recipe_session`
+//! Session: one heartbeat keeps many names, and all end together. `cargo run --example
+//! recipe_session`
 
 use std::time::Duration;
 

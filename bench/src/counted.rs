@@ -54,8 +54,9 @@ fn cycle(
     let place = workload.split('@').next_back().unwrap_or_default();
     let raw = counts.instructions(&format!("raw-update@{place}"))? / 3.0;
     let ours = counts.instructions(workload)? / 3.0;
-    // The raw UPDATE has no counterpart to the SELECT of a claim. The limits were 1.40, 1.50 and 1.20 while a
-    // claim that followed a release of the same name skipped it, which helped this loop and few others.
+    // The raw UPDATE has no counterpart to the SELECT of a claim. The limits were 1.40, 1.50 and
+    // 1.20 while a claim that followed a release of the same name skipped it, which helped this
+    // loop and few others.
     let detail = format!("{ours:.0} / {raw:.0} per commit; a claim also reads before it writes");
     Ok(vec![ratio(id, what, reach, ours, raw, detail)])
 }
@@ -98,7 +99,8 @@ fn calls(counts: &Counts) -> Result<Vec<Counted>> {
 
 fn wal(folder: &Path) -> Result<Vec<Counted>> {
     let wal = folder.join("bench.sqlite3-wal");
-    // The file goes away when the connection closes, so it is read while the workload still has it open.
+    // The file goes away when the connection closes, so it is read while the workload still has it
+    // open.
     let count = workload::then("cycle@wal-normal", 33_334, folder, || {
         Ok(fs::metadata(&wal)?.len() as f64 / f64::from(1 << 20))
     })?;

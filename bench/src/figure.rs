@@ -29,7 +29,8 @@ impl Reach {
         }
     }
 
-    /// How much of what is allowed was used: 1 is just reached, more is missed, in either direction.
+    /// How much of what is allowed was used: 1 is just reached, more is missed, in either
+    /// direction.
     pub(crate) fn used(self, measured: f64) -> f64 {
         let (part, whole) = match self {
             Reach::AtMost(most) => (measured, most),
@@ -62,7 +63,8 @@ impl Rounds {
         if values.is_empty() { Err("nothing was measured".into()) } else { Ok(Rounds(values)) }
     }
 
-    /// Each round of one next to the same round of the other, so that what slows a round down slows both.
+    /// Each round of one next to the same round of the other, so that what slows a round down slows
+    /// both.
     pub(crate) fn ratios(ours: &[f64], others: &[f64]) -> crate::Result<Self> {
         Rounds::new(ours.iter().zip(others).map(|(ours, other)| ours / other).collect())
     }

@@ -17,7 +17,8 @@ const ROUNDS: usize = 7;
 const CALLS: u32 = 10_000;
 const TTL: Duration = Duration::from_millis(1);
 
-/// The processor time of a claim in files of 1 to 10 million rows, and B8, the last next to the first.
+/// The processor time of a claim in files of 1 to 10 million rows, and B8, the last next to the
+/// first.
 pub(crate) fn claims(folder: &Path) -> Result<(Figure, Series)> {
     let sizes: Vec<u32> = (0..8).map(|power| 10_u32.pow(power)).collect();
     let mut files = Vec::new();
@@ -38,7 +39,8 @@ pub(crate) fn claims(folder: &Path) -> Result<(Figure, Series)> {
     Ok((figure, series("claim", "claim", &sizes, times)?))
 }
 
-/// The processor time of borrowing and returning in pools of 1 to 100,000 slots, half of which are lent.
+/// The processor time of borrowing and returning in pools of 1 to 100,000 slots, half of which are
+/// lent.
 pub(crate) fn borrows() -> Result<Series> {
     let sizes: Vec<u32> = (0..6).map(|power| 10_u32.pow(power)).collect();
     let mut pools = Vec::new();

@@ -1,6 +1,7 @@
 //! What holding, waiting and `litelease run` cost: times and memory, between real processes.
 //!
-//! Times depend on the machine and its mood, so these are figures to look at and never conditions of a test.
+//! Times depend on the machine and its mood, so these are figures to look at and never conditions
+//! of a test.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

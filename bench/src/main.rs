@@ -1,9 +1,9 @@
 //! What Litelease costs, next to the bare SQLite statement and to others.
 //!
-//! In falling order of trust: counts (instructions by callgrind and system calls by strace, each as the difference of two
-//! loop lengths, so that starting up does not count and the machine's mood does not either), times on a disk whose
-//! every sync takes a millisecond, and processor time as ratios of rounds that take turns. The other commands are what
-//! these start.
+//! In falling order of trust: counts (instructions by callgrind and system calls by strace, each as
+//! the difference of two loop lengths, so that starting up does not count and the machine's mood
+//! does not either), times on a disk whose every sync takes a millisecond, and processor time as
+//! ratios of rounds that take turns. The other commands are what these start.
 
 mod counted;
 mod document;

@@ -82,8 +82,9 @@ pub(crate) fn cpu_of(process: &Child) -> Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// Lets this process and its children be ended by SIGQUIT. A shell without job control starts `make bench &` with that
-/// signal ignored, servers that set no handler of their own inherit it, and waiting for their end would last for ever.
+/// Lets this process and its children be ended by SIGQUIT. A shell without job control starts `make
+/// bench &` with that signal ignored, servers that set no handler of their own inherit it, and
+/// waiting for their end would last for ever.
 pub(crate) fn heed_quit() {
     // SAFETY: no pointers are involved, and no other thread runs yet.
     unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
@@ -92,7 +93,8 @@ pub(crate) fn heed_quit() {
 /// Lets this process and its children open as many files as the system allows: each waiter is one.
 pub(crate) fn open_many_files() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: both are given a place of the right type. If they fail, the limit stays, and opening a file tells.
+    // SAFETY: both are given a place of the right type. If they fail, the limit stays, and opening
+    // a file tells.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;

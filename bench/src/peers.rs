@@ -1,4 +1,5 @@
-//! etcd, which keeps leases too: as something to know, for it promises more than a file can and costs a server.
+//! etcd, which keeps leases too: as something to know, for it promises more than a file can and
+//! costs a server.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,8 +17,8 @@ use crate::{Result, workload};
 const ROUNDS: usize = 5;
 const CYCLES: u32 = 300;
 
-/// What claim, renew and release take through its JSON gateway, next to ours. Its syncs are free here, as ours: it calls
-/// the system past the library that the slow disk is made of.
+/// What claim, renew and release take through its JSON gateway, next to ours. Its syncs are free
+/// here, as ours: it calls the system past the library that the slow disk is made of.
 pub(crate) fn etcd(folder: &Path) -> Result<Note> {
     let what = "claim, renew and release next to etcd".to_owned();
     if !etcd_is_there() {
@@ -79,7 +80,8 @@ impl Etcd {
         Ok(Etcd { child, stream: BufReader::new(stream) })
     }
 
-    /// As its users do it: a lease of its own, a key that must not be there yet, and the lease's end takes the key along.
+    /// As its users do it: a lease of its own, a key that must not be there yet, and the lease's
+    /// end takes the key along.
     fn cycles(&mut self) -> Result<()> {
         for _ in 0..CYCLES {
             // A claim takes two of its calls.

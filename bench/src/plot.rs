@@ -9,7 +9,8 @@ const WIDTH: f64 = 720.0;
 /// Room for the title, and for what the numbers upwards mean.
 const TOP: f64 = 64.0;
 
-/// Whoever looks in the dark gets light on dark; the ground is drawn, so that the page's own colour does not matter.
+/// Whoever looks in the dark gets light on dark; the ground is drawn, so that the page's own colour
+/// does not matter.
 const STYLE: &str = "
 text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:12px;fill:#1f2328}
 .title{font-size:16px;font-weight:600}.quiet{fill:#59636e}.ground{fill:#fff}

@@ -1,4 +1,5 @@
-//! The quick table: counts only, next to those that are committed, so that a change that costs something is seen at once.
+//! The quick table: counts only, next to those that are committed, so that a change that costs
+//! something is seen at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,10 +136,11 @@ enum Verdict {
 
 /// Whether a count has changed by more than a little.
 ///
-/// Two things are looked at, and it is worse if one of them is. The count itself, because what makes the bare statement dearer too
-/// (an index, a trigger, a wider row) leaves the ratio as it was. And the ratio to the bare statement, because that is what
-/// the table promises: if the bare statement became cheaper and we did not, we have lost. After another compiler or
-/// SQLite the counts of before mean nothing, but the ratios still do.
+/// Two things are looked at, and it is worse if one of them is. The count itself, because what
+/// makes the bare statement dearer too (an index, a trigger, a wider row) leaves the ratio as it
+/// was. And the ratio to the bare statement, because that is what the table promises: if the bare
+/// statement became cheaper and we did not, we have lost. After another compiler or SQLite the
+/// counts of before mean nothing, but the ratios still do.
 fn verdict(old: Count, new: Count, is_same: bool) -> Verdict {
     let mut changes = Vec::new();
     if is_same || new.raw.is_none() {

@@ -9,7 +9,8 @@ use crate::results::{Entry, Machine, Part, Results, commit, date, root};
 use crate::rows::{Bench, Job, Outcome, jobs};
 use crate::{Result, document, table};
 
-/// Measures all rows, or those that are asked for, prints and stores them, and puts them into the documents if `save`.
+/// Measures all rows, or those that are asked for, prints and stores them, and puts them into the
+/// documents if `save`.
 pub(crate) fn run(wanted: &[&str], save: bool) -> Result<ExitCode> {
     let jobs = jobs();
     let known: Vec<&str> = jobs.iter().flat_map(Job::ids).collect();

@@ -40,7 +40,8 @@ impl Scratch {
     }
 }
 
-/// Where files are in memory if there is so much room, so that only the syncs of the slow disk take time.
+/// Where files are in memory if there is so much room, so that only the syncs of the slow disk take
+/// time.
 fn place(bytes: u64) -> PathBuf {
     let memory = Path::new("/dev/shm");
     match free(memory) >= bytes {

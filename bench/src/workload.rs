@@ -1,4 +1,5 @@
-//! The loops that are measured: each verb through the crate, and the bare statement it is compared with.
+//! The loops that are measured: each verb through the crate, and the bare statement it is compared
+//! with.
 
 use std::ffi::{CStr, CString, c_int};
 use std::hint::black_box;
@@ -39,7 +40,8 @@ pub(crate) fn then<T>(
 fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
     match what {
         "cycle" => (0..rounds).try_for_each(|_| cycle(db)),
-        // On a connection of the caller's: a handle that is kept, and one that is made for each call.
+        // On a connection of the caller's: a handle that is kept, and one that is made for each
+        // call.
         "ref-cycle" => {
             let kept = LiteleaseRef::new(db.conn());
             (0..rounds).try_for_each(|_| cycle(&kept))
@@ -88,8 +90,8 @@ fn loops(what: &str, rounds: u32, db: &Litelease) -> Result<()> {
             )?;
             (0..3 * rounds).try_for_each(|round| update.update(i64::from(round)))
         }),
-        // What the bare statement costs whoever wants the same answer. SQLite's text is gone with the next step, so
-        // it is copied.
+        // What the bare statement costs whoever wants the same answer. SQLite's text is gone with
+        // the next step, so it is copied.
         "raw-token" => selects(db, rounds, |_, token, _| token),
         "raw-owner" => selects(db, rounds, |owner, _, _| owner.to_owned()),
         "raw-inspect" => selects(db, rounds, |owner, token, lease_expires_at_ms| LeaseInfo {
@@ -164,8 +166,8 @@ fn cycle_through<H: Deref<Target = Leases>>(handle: impl Fn() -> H) -> Result<()
     let ClaimResult::Acquired(lease) = handle().claim(NAME, OWNER, TTL)? else {
         return Err("busy".into());
     };
-    // A longer ttl: after a renewal within the same millisecond SQLite would find the page unchanged, and
-    // write nothing.
+    // A longer ttl: after a renewal within the same millisecond SQLite would find the page
+    // unchanged, and write nothing.
     let RenewResult::Renewed(lease) = handle().renew(&lease, 2 * TTL)? else {
         return Err("not renewed".into());
     };
@@ -293,8 +295,8 @@ impl Raw {
         }
     }
 
-    /// Runs a statement that answers no rows, with these numbers and then these bytes. If it changes
-    /// rows, it must change one.
+    /// Runs a statement that answers no rows, with these numbers and then these bytes. If it
+    /// changes rows, it must change one.
     pub(crate) fn run(&self, numbers: &[i64], bytes: Option<&[u8]>) -> Result<()> {
         // SAFETY: the statement is alive, and the bytes are bound only until the end of this call.
         unsafe {

@@ -1,5 +1,5 @@
-//! Eight processes that write to one file as fast as they can, on a disk whose every sync takes a millisecond: who gets
-//! how much, and how long the unluckiest call took.
+//! Eight processes that write to one file as fast as they can, on a disk whose every sync takes a
+//! millisecond: who gets how much, and how long the unluckiest call took.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

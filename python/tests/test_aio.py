@@ -260,5 +260,6 @@ def test_a_loop_that_ends_leaves_nothing_behind(db: Litelease, path: Path, how: 
     done = subprocess.run([sys.executable, "-c", ENDS, path, how], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert db.owner("x") is None
-    # The one that waited may have been granted it just before it was cancelled, and has given it back.
+    # The one that waited may have been granted it just before it was cancelled, and has given it
+    # back.
     assert db.token("x") in (1, 2)

@@ -612,8 +612,9 @@ def test_the_examples_of_the_page_run(server: Server, monkeypatch: pytest.Monkey
         exec(compile(block.replace("http://127.0.0.1:7070", server.url), "client.md", "exec"), names)
 
 
-# Answers to calls on pools were believed whichever request they belonged to. A proxy that answered a renewal with the
-# answer to an older one prolonged the trust in a slot that another client had by then.
+# Answers to calls on pools were believed whichever request they belonged to. A proxy that answered
+# a renewal with the answer to an older one prolonged the trust in a slot that another client had by
+# then.
 def test_a_replayed_answer_prolongs_no_slot(server: Server, client: Client, proxy: Proxy) -> None:
     far, pool = Client(proxy.url, server.key), str(uuid.uuid4())
     client.register(pool, 1)
@@ -635,7 +636,8 @@ def test_a_replayed_answer_prolongs_no_slot(server: Server, client: Client, prox
             slot.check()
 
 
-# A break whose answer got lost was asked for again, and ended the lease of whoever had been granted the name meanwhile.
+# A break whose answer got lost was asked for again, and ended the lease of whoever had been granted
+# the name meanwhile.
 def test_a_break_whose_answer_is_lost_is_not_repeated(server: Server, client: Client, proxy: Proxy, name: str) -> None:
     far = Client(proxy.url, server.key)
     later: list[Grant] = []
@@ -652,8 +654,9 @@ def test_a_break_whose_answer_is_lost_is_not_repeated(server: Server, client: Cl
     assert seen is not None and (seen.owner, seen.token) == ("b", later[0].token) and proxy.seen == ["/v1/break"]
 
 
-# A client that counted its trust from the answer to a claim, or from a second request after the first answer got lost, was
-# not caught: the other tests let so much time pass that the grant is renewed before it is trusted.
+# A client that counted its trust from the answer to a claim, or from a second request after the
+# first answer got lost, was not caught: the other tests let so much time pass that the grant is
+# renewed before it is trusted.
 def test_a_grant_is_trusted_from_the_start_of_its_first_request(
     server: Server, client: Client, proxy: Proxy, name: str
 ) -> None:

@@ -288,7 +288,8 @@ def test_where_boots_cannot_be_told_apart_a_fence_wants_the_largest_token(tmp_pa
     assert 2**50 < int(floor) < 2**53
 
 
-#: Grants that a power cut takes: their transactions are not synced. Each comes after the boot was recorded.
+#: Grants that a power cut takes: their transactions are not synced. Each comes after the boot was
+#: recorded.
 WEAK_GRANTS = {
     "claim": (
         "strong = connect(2); Litelease(strong).bootstrap(); weak = connect(1)",
@@ -408,7 +409,8 @@ def test_a_single_writer_looks_at_the_record_each_time(tmp_path: Path) -> None:
     db.bootstrap()
     writer = litelease.SingleWriter(tmp_path / "db")
     for round in (1, 2):
-        # A transaction of another program's crosses into a later epoch, which puts the record at risk.
+        # A transaction of another program's crosses into a later epoch, which puts the record at
+        # risk.
         db.conn.execute("BEGIN IMMEDIATE")
         db.claim("x", "a", ttl_ms=50, now_ms=1000 * round, min_token=round * EPOCH)
         db.conn.commit()

@@ -73,8 +73,9 @@ else:
 
 @pytest.mark.parametrize("how", ["writer", "caller's connection"])
 def test_a_child_that_ends_leaves_the_transaction_of_its_parent_whole(tmp_path: Path, how: str) -> None:
-    # The transaction is larger than the cache, so it is in the log already. A child that closed the connection rolled back
-    # in the memory that it shares with its parent, whose commit then destroyed the file.
+    # The transaction is larger than the cache, so it is in the log already. A child that closed the
+    # connection rolled back in the memory that it shares with its parent, whose commit then
+    # destroyed the file.
     run(SPILLS, how, tmp_path / "data.db")
     conn = sqlite3.connect(tmp_path / "data.db")
     assert conn.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -102,8 +103,8 @@ os._exit(0)
 
 
 def test_a_fork_while_other_threads_use_a_tracker_does_not_hang(tmp_path: Path) -> None:
-    # Python frees what belongs to the other threads before the child runs. To close a connection there waits for its mutex,
-    # and the thread that has it does not exist.
+    # Python frees what belongs to the other threads before the child runs. To close a connection
+    # there waits for its mutex, and the thread that has it does not exist.
     run(TRACKERS, tmp_path / "locks.db")
 
 

@@ -428,7 +428,8 @@ def test_in_a_transaction_of_the_callers_it_stays_theirs(name: str, end: str) ->
 @pytest.mark.parametrize("stays", [False, True], ids=["once", "until it is over"])
 @pytest.mark.parametrize("name", ["bootstrap", "claim with a mark", "release", "purge", "restore_fence", "admit"])
 def test_an_interrupt_inside_sqlite_leaves_nothing_behind(name: str, stays: bool) -> None:
-    # While a statement of the caller's runs on, SQLite stays interrupted and does nothing more, not even a rollback.
+    # While a statement of the caller's runs on, SQLite stays interrupted and does nothing more, not
+    # even a rollback.
     case = CASES[name]
     with quick_folder() as folder:
         bench = Bench(folder, case)
@@ -461,7 +462,8 @@ def test_an_interrupt_inside_sqlite_leaves_nothing_behind(name: str, stays: bool
                 try:
                     db.bootstrap()  # makes up for it
                 except LiteleaseError as error:
-                    # A transaction that could not even be marked as ours: the caller may have begun another one.
+                    # A transaction that could not even be marked as ours: the caller may have begun
+                    # another one.
                     assert "begin again" in str(error), where
             assert not db.conn.in_transaction, where
             assert settings(db.conn) == was, where
@@ -597,7 +599,8 @@ def test_a_tracker_is_unlocked_after_an_exception_at_any_moment() -> None:
                 tracer = Tracer(number)
                 is_interrupted = attempt(lambda: act(tracker), tracer)[0]
                 assert can_write(folder / "locks"), number
-                # Not unlock_it: what is to be undone by another call that is interrupted stays until it is over.
+                # Not unlock_it: what is to be undone by another call that is interrupted stays
+                # until it is over.
                 if act is with_lock or not is_interrupted:
                     tracker.unlock_it("books", Tracker(folder / "locks").lock_it("books"))
                 else:
@@ -761,7 +764,8 @@ def writes_nothing(writer: SingleWriter) -> None:
 
 
 def test_real_signals_leave_nothing_behind(elsewhere: Callable[..., Any]) -> None:
-    # The signal may reach another thread first, and its handler run when the call is over: then it is too late.
+    # The signal may reach another thread first, and its handler run when the call is over: then it
+    # is too late.
     armed: list[bool] = []
 
     def interrupt(*_: object) -> None:

@@ -278,7 +278,8 @@ print("ends")
 
 @pytest.mark.parametrize("how", ["works", "waits for a lock", "holds"])
 def test_an_interpreter_ends_while_other_threads_are_in_a_verb(tmp_path: Path, how: str) -> None:
-    # A thread that comes back to an interpreter which is gone is ended on the spot, and that would abort the process.
+    # A thread that comes back to an interpreter which is gone is ended on the spot, and that would
+    # abort the process.
     for _ in range(3):
         start = time.monotonic()
         done = subprocess.run([sys.executable, "-c", ENDS, str(tmp_path / "db"), how], capture_output=True, text=True, timeout=60)

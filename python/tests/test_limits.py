@@ -79,7 +79,8 @@ def test_progress_saves_a_hold_whose_renewal_was_refused(db: Litelease) -> None:
 
 
 def test_the_trust_of_a_hold_ends_with_its_time_and_not_with_the_ttl(db: Litelease) -> None:
-    # The ttl is far longer than the hold may last: whoever trusts what was asked for would go on for a minute.
+    # The ttl is far longer than the hold may last: whoever trusts what was asked for would go on
+    # for a minute.
     with db.hold("import", ttl=60, max_time=0.5) as held:
         held.check()
         lease = db.inspect("import")
@@ -113,7 +114,8 @@ def test_a_renewal_that_was_cut_prolongs_trust_by_what_was_granted(db: Litelease
 def test_a_cut_grant_is_not_counted_longer_by_the_part_of_a_millisecond(
     db: Litelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The expiry counts whole milliseconds, the holder's clock does not: what was left used to be rounded up.
+    # The expiry counts whole milliseconds, the holder's clock does not: what was left used to be
+    # rounded up.
     with db.hold("import", ttl=30) as held:
         renewed = litelease.Renewed(replace(held.lease, lease_expires_at_ms=1_000))
         with monkeypatch.context() as patched:

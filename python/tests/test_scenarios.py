@@ -404,7 +404,8 @@ def by_function_words(answer: str, error: str) -> bool:
     return answer in words and words[answer] in error
 
 
-# Whether a transaction has read yet is not told by Python's sqlite3, so there the verbs ask for the lock first.
+# Whether a transaction has read yet is not told by Python's sqlite3, so there the verbs ask for the
+# lock first.
 LOCKS_FIRST = {"stale_snapshot.lease": 'at 110  claim live c ttl 50             -> busy a 1 until 1000'}
 
 

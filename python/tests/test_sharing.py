@@ -108,8 +108,9 @@ def test_threads_may_share_a_gate(tmp_path: Path) -> None:
 
 
 def test_what_a_call_owes_is_remembered_although_it_had_to_wait_for_another_thread(tmp_path: Path) -> None:
-    # The call that it had waited for had taken it off the list of those in debt. Once its handle was gone, nobody knew of the
-    # open transaction, and the next handle joined it: a grant that nobody committed.
+    # The call that it had waited for had taken it off the list of those in debt. Once its handle
+    # was gone, nobody knew of the open transaction, and the next handle joined it: a grant that
+    # nobody committed.
     shared(tmp_path / "db").conn.close()
     main = threading.get_ident()
     for number in range(5):

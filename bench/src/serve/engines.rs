@@ -1,7 +1,7 @@
 //! Leases on etcd and PostgreSQL, next to one plain write to the same server: a put, or an UPDATE.
 //!
-//! Each server has one node and its files on this machine's disk. The plain writes go over one connection, by a client
-//! that does nothing else.
+//! Each server has one node and its files on this machine's disk. The plain writes go over one
+//! connection, by a client that does nothing else.
 
 pub(crate) mod held;
 pub(crate) mod service;
@@ -129,7 +129,8 @@ fn three_members(folder: &Path) -> Result<(Vec<Server>, String)> {
     Ok((members, url))
 }
 
-/// Measures how many renewals an etcd of three members takes: one by one, and as many as fit into a transaction.
+/// Measures how many renewals an etcd of three members takes: one by one, and as many as fit into a
+/// transaction.
 fn capacity(folder: &Path) -> Result<Note> {
     let (_members, url) = three_members(folder)?;
     let alone = rate(&url, 32, 1)?;

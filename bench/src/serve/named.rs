@@ -41,8 +41,8 @@ const PEERS: [Peer; 2] = [
     },
 ];
 
-/// Returns the name that a client claims, whichever server it asks. Each run has its own names: when
-/// the clients stop, some of them have a lease.
+/// Returns the name that a client claims, whichever server it asks. Each run has its own names:
+/// when the clients stop, some of them have a lease.
 pub(super) fn name(client: usize) -> String {
     format!("jobs/{}/{client}", std::process::id())
 }

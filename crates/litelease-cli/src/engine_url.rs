@@ -37,7 +37,8 @@ impl EngineUrl {
         }
     }
 
-    /// Reads a URL. `flag` is where it comes from, and `is_argument` whether everybody can see it there.
+    /// Reads a URL. `flag` is where it comes from, and `is_argument` whether everybody can see it
+    /// there.
     pub(crate) fn read(flag: &str, text: &str, is_argument: bool) -> Result<Self> {
         let wrong = |reason: String| Failure::usage(format!("{flag}: {reason}"));
         let (bare, has_user, has_password) = without_password(text);

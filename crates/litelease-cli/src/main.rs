@@ -43,10 +43,11 @@ struct Cli {
 /// The options of every subcommand.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Common {
-    /// The file with the leases, or etcd://HOST:PORT or postgres://HOST/DATABASE for several machines
-    /// [default: a file of your own, see `litelease doctor`]
+    /// The file with the leases, or etcd://HOST:PORT or postgres://HOST/DATABASE for several
+    /// machines [default: a file of your own, see `litelease doctor`]
     ///
-    /// A password is read from the file $LITELEASE_PASSWORD_FILE, or stands in the URL in $LITELEASE_DB.
+    /// A password is read from the file $LITELEASE_PASSWORD_FILE, or stands in the URL in
+    /// $LITELEASE_DB.
     #[arg(
         long,
         global = true,
@@ -60,8 +61,8 @@ pub(crate) struct Common {
     is_db_argument: bool,
     /// The URL of a server to use instead of a file: https://HOST or http://127.0.0.1:7070
     ///
-    /// The access key is in the file $LITELEASE_ACCESS_FILE; on the machine of the server it is found
-    /// by itself.
+    /// The access key is in the file $LITELEASE_ACCESS_FILE; on the machine of the server it is
+    /// found by itself.
     #[arg(
         long,
         global = true,

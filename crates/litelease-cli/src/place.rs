@@ -222,7 +222,8 @@ fn of_lease(lease: &LeaseInfo, grant: Option<&str>) -> Vec<Variable> {
     ]
 }
 
-/// Returns the variables that a slot has. It has no owner, so no verb on names takes it for a lease.
+/// Returns the variables that a slot has. It has no owner, so no verb on names takes it for a
+/// lease.
 fn of_slot(name: &str, position: i64, token: i64) -> Vec<Variable> {
     let text = |text: &str| Some(OsString::from(text));
     vec![

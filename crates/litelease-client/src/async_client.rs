@@ -18,10 +18,10 @@ use crate::{
 
 /// A client of one server whose calls are futures, for tokio and any other runtime.
 ///
-/// A call is sent when its future is first polled. A future that is dropped after that does not stop
-/// its call: a release is still sent, and a lease or an item that arrives for nobody is given back.
-/// A dropped claim that waits keeps its place until its turn or the end of its `wait`, so give it
-/// no longer a `wait` than it needs.
+/// A call is sent when its future is first polled. A future that is dropped after that does not
+/// stop its call: a release is still sent, and a lease or an item that arrives for nobody is given
+/// back. A dropped claim that waits keeps its place until its turn or the end of its `wait`, so
+/// give it no longer a `wait` than it needs.
 ///
 /// A call costs a thread while it is under way; a clone of the client costs nothing.
 ///
@@ -107,8 +107,8 @@ impl From<Client> for AsyncClient {
 }
 
 impl AsyncClient {
-    /// Prepares to talk to a server like [`Client::open`]. For one with a CA or a key of its own, use
-    /// [`Client::builder`] and `AsyncClient::from`.
+    /// Prepares to talk to a server like [`Client::open`]. For one with a CA or a key of its own,
+    /// use [`Client::builder`] and `AsyncClient::from`.
     ///
     /// ```
     /// # use litelease_client::{AsyncClient, Client, Error};
@@ -192,8 +192,8 @@ impl AsyncClient {
         self.claim_above(name, owner, ttl, wait, 0).await
     }
 
-    /// Claims a name like [`Client::claim_above`]. If the future is dropped, a grant that comes later
-    /// is released.
+    /// Claims a name like [`Client::claim_above`]. If the future is dropped, a grant that comes
+    /// later is released.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -234,7 +234,8 @@ impl AsyncClient {
         self.run(move |client| client.renew(&grant, ttl)).await
     }
 
-    /// Releases a grant like [`Client::release`], also if the future is dropped after its first poll.
+    /// Releases a grant like [`Client::release`], also if the future is dropped after its first
+    /// poll.
     ///
     /// ```no_run
     /// # use std::time::Duration;

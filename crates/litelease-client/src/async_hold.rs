@@ -11,8 +11,8 @@ use crate::{AsyncClient, Client, Error, Held, HoldOptions, Loss, Pool, Slot};
 
 /// A name that this process holds. Dropping it releases the name, on a thread of its own.
 ///
-/// What does not wait is that of [`Held`]: `check`, `token`, `grant`, `trusted_for`. `check` asks the
-/// clock and not the server: call it after each `await` that may have taken long.
+/// What does not wait is that of [`Held`]: `check`, `token`, `grant`, `trusted_for`. `check` asks
+/// the clock and not the server: call it after each `await` that may have taken long.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -53,8 +53,8 @@ pub struct AsyncPool {
 }
 
 impl AsyncClient {
-    /// Claims a name and renews it in the background like [`Client::hold`]. If the future is dropped,
-    /// a lease that comes later is released.
+    /// Claims a name and renews it in the background like [`Client::hold`]. If the future is
+    /// dropped, a lease that comes later is released.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -210,8 +210,8 @@ impl Drop for AsyncHeld {
         if self.held.is_released {
             return;
         }
-        // It may be dropped on a thread of a runtime, which must not wait for a server. If no thread
-        // can be had, the drop of the hold releases it here: nobody would end its renewals.
+        // It may be dropped on a thread of a runtime, which must not wait for a server. If no
+        // thread can be had, the drop of the hold releases it here: nobody would end its renewals.
         let kept = Arc::clone(&self.held.kept);
         self.held.is_released = start(move || _ = kept.release(Duration::ZERO)).is_ok();
     }

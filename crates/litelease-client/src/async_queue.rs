@@ -93,8 +93,8 @@ impl AsyncQueue {
         self.client.run(call).await
     }
 
-    /// Receives an item like [`Queue::receive`](crate::Queue::receive). If the future is dropped, an
-    /// item that comes later is given back at once. Its attempt stays counted.
+    /// Receives an item like [`Queue::receive`](crate::Queue::receive). If the future is dropped,
+    /// an item that comes later is given back at once. Its attempt stays counted.
     ///
     /// ```no_run
     /// # use std::time::Duration;

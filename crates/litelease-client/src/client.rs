@@ -86,8 +86,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(300);
 const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_secs(1));
 
 impl Client {
-    /// Prepares to talk to a server, and finds the access key: in the file `$LITELEASE_ACCESS_FILE`,
-    /// or the local key that a server on this machine has made for its user. Sends nothing yet.
+    /// Prepares to talk to a server, and finds the access key: in the file
+    /// `$LITELEASE_ACCESS_FILE`, or the local key that a server on this machine has made for its
+    /// user. Sends nothing yet.
     ///
     /// ```
     /// # use litelease_client::{Client, Error};
@@ -159,8 +160,8 @@ impl Client {
         self.claim_above(name, owner, ttl, wait, 0)
     }
 
-    /// Claims a name like [`claim`](Client::claim), under a token larger than `above`, which was seen
-    /// elsewhere.
+    /// Claims a name like [`claim`](Client::claim), under a token larger than `above`, which was
+    /// seen elsewhere.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -224,8 +225,8 @@ impl Client {
                 Outcome::No(value) => return Err(no(&value)),
                 Outcome::Unknown(why) | Outcome::Unreached(why) => {
                     let lasted = now.saturating_sub(*trouble.get_or_insert(now));
-                    // What a lost answer has granted ends with its ttl: nobody has to ask longer. If
-                    // nothing was ever sent, there may be no server.
+                    // What a lost answer has granted ends with its ttl: nobody has to ask longer.
+                    // If nothing was ever sent, there may be no server.
                     let most = if was_heard { ttl.max(PATIENCE) } else { ttl.min(PATIENCE / 2) };
                     if lasted > most || now.saturating_sub(first) > wait.saturating_add(ttl) {
                         return Err(Error::Unreachable(why));
@@ -289,7 +290,8 @@ impl Client {
         }
     }
 
-    /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over already.
+    /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over
+    /// already.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error, Grant};
@@ -316,8 +318,8 @@ impl Client {
         }
     }
 
-    /// Hands a lease to a new owner under a larger token. The new owner gets its grant by claiming the
-    /// name under that owner text.
+    /// Hands a lease to a new owner under a larger token. The new owner gets its grant by claiming
+    /// the name under that owner text.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -362,9 +364,9 @@ impl Client {
 }
 
 impl Times {
-    /// Returns until when the client may act on what was granted: from the start of the first request
-    /// on. `None` if so much time has passed that it was waited for, or nearly so: then it is not
-    /// trusted before its first renewal.
+    /// Returns until when the client may act on what was granted: from the start of the first
+    /// request on. `None` if so much time has passed that it was waited for, or nearly so: then it
+    /// is not trusted before its first renewal.
     pub(crate) fn trusted_until(
         &self,
         lease: &Lease,
@@ -431,8 +433,8 @@ impl Grant {
         self.secret.text()
     }
 
-    /// Checks whether the client may act on the grant now: no other client can have been granted the
-    /// name. False for a grant that was waited for, until it is renewed.
+    /// Checks whether the client may act on the grant now: no other client can have been granted
+    /// the name. False for a grant that was waited for, until it is renewed.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -16,8 +16,8 @@ use crate::queue::duration;
 use crate::transport::{Outcome, Transport};
 use crate::{Error, Item, Queue};
 
-/// An item whose delivery is extended in the background, until the last copy of this is dropped.
-/// It has the fields of [`Item`]. Dropping it settles nothing: acknowledge the item or give it back.
+/// An item whose delivery is extended in the background, until the last copy of this is dropped. It
+/// has the fields of [`Item`]. Dropping it settles nothing: acknowledge the item or give it back.
 ///
 /// ```no_run
 /// # use std::time::Duration;

@@ -138,8 +138,8 @@ impl Client {
         Ok(Held { kept: Arc::new(kept), grant, is_released: false })
     }
 
-    /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps no
-    /// other holds of the process from being renewed.
+    /// Returns the keeper of this client. It has a thread of its own, so that a slow server keeps
+    /// no other holds of the process from being renewed.
     pub(crate) fn keeper(&self) -> Result<Arc<Keeper>, Error> {
         if let Some(keeper) = self.keeper.get() {
             return Ok(keeper.clone());
@@ -287,8 +287,8 @@ impl Held {
         self.kept.hold.on_lost(callback);
     }
 
-    /// Releases the name. If the server cannot be reached, it is tried again in the background until
-    /// the lease is over.
+    /// Releases the name. If the server cannot be reached, it is tried again in the background
+    /// until the lease is over.
     ///
     /// ```no_run
     /// # use std::time::Duration;

@@ -16,8 +16,9 @@
 //! # }
 //! ```
 //!
-//! A grant is trusted by the client's own clock, which counts suspend: from the start of the request
-//! that it goes back to, for the ttl less a margin. Clocks of client and server are never compared.
+//! A grant is trusted by the client's own clock, which counts suspend: from the start of the
+//! request that it goes back to, for the ttl less a margin. Clocks of client and server are never
+//! compared.
 //!
 //! With the feature `async` there is also `AsyncClient`, with the same verbs as futures.
 

@@ -49,8 +49,8 @@ pub struct News {
     pub live: Vec<Lease>,
     /// Names whose lease has ended.
     pub ended: Vec<String>,
-    /// What live leases have attached, by name. In news of many names, a value of more than 1 KiB is
-    /// left out.
+    /// What live leases have attached, by name. In news of many names, a value of more than 1 KiB
+    /// is left out.
     pub values: Vec<(String, Value)>,
 }
 

@@ -154,8 +154,9 @@ impl Client {
     }
 
     /// Asks the holder of a name to give it up, and then waits for it with a
-    /// [`claim`](Client::claim) under the owner text `requester`, which repeats the request. Without
-    /// such a claim the request lapses after 10 s. Use a text that is fresh for each attempt.
+    /// [`claim`](Client::claim) under the owner text `requester`, which repeats the request.
+    /// Without such a claim the request lapses after 10 s. Use a text that is fresh for each
+    /// attempt.
     ///
     /// Returns the time after which renewals of the holder are refused.
     ///

@@ -225,8 +225,8 @@ impl Queue<'_> {
         sent["id"].as_i64().ok_or_else(nonsense)
     }
 
-    /// Receives the item that was visible longest, and waits for one for at most `wait`: first come,
-    /// first served among all clients. No other worker gets it within `visibility`.
+    /// Receives the item that was visible longest, and waits for one for at most `wait`: first
+    /// come, first served among all clients. No other worker gets it within `visibility`.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -242,8 +242,8 @@ impl Queue<'_> {
         self.receive_within(visibility, wait, visibility)
     }
 
-    /// Receives like [`receive`](Queue::receive). While the server cannot be reached, the request is
-    /// repeated for at most `patience` beyond the time to wait, for callers that must look after
+    /// Receives like [`receive`](Queue::receive). While the server cannot be reached, the request
+    /// is repeated for at most `patience` beyond the time to wait, for callers that must look after
     /// something else.
     ///
     /// ```no_run
@@ -271,9 +271,9 @@ impl Queue<'_> {
         if value["item"].is_null() {
             return Ok(None);
         }
-        // The item was delivered after the first request was sent, so this is safe. After a long wait
-        // nothing may be left of it, and an extension is needed first. The server may have cut the
-        // time.
+        // The item was delivered after the first request was sent, so this is safe. After a long
+        // wait nothing may be left of it, and an extension is needed first. The server may have cut
+        // the time.
         let left = duration(&value["item"]["expires_in"]).filter(|left| *left < visibility);
         item(&value["item"], window.end_of(first, left)).map(Some).ok_or_else(nonsense)
     }
@@ -407,8 +407,8 @@ impl Queue<'_> {
 }
 
 impl Item {
-    /// Checks whether the item can be trusted to be this client's: no other worker can have received
-    /// it. False after a long wait, until the delivery is extended.
+    /// Checks whether the item can be trusted to be this client's: no other worker can have
+    /// received it. False after a long wait, until the delivery is extended.
     ///
     /// ```no_run
     /// # use std::time::Duration;

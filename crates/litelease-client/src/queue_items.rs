@@ -75,8 +75,8 @@ pub enum CancelResult {
 }
 
 impl Queue<'_> {
-    /// Revives all dead items, with no attempt counted. Returns how many. One whose key another item
-    /// uses by now stays dead. Needs the scope `operate`, as the verbs below do.
+    /// Revives all dead items, with no attempt counted. Returns how many. One whose key another
+    /// item uses by now stays dead. Needs the scope `operate`, as the verbs below do.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};
@@ -184,8 +184,8 @@ impl Queue<'_> {
         Ok(items)
     }
 
-    /// Hands every item to `each`, in that order, until it returns false. They are read in pages, so
-    /// an item that moves meanwhile may be seen twice, or not at all.
+    /// Hands every item to `each`, in that order, until it returns false. They are read in pages,
+    /// so an item that moves meanwhile may be seen twice, or not at all.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error};

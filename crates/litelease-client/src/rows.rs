@@ -23,13 +23,13 @@ pub(crate) struct ServerRows {
 const PATIENCE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(10));
 
 impl ServerRows {
-    /// Sends one renewal. `end` is when the keeper must be back, if that is known. Sets it to the end
-    /// of this request if it fails.
+    /// Sends one renewal. `end` is when the keeper must be back, if that is known. Sets it to the
+    /// end of this request if it fails.
     fn renew_one(&self, grant: &Grant, end: &mut Option<Duration>) -> Result<Renewal, Loss> {
         let start = SystemClock.now();
         let (secret, trusted_until) = self.secret(grant).ok_or(Loss::ReleasedElsewhere)?;
-        // While a request is under way the keeper does nothing else. So none goes on beyond the trust
-        // window, and there is time for a few of them.
+        // While a request is under way the keeper does nothing else. So none goes on beyond the
+        // trust window, and there is time for a few of them.
         let left = trusted_until.min(end.unwrap_or(Duration::MAX)).saturating_sub(start);
         let timeout = (grant.ttl / 6).min(left).clamp(PATIENCE.0, PATIENCE.1);
         match renew_once(&self.transport, &secret, grant.ttl, timeout) {
@@ -63,10 +63,10 @@ impl ServerRows {
 
 impl Rows for ServerRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        // A renewal that fails at once, because the server refuses it, takes nothing from the others.
-        // A server that does not answer one request in time will not answer the next one, and the
-        // keeper must be back when the first trust window ends. So from the first failure on, all
-        // others together have as long as that request had.
+        // A renewal that fails at once, because the server refuses it, takes nothing from the
+        // others. A server that does not answer one request in time will not answer the next one,
+        // and the keeper must be back when the first trust window ends. So from the first failure
+        // on, all others together have as long as that request had.
         let (mut end, mut trouble) = (None, None);
         let renew = |due: &Due<'_>| {
             let is_over = end.is_some_and(|end| SystemClock.now() >= end);

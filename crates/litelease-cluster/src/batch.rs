@@ -36,12 +36,12 @@ struct Allowed {
 type Answers = Vec<Option<Result<RenewResult>>>;
 
 impl Cluster {
-    /// Renews grants like [`renew`](Cluster::renew), many in one request. Returns an answer for each, in
-    /// the same order.
+    /// Renews grants like [`renew`](Cluster::renew), many in one request. Returns an answer for
+    /// each, in the same order.
     ///
-    /// A thousand renewals are two requests to PostgreSQL, and eight to etcd if this handle wrote the
-    /// rows last. Nothing is tried again: if a request fails, the grants that it was about have that
-    /// error, and those after it, too.
+    /// A thousand renewals are two requests to PostgreSQL, and eight to etcd if this handle wrote
+    /// the rows last. Nothing is tried again: if a request fails, the grants that it was about have
+    /// that error, and those after it, too.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -103,8 +103,8 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Renews what has no answer yet. Where leases are counted, the rows that this handle wrote last need
-    /// not be loaded.
+    /// Renews what has no answer yet. Where leases are counted, the rows that this handle wrote
+    /// last need not be loaded.
     fn go(&mut self, may_know: bool) -> Result<()> {
         let open = (0..self.asked.len()).filter(|at| self.answers[*at].is_none());
         let (known, unknown) = match may_know {

@@ -182,13 +182,15 @@ impl Cluster {
                     return self.stored(ask, times, &loaded, &sent.change, answer);
                 }
                 let is_same = |a: Option<&LoadedRow>| a.is_some_and(|a| a.version == row.version);
-                // A row that is absent again may have been there: whoever deletes one changes the mark.
+                // A row that is absent again may have been there: whoever deletes one changes the
+                // mark.
                 let may_be_deleted = row.version == 0 && sent.seen.mark != loaded.mark;
                 if !is_same(sent.seen.rows.first()) || may_be_deleted {
                     return Err(Error::CommitUnknown(sent.reason.clone()));
                 }
             }
-            // What was lost can no longer be stored if the mark has changed, or if it no longer fits.
+            // What was lost can no longer be stored if the mark has changed, or if it no longer
+            // fits.
             lost = lost.filter(|sent| !sent.met_conflict && sent.seen.mark == loaded.mark);
             let (change, answer) = match &lost {
                 Some(sent) => (sent.change.clone(), sent.answer.clone()),
@@ -294,7 +296,8 @@ impl Cluster {
         let memory = self.memory();
         let Known { loaded, at } = memory.known(name)?;
         let mut loaded = loaded.clone();
-        // The engine's clock is at most this far. A renewal that is counted from now must not end before it is over.
+        // The engine's clock is at most this far. A renewal that is counted from now must not end
+        // before it is over.
         let since = self.shared.host.counted().saturating_sub(*at);
         loaded.server_ms = loaded.server_ms.map(|ms| ms.saturating_add(millis(since)));
         Some(loaded)
@@ -429,7 +432,8 @@ impl Cluster {
     }
 }
 
-/// Where a commit is made: in this incarnation of the engine, on its own, and a failover may lose it.
+/// Where a commit is made: in this incarnation of the engine, on its own, and a failover may lose
+/// it.
 pub(crate) fn context(loaded: &Loaded) -> CommitContext {
     CommitContext { boot: loaded.boot, may_lose_commits: true, is_own: true }
 }

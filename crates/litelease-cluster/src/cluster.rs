@@ -12,8 +12,8 @@ use crate::recall::Recall;
 
 /// Leases on an engine that several machines share.
 ///
-/// Clones share everything; threads may use them at the same time. Every verb is a transaction of its
-/// own. A verb that gets no answer tries again, at the next member, for up to
+/// Clones share everything; threads may use them at the same time. Every verb is a transaction of
+/// its own. A verb that gets no answer tries again, at the next member, for up to
 /// [`Options::patience`]. Then it fails with [`Unreachable`](crate::Error::Unreachable) if nothing
 /// can have been stored, and with [`CommitUnknown`](crate::Error::CommitUnknown) otherwise.
 ///
@@ -58,8 +58,8 @@ pub(crate) struct Shared {
 pub struct Options {
     /// How long a verb tries to get an answer: 5 s.
     pub patience: Duration,
-    /// How far the clocks of two machines may be apart: 60 s. Where the engine has no clock, a lease
-    /// that ended longer ago than this is taken over without watching it for a whole ttl.
+    /// How far the clocks of two machines may be apart: 60 s. Where the engine has no clock, a
+    /// lease that ended longer ago than this is taken over without watching it for a whole ttl.
     pub max_skew: Duration,
     /// A bug, planted by a test that must find it.
     #[doc(hidden)]
@@ -145,8 +145,8 @@ impl Cluster {
         Cluster { when: Some(now_ms), ..self.clone() }
     }
 
-    /// Makes what the engine needs before the first row, such as tables, and checks it strictly if it is
-    /// there. Call it at every start. etcd needs nothing.
+    /// Makes what the engine needs before the first row, such as tables, and checks it strictly if
+    /// it is there. Call it at every start. etcd needs nothing.
     ///
     /// ```
     /// # use litelease_cluster::*;

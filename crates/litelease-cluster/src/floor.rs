@@ -1,4 +1,5 @@
-//! The floor of all tokens: epochs, raising it, purging below it, and fencing off a restored engine.
+//! The floor of all tokens: epochs, raising it, purging below it, and fencing off a restored
+//! engine.
 
 use litelease_core::{self as rule, Epoch, RaiseResult, has_ended, purge_limit};
 use litelease_engine::{Change, Error, Loaded, LoadedRow, Result, Stored, StoredRow};
@@ -7,11 +8,11 @@ use crate::change::{Patience, context};
 use crate::cluster::{Cluster, Planted};
 
 impl Cluster {
-    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in milliseconds),
-    /// and returns how many.
+    /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
+    /// milliseconds), and returns how many.
     ///
-    /// The floor is raised to the largest token deleted before the first row is, so that no token is
-    /// ever granted again.
+    /// The floor is raised to the largest token deleted before the first row is, so that no token
+    /// is ever granted again.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -102,8 +103,8 @@ impl Cluster {
         self.restore_fence_above(0)
     }
 
-    /// Fences off like [`restore_fence`](Cluster::restore_fence), and raises tokens far above `token` as
-    /// well: the largest one that was seen anywhere, in a log or in a gate.
+    /// Fences off like [`restore_fence`](Cluster::restore_fence), and raises tokens far above
+    /// `token` as well: the largest one that was seen anywhere, in a log or in a gate.
     ///
     /// ```
     /// # use litelease_cluster::*;
@@ -141,11 +142,11 @@ impl Cluster {
         }
     }
 
-    /// Begins an epoch if the engine is not the one that the mark was recorded in: commits may have been
-    /// lost. Returns whether it did, and what was loaded must be loaded again.
+    /// Begins an epoch if the engine is not the one that the mark was recorded in: commits may have
+    /// been lost. Returns whether it did, and what was loaded must be loaded again.
     ///
-    /// Every lease gets its whole ttl again first, because its end may have been moved by a renewal that
-    /// was lost, or set by another clock. Nothing is decided before the mark is stored.
+    /// Every lease gets its whole ttl again first, because its end may have been moved by a renewal
+    /// that was lost, or set by another clock. Nothing is decided before the mark is stored.
     pub(crate) fn begins_epoch(&self, loaded: &Loaded, patience: &mut Patience) -> Result<bool> {
         if is_recorded(loaded) {
             return Ok(false);
@@ -180,7 +181,8 @@ impl Cluster {
         }
     }
 
-    /// Stores the mark. Returns whether it is stored: if not, or if nobody knows, it must be loaded again.
+    /// Stores the mark. Returns whether it is stored: if not, or if nobody knows, it must be loaded
+    /// again.
     fn store_mark(&self, seen: &Loaded, epoch: Epoch, patience: &mut Patience) -> Result<bool> {
         if seen.mark.epoch == epoch {
             return Ok(true);

@@ -5,13 +5,14 @@ use litelease_engine::{Guard, GuardInfo, Result};
 use crate::cluster::Cluster;
 
 impl Cluster {
-    /// Guards a table: from now on, a write to it must present the newest token of `name`. The server
-    /// itself refuses all other writes, with `stale fencing token` in the message.
+    /// Guards a table: from now on, a write to it must present the newest token of `name`. The
+    /// server itself refuses all other writes, with `stale fencing token` in the message.
     ///
     /// The table is in the database of the leases, and is written as in SQL: `orders`,
     /// `sales.orders`, `"Orders"`. A name that was never claimed closes the table until its first
-    /// grant. If several names guard one table, a write must present a token for each. Guarding again
-    /// in the same way changes nothing, or restores triggers that were dropped or switched off.
+    /// grant. If several names guard one table, a write must present a token for each. Guarding
+    /// again in the same way changes nothing, or restores triggers that were dropped or switched
+    /// off.
     ///
     /// Only PostgreSQL has tables: etcd refuses. A guard by connection passes after
     /// `SELECT litelease.present(name, token)` in the same transaction.

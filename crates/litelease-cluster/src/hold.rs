@@ -45,8 +45,8 @@ pub struct HoldOptions {
 ///
 /// It is trusted until the start of the last successful renewal + ttl - margin, on a clock that
 /// counts the time a machine is suspended. The margin is a tenth of the ttl, at least 50 ms. After
-/// that it is lost, whatever the engine says, and stays lost: stop the work that needed it. A renewal
-/// whose answer was lost does not prolong trust.
+/// that it is lost, whatever the engine says, and stays lost: stop the work that needed it. A
+/// renewal whose answer was lost does not prolong trust.
 ///
 /// A break, or a grant to somebody else, is told at once where the engine can be reached.
 ///
@@ -126,9 +126,9 @@ impl HoldOptions {
 impl Cluster {
     /// Claims `name` and keeps it alive in the background until the result is dropped.
     ///
-    /// The owner text is unique to this hold: host, process and a random part. A thread of this handle
-    /// renews all its holds every third of their ttl, many in one request. Clones of the handle share
-    /// it. The time of [`at`](Cluster::at) is ignored: a hold needs clocks that go on.
+    /// The owner text is unique to this hold: host, process and a random part. A thread of this
+    /// handle renews all its holds every third of their ttl, many in one request. Clones of the
+    /// handle share it. The time of [`at`](Cluster::at) is ignored: a hold needs clocks that go on.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -174,8 +174,8 @@ impl Cluster {
         Box::new(KeptRows { cluster: self.clone() })
     }
 
-    /// Returns the keeper of this handle. It has a thread of its own, so that a slow engine keeps no other
-    /// holds of the process from being renewed.
+    /// Returns the keeper of this handle. It has a thread of its own, so that a slow engine keeps
+    /// no other holds of the process from being renewed.
     fn keeper(&self) -> Result<Arc<Keeper>, NoKeeper> {
         let Keeping { keeper, listener } = &self.shared.keeping;
         let host = || Arc::clone(&self.shared.host);
@@ -291,8 +291,8 @@ impl Held {
     /// Releases the lease and returns whether that worked. Dropping the hold releases it, too, and
     /// ignores errors.
     ///
-    /// If the engine cannot be reached, it tries for a few seconds; after that the keeper keeps trying
-    /// until the lease is over.
+    /// If the engine cannot be reached, it tries for a few seconds; after that the keeper keeps
+    /// trying until the lease is over.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -308,8 +308,8 @@ impl Held {
         self.release_within(RELEASE).map_err(|reason| self.as_lost(reason))
     }
 
-    /// Releases the row. A renewal that is under way is not waited for: of the two, only the first is stored
-    /// as it was sent, and the release is tried again.
+    /// Releases the row. A renewal that is under way is not waited for: of the two, only the first
+    /// is stored as it was sent, and the release is tried again.
     fn release_within(&self, patience: Duration) -> Result<(), Loss> {
         let cluster = self.cluster.within(patience);
         self.kept.release_by(Duration::ZERO, |grant| release(&cluster, grant))

@@ -9,8 +9,9 @@ use litelease_keeper::{Lost, NoKeeper};
 
 use crate::LeaseInfo;
 
-/// What can go wrong with [`hold`](crate::Cluster::hold) and [`claim_wait`](crate::Cluster::claim_wait).
-/// Errors of the verbs and [`Lost`] turn into it with `?`.
+/// What can go wrong with [`hold`](crate::Cluster::hold) and
+/// [`claim_wait`](crate::Cluster::claim_wait). Errors of the verbs and [`Lost`] turn into it with
+/// `?`.
 ///
 /// ```
 /// # use std::time::Duration;

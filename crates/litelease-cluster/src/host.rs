@@ -8,8 +8,8 @@ use litelease_keeper::{Clock, SystemClock};
 
 /// The machine as the verbs see it. Tests bring their own.
 pub trait Host: Send + Sync {
-    /// Returns the Unix time in milliseconds. Where the engine has no clock, it is shown to people, and
-    /// decides only about leases that ended long ago.
+    /// Returns the Unix time in milliseconds. Where the engine has no clock, it is shown to people,
+    /// and decides only about leases that ended long ago.
     fn wall_ms(&self) -> i64;
 
     /// Returns the time on a clock that is never set and counts suspend. Trust is measured with it.

@@ -17,8 +17,8 @@ pub(crate) struct KeptRows {
 
 impl Rows for KeptRows {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        // An answer that comes after the end of the window is of no use, and while one is waited for,
-        // nobody is told that it is over.
+        // An answer that comes after the end of the window is of no use, and while one is waited
+        // for, nobody is told that it is over.
         let trusted = due.iter().map(|due| due.trusted_for).filter(|time| !time.is_zero());
         let time = trusted.min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();

@@ -17,8 +17,8 @@
 //! # }
 //! ```
 //!
-//! Each verb loads the row, asks the rule, and stores the answer if the row is still the same. Nobody
-//! holds a lock in between, so a client that stops blocks nobody.
+//! Each verb loads the row, asks the rule, and stores the answer if the row is still the same.
+//! Nobody holds a lock in between, so a client that stops blocks nobody.
 
 #![forbid(unsafe_code)]
 

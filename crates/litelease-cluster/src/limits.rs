@@ -33,8 +33,8 @@ fn check(what: &'static str, text: &str) -> Result<()> {
     }
 }
 
-/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond 64
-/// bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
+/// Converts a ttl to whole milliseconds, rounded up, so that a lease never ends early. A ttl beyond
+/// 64 bits becomes the largest one, which the rule refuses as an overflow at any time after 1970.
 pub(crate) fn in_ms(ttl: Duration) -> Result<i64> {
     match i64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX) {
         0 => Err(Error::InvalidTtl { ttl_ms: 0 }),

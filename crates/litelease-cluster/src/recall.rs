@@ -1,4 +1,5 @@
-//! What a handle remembers between verbs: since when it has seen each row, and the rows it wrote last.
+//! What a handle remembers between verbs: since when it has seen each row, and the rows it wrote
+//! last.
 //!
 //! Forgetting any of it is always safe: a lease then seems to end later, or a verb loads once more.
 

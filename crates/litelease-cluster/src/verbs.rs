@@ -14,10 +14,10 @@ use crate::{BreakResult, ClaimResult, LeaseInfo, ReleaseResult, RenewResult, Tra
 impl Cluster {
     /// Grants `name` to `owner` for `ttl`, if nobody has it.
     ///
-    /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock, such
-    /// as etcd, a holder that died is succeeded once this handle has seen its row unchanged for a
-    /// whole ttl, or if its lease ended longer than [`max_skew`](crate::Options::max_skew) ago. So a
-    /// fresh process that asks only once may get `Busy` for a lease that has just ended.
+    /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock,
+    /// such as etcd, a holder that died is succeeded once this handle has seen its row unchanged
+    /// for a whole ttl, or if its lease ended longer than [`max_skew`](crate::Options::max_skew)
+    /// ago. So a fresh process that asks only once may get `Busy` for a lease that has just ended.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -80,8 +80,8 @@ impl Cluster {
         })
     }
 
-    /// Claims a name, or prolongs the live lease that `owner` already has on it, under the same token. A
-    /// repeated request is thus answered like the first one.
+    /// Claims a name, or prolongs the live lease that `owner` already has on it, under the same
+    /// token. A repeated request is thus answered like the first one.
     ///
     /// Two processes that use one owner text would share the lease.
     ///
@@ -114,8 +114,8 @@ impl Cluster {
         granted.map(Answered::since)
     }
 
-    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one step, under a
-    /// new token. Returns `Busy` if another grant is live by now.
+    /// Ends exactly the grant `dead`, whose holder has ended, and claims its name in one step,
+    /// under a new token. Returns `Busy` if another grant is live by now.
     #[doc(hidden)]
     pub fn claim_from_dead(
         &self,
@@ -141,7 +141,8 @@ impl Cluster {
         })
     }
 
-    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives one.
+    /// Prolongs this grant to at least `ttl` from now. It never shortens a lease and never revives
+    /// one.
     ///
     /// Owner and token must both match: a later grant to the same owner text is not renewed.
     ///

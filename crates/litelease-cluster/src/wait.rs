@@ -17,14 +17,14 @@ const POLL_NEAR: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// Claims like [`claim`](Cluster::claim), but waits until the name is free. Returns `Busy` after
-    /// `timeout`.
+    /// Claims like [`claim`](Cluster::claim), but waits until the name is free. Returns `Busy`
+    /// after `timeout`.
     ///
-    /// A release anywhere wakes it at once. A holder that dies is succeeded when its lease is over. On
-    /// an engine without a clock, such as etcd, that is when its row was not renewed for a whole ttl.
-    /// If it held the name with [`hold`](Cluster::hold) or `litelease run` on this machine, and in this
-    /// container, it is succeeded within a second (Linux). Waiters are not queued: the first to wait
-    /// need not be the first to get the name.
+    /// A release anywhere wakes it at once. A holder that dies is succeeded when its lease is over.
+    /// On an engine without a clock, such as etcd, that is when its row was not renewed for a whole
+    /// ttl. If it held the name with [`hold`](Cluster::hold) or `litelease run` on this machine,
+    /// and in this container, it is succeeded within a second (Linux). Waiters are not queued: the
+    /// first to wait need not be the first to get the name.
     ///
     /// While the engine cannot be reached, it goes on waiting. A request that is under way then may
     /// outlast `timeout` by some seconds.

@@ -1,5 +1,5 @@
-//! Watching an engine for changes by any client, for callers that look again when something may have
-//! happened.
+//! Watching an engine for changes by any client, for callers that look again when something may
+//! have happened.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -50,8 +50,8 @@ impl Listener for Counter {
 impl Cluster {
     /// Starts to watch the rows for changes by any client.
     ///
-    /// etcd tells every change at once. PostgreSQL tells releases, breaks and transfers; other changes
-    /// are seen within half a second.
+    /// etcd tells every change at once. PostgreSQL tells releases, breaks and transfers; other
+    /// changes are seen within half a second.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -128,8 +128,8 @@ impl Permission {
     /// # Ok::<(), litelease_core::InvalidPermission>(())
     /// ```
     pub fn allows_all(&self, scope: Scope, prefix: &str) -> bool {
-        // The star at the end takes whatever follows a prefix that matches. Without one, some longer
-        // name does not match.
+        // The star at the end takes whatever follows a prefix that matches. Without one, some
+        // longer name does not match.
         self.pattern.ends_with('*') && self.allows(scope, prefix)
     }
 }

@@ -1,7 +1,7 @@
 //! The answers of the verbs. "No" is an answer: busy and rejected are no errors.
 //!
-//! The answers are generic over their text, so that the rule can borrow (`&str`) and a caller can keep
-//! (`String`, the default) without the cases being written twice.
+//! The answers are generic over their text, so that the rule can borrow (`&str`) and a caller can
+//! keep (`String`, the default) without the cases being written twice.
 
 use alloc::string::String;
 use core::fmt;

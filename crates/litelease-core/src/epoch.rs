@@ -1,19 +1,22 @@
-//! The epoch: what a file keeps besides its rows, so that no accident to the file brings a token back.
+//! The epoch: what a file keeps besides its rows, so that no accident to the file brings a token
+//! back.
 //!
-//! A power cut may take commits that were acknowledged, and a backup may bring back an old file. Then rows
-//! no longer tell the newest token. The floor does: every new token is larger. Its upper bits count
-//! accidents that may have been; they are the epoch.
+//! A power cut may take commits that were acknowledged, and a backup may bring back an old file.
+//! Then rows no longer tell the newest token. The floor does: every new token is larger. Its upper
+//! bits count accidents that may have been; they are the epoch.
 
 use crate::Refusal;
 
-/// How many tokens fit into an epoch, as a power of two. With 32 bits there are 2²¹ epochs below 2⁵³, the largest number
-/// up to which JavaScript and many readers of JSON have every integer.
+/// How many tokens fit into an epoch, as a power of two. With 32 bits there are 2²¹ epochs below
+/// 2⁵³, the largest number up to which JavaScript and many readers of JSON have every integer.
 const EPOCH_BITS: u32 = 32;
 
-/// How many epochs the fence of a restored file skips: more boots than lie between a backup and its return.
+/// How many epochs the fence of a restored file skips: more boots than lie between a backup and its
+/// return.
 const RESTORE_EPOCHS: i64 = 1 << 14;
 
-/// Returns how many epochs lie between a token's epoch and 2⁵³: 0 if the token is in the last one, or above.
+/// Returns how many epochs lie between a token's epoch and 2⁵³: 0 if the token is in the last one,
+/// or above.
 ///
 /// ```
 /// # use litelease_core::epochs_left;
@@ -26,7 +29,8 @@ pub fn epochs_left(token: i64) -> i64 {
     (last - (token >> EPOCH_BITS)).max(0)
 }
 
-/// Returns the floor of the epoch that follows a token's: tokens above it are larger than all of that epoch.
+/// Returns the floor of the epoch that follows a token's: tokens above it are larger than all of
+/// that epoch.
 ///
 /// ```
 /// # use litelease_core::next_epoch;
@@ -59,8 +63,9 @@ pub fn next_epoch(token: i64) -> Result<i64, Refusal> {
 pub struct Epoch {
     /// Every new token is larger. Its epoch is that of every token granted so far, or a later one.
     pub floor: i64,
-    /// The boot in which grants may have been lost: 0 if there is none. It is negative while the epoch itself
-    /// may still get lost: it was made in a caller's transaction, or its commit may not have been synced yet.
+    /// The boot in which grants may have been lost: 0 if there is none. It is negative while the
+    /// epoch itself may still get lost: it was made in a caller's transaction, or its commit may
+    /// not have been synced yet.
     pub boot: i64,
 }
 
@@ -84,8 +89,9 @@ pub struct CommitContext {
 impl Epoch {
     /// The epoch that must be stored before `token` may be granted, or `None` if this one will do.
     pub fn needed(self, token: i64, context: CommitContext) -> Result<Option<Epoch>, Refusal> {
-        // Inside a caller's transaction even a strong commit leaves it unsure: a process that is killed between writing and
-        // syncing records an epoch that others of this boot see, and that a power cut can still take.
+        // Inside a caller's transaction even a strong commit leaves it unsure: a process that is
+        // killed between writing and syncing records an epoch that others of this boot see, and
+        // that a power cut can still take.
         let ours = if context.is_own { context.boot } else { -context.boot };
         let mut needed = match self.boot {
             // Nothing can be lost here, and nothing could before.
@@ -107,8 +113,9 @@ impl Epoch {
 
     /// Returns the epoch that `bootstrap` stores, or `None` if this boot is recorded already.
     ///
-    /// It records the boot on a strong connection, too. A weaker one may join later and grant inside a transaction, where
-    /// nothing can be made durable first; and what is durable then is the same whether it has granted something or not.
+    /// It records the boot on a strong connection, too. A weaker one may join later and grant
+    /// inside a transaction, where nothing can be made durable first; and what is durable then is
+    /// the same whether it has granted something or not.
     ///
     /// ```
     /// # use litelease_core::{CommitContext, Epoch};
@@ -162,7 +169,8 @@ impl Epoch {
         self.floor == i64::MAX
     }
 
-    /// Checks whether the epoch of a token is not above the floor's: then a later epoch is above both.
+    /// Checks whether the epoch of a token is not above the floor's: then a later epoch is above
+    /// both.
     ///
     /// ```
     /// # use litelease_core::Epoch;
@@ -174,8 +182,8 @@ impl Epoch {
         token >> EPOCH_BITS <= self.floor >> EPOCH_BITS
     }
 
-    /// A floor far above everything granted since a backup, of which this is the epoch, and above `newest`: the newest
-    /// token of the backup, or one that was seen elsewhere if that is larger.
+    /// A floor far above everything granted since a backup, of which this is the epoch, and above
+    /// `newest`: the newest token of the backup, or one that was seen elsewhere if that is larger.
     ///
     /// ```
     /// # use litelease_core::Epoch;

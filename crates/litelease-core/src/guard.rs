@@ -18,8 +18,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Lets the connection present the token once: in SQLite until it is withdrawn, in PostgreSQL for
-    /// the transaction.
+    /// Lets the connection present the token once: in SQLite until it is withdrawn, in PostgreSQL
+    /// for the transaction.
     ///
     /// ```
     /// # use litelease_core::Guard;

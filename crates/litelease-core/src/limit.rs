@@ -74,7 +74,8 @@ impl Limits {
 }
 
 impl Conditions {
-    /// Decides about a renewal of a live lease up to `until_ms`: the expiry that it may have, or why it is refused.
+    /// Decides about a renewal of a live lease up to `until_ms`: the expiry that it may have, or
+    /// why it is refused.
     #[inline]
     pub(crate) fn admit(
         &self,
@@ -92,8 +93,8 @@ impl Conditions {
     }
 }
 
-/// Decides whether limits may be set under a token: only on the newest grant, while it is live. They replace those
-/// before, and count as progress.
+/// Decides whether limits may be set under a token: only on the newest grant, while it is live.
+/// They replace those before, and count as progress.
 ///
 /// ```
 /// # use litelease_core::{GrantResult, Reason, Row, State, limit};

@@ -27,8 +27,8 @@ pub struct SlotInfo {
     pub position: i64,
     /// The fencing token: larger than that of every earlier grant of every slot in the file.
     pub token: i64,
-    /// The first millisecond (Unix time) at which the slot is free again. [`KEPT`] if it is kept until it is
-    /// returned.
+    /// The first millisecond (Unix time) at which the slot is free again. [`KEPT`] if it is kept
+    /// until it is returned.
     pub expires_at_ms: i64,
 }
 
@@ -90,15 +90,15 @@ impl PoolInfo {
 }
 
 impl PoolSnapshot {
-    /// The position that the next borrower gets. None while as many are lent out as there are slots, also
-    /// where a pool was made smaller and low positions are free.
+    /// The position that the next borrower gets. None while as many are lent out as there are
+    /// slots, also where a pool was made smaller and low positions are free.
     pub fn lowest_free(&self) -> Option<i64> {
         (self.info.available() > 0 && self.lowest < self.info.count).then_some(self.lowest)
     }
 }
 
-/// Lends out the lowest free slot under a new token, which exceeds `newest`, the newest one of any pool of the
-/// file, and `floor`.
+/// Lends out the lowest free slot under a new token, which exceeds `newest`, the newest one of any
+/// pool of the file, and `floor`.
 ///
 /// ```
 /// # use litelease_core::{PoolInfo, PoolSnapshot, Term, borrow_slot};
@@ -118,7 +118,8 @@ pub fn borrow_slot(
     Ok(Some(SlotInfo { position, token, expires_at_ms: term.until_ms() }))
 }
 
-/// Prolongs a live lease on a slot under the same token. It never shortens one and never revives one.
+/// Prolongs a live lease on a slot under the same token. It never shortens one and never revives
+/// one.
 ///
 /// ```
 /// # use litelease_core::{SlotInfo, Term, renew_slot};
@@ -132,8 +133,8 @@ pub fn renew_slot(slot: SlotInfo, term: Term) -> Option<SlotInfo> {
     slot.is_live(term.now_ms()).then_some(SlotInfo { expires_at_ms, ..slot })
 }
 
-/// Returns the term of a borrow or renewal of a slot. It refuses one that would end at [`KEPT`], which is no time
-/// but a mark.
+/// Returns the term of a borrow or renewal of a slot. It refuses one that would end at [`KEPT`],
+/// which is no time but a mark.
 ///
 /// ```
 /// # use litelease_core::{Refusal, slot_term};
@@ -147,8 +148,8 @@ pub fn slot_term(ttl_ms: i64, now_ms: i64) -> Result<Term, Refusal> {
     }
 }
 
-/// Keeps a live lease on a slot until it is returned, under the same token. It never revives one; keeping twice
-/// is a yes.
+/// Keeps a live lease on a slot until it is returned, under the same token. It never revives one;
+/// keeping twice is a yes.
 ///
 /// ```
 /// # use litelease_core::{KEPT, SlotInfo, keep_slot};

@@ -1,7 +1,9 @@
-//! The rule of queues: an item is leased to one worker at a time, and delivered again until somebody acknowledges it.
+//! The rule of queues: an item is leased to one worker at a time, and delivered again until
+//! somebody acknowledges it.
 //!
-//! An item is stored as when it becomes visible and what came of its newest delivery. Everything else follows: whether it
-//! is visible, delayed, leased or dead, and whether a receipt still passes. Tokens decide about receipts, never clocks.
+//! An item is stored as when it becomes visible and what came of its newest delivery. Everything
+//! else follows: whether it is visible, delayed, leased or dead, and whether a receipt still
+//! passes. Tokens decide about receipts, never clocks.
 
 use core::fmt;
 
@@ -30,7 +32,8 @@ pub enum ItemState {
     Delayed,
     /// A worker has it.
     Leased,
-    /// Nobody acknowledged its last allowed delivery, or somebody buried it. Only a redrive revives it.
+    /// Nobody acknowledged its last allowed delivery, or somebody buried it. Only a redrive revives
+    /// it.
     Dead,
 }
 
@@ -109,7 +112,8 @@ pub struct Delivery {
     pub token: i64,
     /// The UUID of its receipt.
     pub uuid: u128,
-    /// The first millisecond at which the worker no longer has the item. If it ended earlier, when that was.
+    /// The first millisecond at which the worker no longer has the item. If it ended earlier, when
+    /// that was.
     pub deadline_ms: i64,
     /// What ended it, if something did. Then its receipt is stale.
     pub ended: Option<Ended>,
@@ -125,8 +129,8 @@ pub struct Delivery {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// When it is visible, if nobody acknowledges it before. None if it is dead, or will be at its deadline: its last
-    /// allowed delivery took it out of the visible order.
+    /// When it is visible, if nobody acknowledges it before. None if it is dead, or will be at its
+    /// deadline: its last allowed delivery took it out of the visible order.
     visible_at_ms: Option<i64>,
     /// How often it was delivered since it was sent or redriven.
     attempts: i64,
@@ -371,7 +375,8 @@ impl AckResult {
     }
 }
 
-/// The next number for an id or a token. It exceeds `newest`, the newest one of any queue of the file, and `floor`.
+/// The next number for an id or a token. It exceeds `newest`, the newest one of any queue of the
+/// file, and `floor`.
 ///
 /// ```
 /// # use litelease_core::next_number;
@@ -383,8 +388,9 @@ pub fn next_number(newest: i64, floor: i64) -> Result<i64, Refusal> {
     newest.max(floor).checked_add(1).ok_or(Refusal::TokenExhausted)
 }
 
-/// Delivers an item that is visible, under a new token and a new receipt. The last attempt that `max_attempts` allows (0:
-/// any number) takes it out of the visible order: it is dead once its deadline has passed, without another write.
+/// Delivers an item that is visible, under a new token and a new receipt. The last attempt that
+/// `max_attempts` allows (0: any number) takes it out of the visible order: it is dead once its
+/// deadline has passed, without another write.
 ///
 /// ```
 /// # use litelease_core::{Item, ItemState, Term, deliver};
@@ -404,8 +410,9 @@ pub fn deliver(item: Item, uuid: u128, token: i64, term: Term, max_attempts: i64
     Some(Item { visible_at_ms, attempts, delivery: Some(delivery) })
 }
 
-/// Acknowledges an item. The newest receipt passes, also after its deadline, as long as nobody received the item since.
-/// `newest` is the newest number of the file's queues: an item that is not there has been there if its id is not larger.
+/// Acknowledges an item. The newest receipt passes, also after its deadline, as long as nobody
+/// received the item since. `newest` is the newest number of the file's queues: an item that is not
+/// there has been there if its id is not larger.
 ///
 /// ```
 /// # use litelease_core::{AckResult, Item, Receipt, StaleReason, Term, ack, deliver};
@@ -447,8 +454,8 @@ pub fn extend(item: Item, receipt: Receipt, term: Term) -> Option<Item> {
     Some(Item { visible_at_ms, delivery: Some(Delivery { deadline_ms, ..delivery }), ..item })
 }
 
-/// Gives an item back, visible now or after a delay. At its last allowed attempt it is dead instead; one that is dead
-/// already stays as it is.
+/// Gives an item back, visible now or after a delay. At its last allowed attempt it is dead
+/// instead; one that is dead already stays as it is.
 ///
 /// ```
 /// # use litelease_core::{Delay, Item, ItemState, Receipt, Term, deliver, give_back};
@@ -468,8 +475,8 @@ pub fn give_back(item: Item, receipt: Receipt, delay: Delay) -> Option<Item> {
     Some(item.ended(Ended::GivenBack, visible_at_ms, delay.now_ms))
 }
 
-/// Undoes a delivery that no worker has heard of: the attempt does not count, and the item has its place in the order
-/// again. None if the receipt no longer passes.
+/// Undoes a delivery that no worker has heard of: the attempt does not count, and the item has its
+/// place in the order again. None if the receipt no longer passes.
 ///
 /// ```
 /// # use litelease_core::{Item, ItemState, Receipt, Term, deliver, undeliver};
@@ -516,8 +523,8 @@ pub fn redrive(item: Item, now_ms: i64) -> Option<Item> {
         .then(|| Item { attempts: 0, ..item.ended(Ended::Redriven, Some(now_ms), now_ms) })
 }
 
-/// Ends the newest delivery because the file was restored: whoever has its receipt may have worked on after the backup was
-/// made. None if nothing is to be ended.
+/// Ends the newest delivery because the file was restored: whoever has its receipt may have worked
+/// on after the backup was made. None if nothing is to be ended.
 ///
 /// ```
 /// # use litelease_core::{Item, ItemState, Term, deliver, fence_item};

@@ -1,11 +1,12 @@
-//! The rule of shared reads: a reader may answer from memory for a while, and a writer waits until all have
-//! stopped.
+//! The rule of shared reads: a reader may answer from memory for a while, and a writer waits until
+//! all have stopped.
 //!
 //! A writer is whoever has the name. While one does, no read is granted or prolonged.
 
 use crate::{Refusal, Row, Term};
 
-/// The longest ttl of a read: an hour. It bounds how long a writer can wait for a reader that has died.
+/// The longest ttl of a read: an hour. It bounds how long a writer can wait for a reader that has
+/// died.
 pub const MAX_READ_TTL_MS: i64 = 3_600_000;
 
 /// A read that was granted.
@@ -38,8 +39,8 @@ pub fn read_term(ttl_ms: i64, now_ms: i64) -> Result<Term, Refusal> {
     }
 }
 
-/// Grants or prolongs a read, unless a writer has the name. `before` is the expiry that the reader has already,
-/// and `floor` the file's, which is the version of a name without a row.
+/// Grants or prolongs a read, unless a writer has the name. `before` is the expiry that the reader
+/// has already, and `floor` the file's, which is the version of a name without a row.
 ///
 /// ```
 /// # use litelease_core::{Read, Row, State, read, read_term};
@@ -61,8 +62,8 @@ pub fn read(row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option
     }
 }
 
-/// Decides whether the writer with this token may write: it has the newest token, its lease is live, and no
-/// reader is. `last_reader` is the latest expiry of any reader of the name.
+/// Decides whether the writer with this token may write: it has the newest token, its lease is
+/// live, and no reader is. `last_reader` is the latest expiry of any reader of the name.
 ///
 /// ```
 /// # use litelease_core::{Row, State, drained};

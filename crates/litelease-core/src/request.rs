@@ -1,13 +1,16 @@
-//! Handoff: asking the live holder to give a lease up, handing it over to who asked, and taking it over.
+//! Handoff: asking the live holder to give a lease up, handing it over to who asked, and taking it
+//! over.
 //!
-//! A request refuses renewals from a given time on and never shortens a lease: nobody's trust window is cut.
+//! A request refuses renewals from a given time on and never shortens a lease: nobody's trust
+//! window is cut.
 
 use alloc::string::String;
 
 use crate::rule::grant;
 use crate::{Claimant, LeaseInfo, Reason, Refusal, Row, Step, Term, TransferResult, transfer};
 
-/// A request lapses when its requester does not repeat it within this time, so that a dead one evicts nobody.
+/// A request lapses when its requester does not repeat it within this time, so that a dead one
+/// evicts nobody.
 pub const REQUEST_LAPSES_MS: i64 = 10_000;
 
 /// A request as it is stored, without the text of the requester.
@@ -73,7 +76,8 @@ pub enum RequestResult<S = String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a decision does nothing until it is stored"]
 pub struct RequestStep<'a> {
-    /// The request to store in the place of the one before; `None` means that nothing may be written.
+    /// The request to store in the place of the one before; `None` means that nothing may be
+    /// written.
     pub write: Option<Request>,
     /// The answer.
     pub answer: RequestResult<&'a str>,
@@ -96,7 +100,8 @@ pub struct TakenOver<S = String> {
 }
 
 impl Request {
-    /// Checks whether the request counts at `now_ms`: its grant is live, and its requester has repeated it in time.
+    /// Checks whether the request counts at `now_ms`: its grant is live, and its requester has
+    /// repeated it in time.
     pub fn is_open(&self, row: Row<'_>, now_ms: i64) -> bool {
         row.on_grant(self.token, now_ms).is_done() && !self.has_lapsed(now_ms)
     }
@@ -112,11 +117,11 @@ impl Request {
     }
 }
 
-/// Asks the live holder to give a lease up: from `within_ms` from now on its renewals are refused. `found` is what is
-/// stored for the name, with its requester.
+/// Asks the live holder to give a lease up: from `within_ms` from now on its renewals are refused.
+/// `found` is what is stored for the name, with its requester.
 ///
-/// There is one open request per grant. Its own requester repeats it, which keeps it from lapsing and changes nothing
-/// else.
+/// There is one open request per grant. Its own requester repeats it, which keeps it from lapsing
+/// and changes nothing else.
 ///
 /// ```
 /// # use litelease_core::{Request, RequestResult, Row, State, request};
@@ -156,7 +161,8 @@ pub fn request<'a>(
     Ok(RequestStep { write: Some(request), answer })
 }
 
-/// Hands a live lease to the requester who has asked for it, under a new token, with no moment in between.
+/// Hands a live lease to the requester who has asked for it, under a new token, with no moment in
+/// between.
 ///
 /// ```
 /// # use litelease_core::{Claimant, Reason, Request, Row, State, Term, TransferResult, hand_over};
@@ -189,8 +195,8 @@ pub fn hand_over<'a, 'q: 'a>(
     }
 }
 
-/// Checks whether a live lease was handed to `requester` since it asked for an earlier grant: then it is the
-/// requester's own.
+/// Checks whether a live lease was handed to `requester` since it asked for an earlier grant: then
+/// it is the requester's own.
 ///
 /// ```
 /// # use litelease_core::{Request, Row, State, is_handed_to};
@@ -203,8 +209,8 @@ pub fn is_handed_to(row: Row<'_>, requester: &str, request: Request, now_ms: i64
     row.live(now_ms).is_some_and(|lease| lease.owner == requester && lease.token > request.token)
 }
 
-/// Ends anybody's live lease and grants the name in one step, under a new token, for operators. The old holder may go on
-/// working until it finds out: the token tells the two apart.
+/// Ends anybody's live lease and grants the name in one step, under a new token, for operators. The
+/// old holder may go on working until it finds out: the token tells the two apart.
 ///
 /// ```
 /// # use litelease_core::{Row, State, Term, take_over};
@@ -224,8 +230,8 @@ pub fn take_over<'a, 'q: 'a>(
     grant(row, owner, term, floor, |lease| TakenOver { lease, from })
 }
 
-/// Checks whether a checkpoint under `token` was made by the grant right before that of `own`. If not, nobody knows
-/// whether grants in between have done more.
+/// Checks whether a checkpoint under `token` was made by the grant right before that of `own`. If
+/// not, nobody knows whether grants in between have done more.
 ///
 /// ```
 /// # use litelease_core::is_from_predecessor;

@@ -93,8 +93,8 @@ impl fmt::Display for Status {
 pub struct Claimant<'a> {
     /// The owner text.
     pub owner: &'a str,
-    /// The token of the grant that is meant. Two processes may use one owner text; the token tells them
-    /// apart.
+    /// The token of the grant that is meant. Two processes may use one owner text; the token tells
+    /// them apart.
     pub token: Option<i64>,
 }
 
@@ -111,7 +111,8 @@ pub struct Term {
     until_ms: i64,
 }
 
-/// A request that no stored state could make valid, or a token that cannot grow. Nothing is written.
+/// A request that no stored state could make valid, or a token that cannot grow. Nothing is
+/// written.
 ///
 /// ```
 /// # use litelease_core::Refusal;
@@ -219,8 +220,8 @@ impl<'a> Row<'a> {
         newest.checked_add(1).ok_or(Refusal::TokenExhausted)
     }
 
-    /// The token that ends a lease and is granted to nobody: the next one. In a file that grants nothing any more it is
-    /// the largest one, which this name has not had yet.
+    /// The token that ends a lease and is granted to nobody: the next one. In a file that grants
+    /// nothing any more it is the largest one, which this name has not had yet.
     pub(crate) fn token_of_nobody(&self, floor: i64) -> Result<i64, Refusal> {
         match self.token() {
             Some(newest) if floor == i64::MAX && newest < floor => Ok(floor),
@@ -233,7 +234,8 @@ impl<'a> Row<'a> {
         match self.live(now_ms) {
             Some(lease) if lease.token == token => GrantResult::Done,
             live => {
-                // Whoever holds it by now, an old token is superseded and not merely another owner's.
+                // Whoever holds it by now, an old token is superseded and not merely another
+                // owner's.
                 let owner = live.map_or("", |lease| lease.owner);
                 let who = Claimant { owner, token: Some(token) };
                 GrantResult::Stale { reason: self.why_not(Some(who), now_ms) }
@@ -256,8 +258,8 @@ impl<'a> Row<'a> {
 }
 
 impl<'a> State<'a> {
-    /// A state as read from storage, or `None` where it breaks what every writer promises: tokens start
-    /// at 1, and owner and expiry are there together or not at all.
+    /// A state as read from storage, or `None` where it breaks what every writer promises: tokens
+    /// start at 1, and owner and expiry are there together or not at all.
     #[inline]
     pub fn stored(token: i64, owner: Option<&'a str>, expires_at_ms: Option<i64>) -> Option<Self> {
         let tenure = match (owner, expires_at_ms) {
@@ -280,8 +282,8 @@ impl<'a> State<'a> {
         self.tenure
     }
 
-    /// When the last lease ended, or will end: at its expiry, or when the row was last written if it was
-    /// released then.
+    /// When the last lease ended, or will end: at its expiry, or when the row was last written if
+    /// it was released then.
     pub fn ends_at_ms(&self, updated_at_ms: i64) -> i64 {
         self.tenure.map_or(updated_at_ms, |tenure| tenure.expires_at_ms)
     }

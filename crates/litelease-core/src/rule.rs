@@ -1,7 +1,7 @@
 //! The verbs, as functions from what is stored and asked to what to write and answer.
 //!
-//! Each reads top to bottom as its rows of the rule table. `floor` is a token that the next grant must
-//! exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
+//! Each reads top to bottom as its rows of the rule table. `floor` is a token that the next grant
+//! must exceed, besides the row's own: 0 gives the dense tokens 1, 2, 3.
 
 use crate::{
     AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, RaiseResult, Refusal,
@@ -75,10 +75,12 @@ pub fn claim<'a, 'q: 'a>(
     }
 }
 
-/// Claims a name whose holder is known to be dead: ends exactly that grant and claims in one step, under a new token.
+/// Claims a name whose holder is known to be dead: ends exactly that grant and claims in one step,
+/// under a new token.
 ///
-/// The caller has examined the holder of `dead` and vouches that it has ended; the rule makes sure that the live lease
-/// is exactly that grant, owner and token. Any other live lease is busy, as for [`claim`].
+/// The caller has examined the holder of `dead` and vouches that it has ended; the rule makes sure
+/// that the live lease is exactly that grant, owner and token. Any other live lease is busy, as for
+/// [`claim`].
 ///
 /// ```
 /// # use litelease_core::{ClaimResult, Claimant, Row, State, Term, claim_from_dead};
@@ -124,8 +126,8 @@ pub fn busy_for<'a>(row: Row<'a>, owner: &str, now_ms: i64) -> Option<ClaimResul
 
 /// Claims a name, or prolongs the live lease that `owner` already has on it, under the same token.
 ///
-/// A repeated request is thus answered like the first one, and a lease is never shortened. A lease that its conditions do not
-/// let be prolonged is busy, for its owner too.
+/// A repeated request is thus answered like the first one, and a lease is never shortened. A lease
+/// that its conditions do not let be prolonged is busy, for its owner too.
 ///
 /// ```
 /// # use litelease_core::{ClaimResult, Conditions, Row, State, Term, ensure};
@@ -156,8 +158,8 @@ pub fn ensure<'a, 'q: 'a>(
     }
 }
 
-/// Prolongs a live lease under the same token, as far as its conditions admit. It never shortens one and never
-/// revives one.
+/// Prolongs a live lease under the same token, as far as its conditions admit. It never shortens
+/// one and never revives one.
 ///
 /// ```
 /// # use litelease_core::{Claimant, Conditions, RenewResult, Row, State, Term, renew};
@@ -314,7 +316,8 @@ pub fn raise(present: i64, floor: i64) -> Result<RaiseResult, Refusal> {
     }
 }
 
-/// Raises the token of one name above `floor`, and ends its lease: no token up to `floor` is the newest any more.
+/// Raises the token of one name above `floor`, and ends its lease: no token up to `floor` is the
+/// newest any more.
 ///
 /// `file_floor` is the floor of the file, which every token exceeds.
 ///
@@ -341,8 +344,8 @@ pub fn raise_name(
     }
 }
 
-/// Decides whether a row may be purged: its last lease expired, or was released, at `limit_ms` or earlier.
-/// [`purge_limit`] says which limit.
+/// Decides whether a row may be purged: its last lease expired, or was released, at `limit_ms` or
+/// earlier. [`purge_limit`] says which limit.
 ///
 /// ```
 /// # use litelease_core::{State, has_ended};
@@ -358,8 +361,8 @@ pub fn has_ended(state: State<'_>, updated_at_ms: i64, limit_ms: i64) -> bool {
     state.ends_at_ms(updated_at_ms) <= limit_ms
 }
 
-/// Returns the time up to which rows may be purged. A row whose lease has not ended yet is never purged, however
-/// late the time that was asked for.
+/// Returns the time up to which rows may be purged. A row whose lease has not ended yet is never
+/// purged, however late the time that was asked for.
 ///
 /// ```
 /// # use litelease_core::purge_limit;
@@ -385,8 +388,8 @@ pub(crate) fn grant<'a, 'q: 'a, A>(
     Ok(Step::write(State::owned(token, owner, term.until_ms()), answer(lease)))
 }
 
-/// Checks whether a token is the newest one of a name. This is the whole of a fence: it compares tokens and never
-/// looks at a clock.
+/// Checks whether a token is the newest one of a name. This is the whole of a fence: it compares
+/// tokens and never looks at a clock.
 ///
 /// ```
 /// # use litelease_core::{Row, State, is_newest};
@@ -399,7 +402,8 @@ pub fn is_newest(row: Row<'_>, token: i64) -> bool {
     row.token() == Some(token)
 }
 
-/// Decides whether a gate that has admitted up to `largest` admits `token`, and whether it must remember it.
+/// Decides whether a gate that has admitted up to `largest` admits `token`, and whether it must
+/// remember it.
 ///
 /// ```
 /// # use litelease_core::{AdmitResult, admit};

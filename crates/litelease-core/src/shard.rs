@@ -1,8 +1,9 @@
-//! The rule of shards: what a member of a group claims, requests and gives up, so that all have their share.
+//! The rule of shards: what a member of a group claims, requests and gives up, so that all have
+//! their share.
 //!
-//! Every member decides for itself, on a snapshot that shows who lives, who has each shard and which shards are
-//! requested. An open request counts as if the shard had moved already, so two members never ask for the same
-//! surplus.
+//! Every member decides for itself, on a snapshot that shows who lives, who has each shard and
+//! which shards are requested. An open request counts as if the shard had moved already, so two
+//! members never ask for the same surplus.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -32,7 +33,8 @@ impl<M> Default for ShardState<M> {
     }
 }
 
-/// What a member does now, as the numbers of shards. Do it in this order, in the transaction of the snapshot.
+/// What a member does now, as the numbers of shards. Do it in this order, in the transaction of the
+/// snapshot.
 ///
 /// ```
 /// # use litelease_core::ShardPlan;
@@ -45,14 +47,16 @@ pub struct ShardPlan {
     pub withdraw: Vec<usize>,
     /// Free shards to claim.
     pub claim: Vec<usize>,
-    /// Shards to request. They are all that it needs: those that it has requested already are repeated.
+    /// Shards to request. They are all that it needs: those that it has requested already are
+    /// repeated.
     pub request: Vec<usize>,
     /// Its own shards to hand over to their requesters, once their work is done.
     pub give_up: Vec<usize>,
 }
 
 impl ShardPlan {
-    /// Checks whether there is nothing to do: the member has its share, and nobody asks it for anything.
+    /// Checks whether there is nothing to do: the member has its share, and nobody asks it for
+    /// anything.
     ///
     /// ```
     /// # use litelease_core::ShardPlan;
@@ -67,12 +71,13 @@ impl ShardPlan {
 /// Decides what the member `me` does now. `members` are the live ones, in any order.
 ///
 /// With n shards and m members, every member ends with n/m of them, rounded down or up:
-/// - A member claims free shards until it has n/m rounded down, and one more only when every member has that.
+/// - A member claims free shards until it has n/m rounded down, and one more only when every member
+///   has that.
 /// - If none is free, it requests all that it is missing at once, from those who have most.
 /// - It gives up what a live member requests, as long as that one still needs it.
 ///
-/// A member that joins moves at most n/m shards, rounded up; one that leaves moves only its own; and nothing
-/// moves while the members stay the same.
+/// A member that joins moves at most n/m shards, rounded up; one that leaves moves only its own;
+/// and nothing moves while the members stay the same.
 ///
 /// ```
 /// use litelease_core::{ShardState, plan};
@@ -102,8 +107,8 @@ pub fn plan<M: Copy + Ord>(members: &[M], shards: &[ShardState<M>], me: M) -> Sh
         Request::Dead => true,
         Request::Of(who) => who == me && request.binary_search(shard).is_err(),
     };
-    // A request that its member no longer needs is about to be withdrawn: handing over would move a shard for
-    // nothing.
+    // A request that its member no longer needs is about to be withdrawn: handing over would move a
+    // shard for nothing.
     let needs: Vec<Option<Share>> = group.requesters_of(me);
     let give_up = |shard: &usize| match group.shards[*shard] {
         Shard { holder: Holder::Member(holder), request: Request::Of(who) } if holder == me => {
@@ -183,7 +188,8 @@ impl<M: Copy + Ord> Group<M> {
         self.members.binary_search(&member).ok()
     }
 
-    /// What `me` claims and requests. Its own requests are decided anew; those of others count as done.
+    /// What `me` claims and requests. Its own requests are decided anew; those of others count as
+    /// done.
     fn share_of(&self, me: usize) -> Share {
         let mut counts = self.counts_without_requests_of(me);
         let (n, m) = (self.shards.len(), self.members.len());
@@ -268,8 +274,8 @@ struct Askable {
 }
 
 impl Askable {
-    /// The shard to request next, of a member that has more than `enough`: one that was requested already, or else
-    /// one of whoever has most.
+    /// The shard to request next, of a member that has more than `enough`: one that was requested
+    /// already, or else one of whoever has most.
     fn next(&mut self, enough: usize, counts: &[usize]) -> Option<(usize, usize)> {
         let richest = |lists: &[Vec<usize>]| {
             let last = |(holder, list): (usize, &Vec<usize>)| {

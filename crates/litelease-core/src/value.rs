@@ -2,7 +2,8 @@
 
 use crate::{GrantResult, Row};
 
-/// Decides whether a value may be attached under a token: only to the newest grant, while it is live.
+/// Decides whether a value may be attached under a token: only to the newest grant, while it is
+/// live.
 ///
 /// ```
 /// # use litelease_core::{GrantResult, Reason, Row, State, attach};

@@ -2,8 +2,8 @@
 //!
 //! A key is a file `key-N.json`, written once and never changed. The largest number signs. A key
 //! counts until the last credential that it can have signed has expired: its own longest time after
-//! its successor was made. So nothing is written when a credential is issued, and no file says when a
-//! key ends.
+//! its successor was made. So nothing is written when a credential is issued, and no file says when
+//! a key ends.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -130,8 +130,8 @@ impl Keys {
         newest.ok_or_else(|| Error::NoKey { folder: self.folder.clone() })
     }
 
-    /// Returns the public keys that count at this Unix time in milliseconds: the one that signs, and
-    /// those whose last credential may not have expired yet.
+    /// Returns the public keys that count at this Unix time in milliseconds: the one that signs,
+    /// and those whose last credential may not have expired yet.
     ///
     /// ```
     /// # use litelease_credentials::{DEFAULT_MAX_TTL, Keys};
@@ -209,12 +209,13 @@ impl Keys {
         }
     }
 
-    /// Writes a key as a whole: readable by this user alone from its first moment on, and on the disk
-    /// before it counts.
+    /// Writes a key as a whole: readable by this user alone from its first moment on, and on the
+    /// disk before it counts.
     fn write(&self, number: u64, text: &str) -> Result<(), Error> {
         let (path, new) = (self.path(number), self.folder.join(NEW));
         let write = || {
-            // A killed rotation may have left one behind. If it is a link, only the link is removed.
+            // A killed rotation may have left one behind. If it is a link, only the link is
+            // removed.
             match fs::remove_file(&new) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}

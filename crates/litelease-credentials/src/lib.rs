@@ -1,9 +1,10 @@
-//! Signed grants: a lease shown to something that cannot see its file, as a JWT signed with Ed25519.
+//! Signed grants: a lease shown to something that cannot see its file, as a JWT signed with
+//! Ed25519.
 //!
 //! A [`Verifier`] checks a credential offline and returns the name and the fencing token in it. A
-//! service that only verifies needs this crate and no SQLite. The keys of an issuer are in a folder:
-//! [`Keys`]. To issue credentials for leases in a file, use the crate `litelease` with its feature
-//! `credentials`.
+//! service that only verifies needs this crate and no SQLite. The keys of an issuer are in a
+//! folder: [`Keys`]. To issue credentials for leases in a file, use the crate `litelease` with its
+//! feature `credentials`.
 //!
 //! ```
 //! use litelease_credentials::{Claims, DEFAULT_MAX_TTL, Keys, Verifier};
@@ -32,8 +33,9 @@
 //! # Ok::<(), litelease_credentials::Error>(())
 //! ```
 //!
-//! The format is left to `jsonwebtoken`, and Ed25519 to `ring`. A crypto provider of `jsonwebtoken` is
-//! chosen once per process; this crate installs none, so that the program around it stays free to.
+//! The format is left to `jsonwebtoken`, and Ed25519 to `ring`. A crypto provider of `jsonwebtoken`
+//! is chosen once per process; this crate installs none, so that the program around it stays free
+//! to.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,8 @@ use crate::{Claims, Error, KeySet, MAX_CREDENTIAL, Refused};
 /// A check of credentials, for a service that cannot see the file with the leases.
 ///
 /// It accepts credentials of one issuer for one audience, signed with EdDSA by a key in its set. It
-/// does not ask the issuer: a credential of a lease that was released since is valid until it expires.
+/// does not ask the issuer: a credential of a lease that was released since is valid until it
+/// expires.
 ///
 /// ```
 /// use litelease_credentials::{KeySet, Refused, Verifier};
@@ -57,8 +58,8 @@ pub struct Verified {
     pub name: String,
     /// The owner of the lease.
     pub owner: String,
-    /// The fencing token. Compare it with the newest one that the target has seen of this issuer and
-    /// name, never with a token of another issuer.
+    /// The fencing token. Compare it with the newest one that the target has seen of this issuer
+    /// and name, never with a token of another issuer.
     pub token: i64,
     /// When the credential was issued, as Unix time in milliseconds, rounded down to a second.
     pub issued_at_ms: i64,
@@ -93,8 +94,8 @@ impl Verifier {
         Verifier::of(Source::Set(keys), issuer, audience)
     }
 
-    /// Makes a verifier with the JWK set in a file. When the file has changed, it is read again; while
-    /// it cannot be read, nothing is accepted.
+    /// Makes a verifier with the JWK set in a file. When the file has changed, it is read again;
+    /// while it cannot be read, nothing is accepted.
     ///
     /// Fails if the file cannot be read now.
     ///

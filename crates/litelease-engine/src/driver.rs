@@ -1,8 +1,9 @@
-//! Runs the futures of an engine: requests on the threads of their callers, and what must go on between calls on a thread of
-//! its own.
+//! Runs the futures of an engine: requests on the threads of their callers, and what must go on
+//! between calls on a thread of its own.
 //!
-//! A request that is handed to another thread costs two thread changes. Here the caller itself moves the bytes. So a
-//! connection of a call rests while nobody calls, and must not be used by the background, nor the other way round.
+//! A request that is handed to another thread costs two thread changes. Here the caller itself
+//! moves the bytes. So a connection of a call rests while nobody calls, and must not be used by the
+//! background, nor the other way round.
 
 use std::future::Future;
 use std::panic::resume_unwind;
@@ -18,7 +19,8 @@ use tokio::time::sleep;
 
 use crate::{Error, Result};
 
-/// After how long a rest the sockets are looked at before anything is sent: no server restarts in less.
+/// After how long a rest the sockets are looked at before anything is sent: no server restarts in
+/// less.
 const REST: Duration = Duration::from_millis(10);
 /// Shorter than any request may take.
 const TICK: Duration = Duration::from_millis(500);
@@ -40,8 +42,9 @@ impl Driver {
     pub fn new(name: &'static str) -> Result<Self> {
         let calls = Builder::new_current_thread().enable_all().build();
         let calls = calls.map_err(|error| Error::Refused(format!("no runtime: {error}")))?;
-        // A timer that is due before all others makes a runtime interrupt its own sleep, which takes two system calls. The
-        // timers of requests come after this one, and are hardly ever due.
+        // A timer that is due before all others makes a runtime interrupt its own sleep, which
+        // takes two system calls. The timers of requests come after this one, and are hardly ever
+        // due.
         calls.spawn(async {
             loop {
                 sleep(TICK).await;
@@ -123,11 +126,12 @@ impl Drop for Driver {
     }
 }
 
-/// Lets every connection see what has happened since somebody called last: a server that has closed one
-/// must be known before a request is sent over it, because nobody could tell what became of that.
+/// Lets every connection see what has happened since somebody called last: a server that has closed
+/// one must be known before a request is sent over it, because nobody could tell what became of
+/// that.
 async fn look_at_sockets() {
-    // The runtime asks for events when nothing is left to do, and goes on with this future first. The connections come
-    // to their turn before it asks again.
+    // The runtime asks for events when nothing is left to do, and goes on with this future first.
+    // The connections come to their turn before it asks again.
     yield_now().await;
     yield_now().await;
 }

@@ -23,9 +23,9 @@ pub trait Engine: Send + Sync {
 
     /// Stores all of a change or nothing of it.
     ///
-    /// It is stored only if the mark and every row of `seen` that the change names are still the same,
-    /// to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was absent must
-    /// still be absent.
+    /// It is stored only if the mark and every row of `seen` that the change names are still the
+    /// same, to the last column. Otherwise the answer is [`Stored::Conflict`]. A row that was
+    /// absent must still be absent.
     fn store(&self, seen: &Loaded, change: &Change) -> Result<Stored>;
 
     /// Reads like [`load`](Engine::load), for at most `time`: nobody needs a later answer.
@@ -35,8 +35,8 @@ pub trait Engine: Send + Sync {
     }
 
     /// Stores each of these rows for itself, if the mark and this row of `seen` are still the same
-    /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under the
-    /// same token, at most [`most_rows`](Engine::most_rows) of them.
+    /// and live, and waits for at most `time`. `rows` has a new row for each row of `seen`, under
+    /// the same token, at most [`most_rows`](Engine::most_rows) of them.
     ///
     /// Returns for each what became of it. A row that has changed does not keep the others from
     /// being stored. If the call fails, each of them may or may not be stored.
@@ -76,15 +76,15 @@ pub trait Engine: Send + Sync {
     /// Sleeps until the row of a name may have changed since `version`, for at most `time`.
     fn nap(&self, name: &str, version: i64, time: Duration);
 
-    /// Reads the rows that [`commit_rows`](Engine::commit_rows) has stored under keys that begin with
-    /// `prefix`, in the order of keys.
+    /// Reads the rows that [`commit_rows`](Engine::commit_rows) has stored under keys that begin
+    /// with `prefix`, in the order of keys.
     ///
-    /// It makes as many requests as their size needs. What is stored meanwhile may be among them or not,
-    /// so whoever needs one state keeps others from storing: by a new token.
+    /// It makes as many requests as their size needs. What is stored meanwhile may be among them or
+    /// not, so whoever needs one state keeps others from storing: by a new token.
     fn load_rows(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
-    /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is still
-    /// the newest token of `name`.
+    /// Stores rows of the service, each a key and a value (none: it is deleted), if `token` is
+    /// still the newest token of `name`.
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
 
     /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
@@ -152,8 +152,8 @@ pub enum Changes {
 
 /// Is told about changes. A word of it is only a hint: the rows decide.
 pub trait Listener: Send + Sync {
-    /// The row of this name may have changed, or any row if it is `None`. `token` is its newest token
-    /// after that, if the engine tells.
+    /// The row of this name may have changed, or any row if it is `None`. `token` is its newest
+    /// token after that, if the engine tells.
     fn changed(&self, name: Option<&str>, token: Option<i64>);
 }
 
@@ -225,10 +225,10 @@ pub struct Change {
     pub rows: Vec<(String, StoredRow)>,
     /// Whether the loaded rows must still be live when this is stored, by the engine's own clock.
     pub while_live: bool,
-    /// How long the lease of the one row must last from when it is stored, at least, by the engine's
-    /// own clock. Whoever decided may have guessed that clock: if it is later than `at_ms` when the row
-    /// is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`]. An engine
-    /// without a clock stores the row as it is.
+    /// How long the lease of the one row must last from when it is stored, at least, by the
+    /// engine's own clock. Whoever decided may have guessed that clock: if it is later than `at_ms`
+    /// when the row is stored, the row is stored as of then, and the answer is [`Stored::DoneAt`].
+    /// An engine without a clock stores the row as it is.
     pub lasts_ms: Option<i64>,
 }
 
@@ -241,8 +241,8 @@ pub enum Stored {
         /// The new version.
         version: i64,
     },
-    /// The same, and this is the engine's own clock at that moment. A row with an earlier `at_ms` has
-    /// this one, and its lease ends [`lasts_ms`](Change::lasts_ms) after it, or later.
+    /// The same, and this is the engine's own clock at that moment. A row with an earlier `at_ms`
+    /// has this one, and its lease ends [`lasts_ms`](Change::lasts_ms) after it, or later.
     DoneAt {
         /// The new version.
         version: i64,
@@ -278,8 +278,8 @@ impl Loaded {
 }
 
 impl StoredRow {
-    /// Returns the row as it is stored at this time of the engine's own clock, with a lease that lasts
-    /// so long from then on.
+    /// Returns the row as it is stored at this time of the engine's own clock, with a lease that
+    /// lasts so long from then on.
     pub fn as_of(&self, server_ms: i64, lasts_ms: i64) -> StoredRow {
         let mut row = self.clone();
         row.at_ms = row.at_ms.max(server_ms);

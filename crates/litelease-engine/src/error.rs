@@ -7,8 +7,8 @@ use litelease_core::{LeaseInfo, Refusal};
 /// A result with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong on several machines. A "no" of the rule (busy, rejected) is an answer and never
-/// comes as an error.
+/// What can go wrong on several machines. A "no" of the rule (busy, rejected) is an answer and
+/// never comes as an error.
 ///
 /// ```
 /// # use litelease_engine::Error;
@@ -54,8 +54,8 @@ pub enum Error {
     NotBootstrapped,
     /// No member answered in time. Nothing was stored.
     Unreachable(String),
-    /// A change was sent and its answer was lost, so it may or may not be stored. It is not a grant.
-    /// `inspect` tells what is there now.
+    /// A change was sent and its answer was lost, so it may or may not be stored. It is not a
+    /// grant. `inspect` tells what is there now.
     CommitUnknown(String),
     /// The engine answers from before something that this process has already seen: an older copy
     /// was restored. Nothing is granted to this process any more.
@@ -99,7 +99,8 @@ pub enum Error {
     /// stored; trying again can help.
     Locked(String),
     /// The engine refuses: a wrong password, a certificate that does not match, no space, a version
-    /// that is too old. Nothing was stored; trying again does not help before somebody changes that.
+    /// that is too old. Nothing was stored; trying again does not help before somebody changes
+    /// that.
     Refused(String),
 }
 

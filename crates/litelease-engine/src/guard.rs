@@ -11,7 +11,7 @@ pub struct GuardInfo {
     pub column: Option<String>,
     /// Whether the lease must be live, too.
     pub strict: bool,
-    /// Whether the triggers are there, as they must be, and switched on. If not, the table stands open:
-    /// guard it again.
+    /// Whether the triggers are there, as they must be, and switched on. If not, the table stands
+    /// open: guard it again.
     pub is_intact: bool,
 }

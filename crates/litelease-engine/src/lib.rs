@@ -1,7 +1,7 @@
 //! The seam between the verbs of Litelease and an engine that several machines share.
 //!
-//! An engine keeps rows and compares before it writes. It knows no rule: `litelease-cluster` loads a
-//! row, asks the rule in `litelease-core` and hands back what to store. This crate has the trait
+//! An engine keeps rows and compares before it writes. It knows no rule: `litelease-cluster` loads
+//! a row, asks the rule in `litelease-core` and hands back what to store. This crate has the trait
 //! [`Engine`], what passes through it, the errors, and the URLs that name an engine. Most programs
 //! want the `litelease-cluster` crate.
 

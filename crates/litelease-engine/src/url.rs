@@ -65,7 +65,8 @@ const ETCD: &str = "etcd://HOST:PORT[,HOST:PORT…][/PREFIX]";
 const POSTGRES: &str = "postgres://HOST[:PORT]/DATABASE";
 
 impl Place {
-    /// Checks whether a text is meant as a URL and not as a file: it begins with a scheme and `://`.
+    /// Checks whether a text is meant as a URL and not as a file: it begins with a scheme and
+    /// `://`.
     ///
     /// ```
     /// # use litelease_engine::Place;
@@ -194,8 +195,8 @@ impl<'u> Parts<'u> {
     fn of(rest: &'u str) -> Result<Self> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, behind) = rest.split_at(end);
-        // A password with one of these characters would be read as a host, a path and a query, and errors about
-        // those show what they are about.
+        // A password with one of these characters would be read as a host, a path and a query, and
+        // errors about those show what they are about.
         if behind.contains(['@', '#']) {
             return Err(invalid(
                 "an @ or # comes after the hosts: in a user, a password or a prefix write / as %2F, \

@@ -1,4 +1,5 @@
-//! Connections to the members: the next one when one does not answer, logins, and the revision that was seen last.
+//! Connections to the members: the next one when one does not answer, logins, and the revision that
+//! was seen last.
 
 use std::future::Future;
 use std::io;
@@ -29,7 +30,8 @@ const REQUEST: Duration = Duration::from_millis(800);
 const MOST: Duration = Duration::from_secs(10);
 /// How often a watch asks whether its member is still the one that is asked.
 const LOOK_AROUND: Duration = Duration::from_secs(1);
-/// After how much silence a member is asked for a sign of life while a watch is open, and how long it may take.
+/// After how much silence a member is asked for a sign of life while a watch is open, and how long
+/// it may take.
 const SILENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(3));
 
 const STATUS: &str = "/etcdserverpb.Maintenance/Status";
@@ -48,8 +50,8 @@ pub(crate) struct Client {
     driver: Driver,
 }
 
-/// Connections to the members, over which one runtime asks. Another one must have its own: a connection rests while
-/// nobody drives the runtime that made it.
+/// Connections to the members, over which one runtime asks. Another one must have its own: a
+/// connection rests while nobody drives the runtime that made it.
 pub(crate) struct Connections {
     shared: Arc<Shared>,
     channels: Vec<Mutex<Option<Channel>>>,
@@ -286,11 +288,13 @@ impl Connections {
         }
     }
 
-    /// Returns a connection to a member, whose version is known to do, with a login if there is to be one.
+    /// Returns a connection to a member, whose version is known to do, with a login if there is to
+    /// be one.
     async fn connected(&self, at: usize) -> Result<Channel, Failure> {
         let mut channel = match self.kept(at).await {
             Some(channel) => channel,
-            // In a box: what is rare must not make every request larger, which is moved a few times.
+            // In a box: what is rare must not make every request larger, which is moved a few
+            // times.
             None => Box::pin(self.connect(at)).await?,
         };
         let has_token = locked(&self.shared.token).is_some();
@@ -370,7 +374,8 @@ impl Connections {
                 0 => return Ok(()),
                 _ => {}
             }
-            // The row was read long after it was written, and etcd has forgotten what was in between.
+            // The row was read long after it was written, and etcd has forgotten what was in
+            // between.
             create.start_revision = compacted;
         }
     }

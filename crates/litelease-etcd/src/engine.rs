@@ -17,13 +17,15 @@ use crate::messages::{
 };
 use crate::values::{Keys, write_mark, write_row};
 
-/// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many comparisons are allowed.
+/// How many operations a transaction may have, unless `--max-txn-ops` says otherwise. As many
+/// comparisons are allowed.
 const MOST_OPERATIONS: usize = 128;
 /// Longer than a request takes.
 const MOST_TIME: Duration = Duration::MAX;
 /// How many rows are listed in one request.
 const PAGE: i64 = 5_000;
-/// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a whole answer in memory.
+/// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a
+/// whole answer in memory.
 const SERVICE_PAGE: i64 = 256;
 
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -56,8 +58,8 @@ impl EtcdEngine {
         Ok(EtcdEngine { client, keys, ears: Ears::default() })
     }
 
-    /// Reads pages of keys, all at the revision of the first one, and the mark with that. A page that takes too long
-    /// is read again in smaller ones, down to `least` rows.
+    /// Reads pages of keys, all at the revision of the first one, and the mark with that. A page
+    /// that takes too long is read again in smaller ones, down to `least` rows.
     fn pages(
         &self,
         (mut key, end): (Vec<u8>, Vec<u8>),
@@ -180,7 +182,8 @@ impl Engine for EtcdEngine {
         self.write(compare, operations)
     }
 
-    /// Each row is a transaction inside one that compares the mark. The limit of operations is for both together.
+    /// Each row is a transaction inside one that compares the mark. The limit of operations is for
+    /// both together.
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let operations = seen.rows.iter().zip(rows).map(|(before, row)| {
             let put = put(self.keys.row(&before.name), write_row(row));
@@ -280,7 +283,8 @@ impl Engine for EtcdEngine {
     }
 }
 
-/// Reads the answer to a part that is not the first one: whatever it is, something is stored by now.
+/// Reads the answer to a part that is not the first one: whatever it is, something is stored by
+/// now.
 fn after_a_part(written: Result<Stored>) -> Result<Stored> {
     let said = match written {
         Ok(Stored::Conflict) => "the name was granted to another client".into(),

@@ -96,7 +96,8 @@ impl EtcdEngine {
         }
     }
 
-    /// Returns how far this clock and that of the first member are apart, if it tells: etcd speaks HTTP at the same port.
+    /// Returns how far this clock and that of the first member are apart, if it tells: etcd speaks
+    /// HTTP at the same port.
     fn clock_difference(&self) -> Option<Duration> {
         let host = self.client.members()[0].host.clone();
         let asked = async move {

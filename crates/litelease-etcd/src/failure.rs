@@ -1,4 +1,5 @@
-//! What a failed request means: whether it can have been carried out, and whether trying again can help.
+//! What a failed request means: whether it can have been carried out, and whether trying again can
+//! help.
 
 use std::io;
 
@@ -101,7 +102,8 @@ fn logged_out() -> Error {
     )
 }
 
-/// What etcd says before it proposes anything to the others. A timeout and a leader that changed are not among it.
+/// What etcd says before it proposes anything to the others. A timeout and a leader that changed
+/// are not among it.
 fn is_not_done(text: &str) -> bool {
     let texts = ["no leader", "not supported for learner", "too many learner", "server stopped"];
     texts.iter().any(|known| text.contains(known))

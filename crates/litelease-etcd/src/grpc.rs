@@ -1,7 +1,7 @@
 //! gRPC over one HTTP/2 connection: a request, and its answer or answers.
 //!
-//! The head and the message of a request are written in one piece. Clients that write them one after the other wake the
-//! server twice, which takes longer than all of what is done here.
+//! The head and the message of a request are written in one piece. Clients that write them one
+//! after the other wake the server twice, which takes longer than all of what is done here.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -102,8 +102,8 @@ impl Channel {
         Ok(answer)
     }
 
-    /// Sends the first message of a request, and returns its answers, one after the other. Nothing more is said, and the
-    /// request ends when they are dropped.
+    /// Sends the first message of a request, and returns its answers, one after the other. Nothing
+    /// more is said, and the request ends when they are dropped.
     pub(crate) async fn stream<A: Message + Default>(
         &mut self,
         path: &'static str,
@@ -155,7 +155,8 @@ impl Channel {
 
 /// Answers to one request.
 pub(crate) struct Answers<A> {
-    /// The server ends a stream whose client has nothing more to say, and this says so when it is dropped.
+    /// The server ends a stream whose client has nothing more to say, and this says so when it is
+    /// dropped.
     _request: SendStream<Bytes>,
     body: RecvStream,
     /// What was read of messages that are not complete.
@@ -164,8 +165,8 @@ pub(crate) struct Answers<A> {
 }
 
 impl<A: Message + Default> Answers<A> {
-    /// Waits for the next answer. Returns none after the last one, and fails if the server does not call that a success. A
-    /// caller may give up waiting, and wait again.
+    /// Waits for the next answer. Returns none after the last one, and fails if the server does not
+    /// call that a success. A caller may give up waiting, and wait again.
     pub(crate) async fn next(&mut self) -> Result<Option<A>, Status> {
         loop {
             if let Some(message) = taken(&mut self.read)? {

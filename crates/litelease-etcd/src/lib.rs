@@ -7,8 +7,8 @@
 //! | `PREFIX/m` | the mark as JSON: format, floor, boot | epochs, purges, raises |
 //! | `PREFIX/s/KEY` | rows of the service | the service |
 //!
-//! etcd's own leases are not used: a leader that was stopped revokes renewed ones when it wakes. Most programs want the
-//! `litelease-cluster` crate.
+//! etcd's own leases are not used: a leader that was stopped revokes renewed ones when it wakes.
+//! Most programs want the `litelease-cluster` crate.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Telling listeners about changes: one watch of a prefix for each kind, at one member after another.
+//! Telling listeners about changes: one watch of a prefix for each kind, at one member after
+//! another.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

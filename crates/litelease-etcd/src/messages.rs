@@ -1,4 +1,5 @@
-//! The messages of etcd's API that are used here, written down from its `rpc.proto`, so that nobody needs `protoc`.
+//! The messages of etcd's API that are used here, written down from its `rpc.proto`, so that nobody
+//! needs `protoc`.
 
 use prost::{Message, Oneof};
 

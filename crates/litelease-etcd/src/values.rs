@@ -49,7 +49,8 @@ impl Keys {
         (self.token(""), format!("{}t0", self.base).into())
     }
 
-    /// Returns the first key of the service's rows that begin with `prefix`, and the first behind them.
+    /// Returns the first key of the service's rows that begin with `prefix`, and the first behind
+    /// them.
     pub(crate) fn services(&self, prefix: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let first = self.service(prefix);
         let end = first_behind(&first).unwrap_or_default();

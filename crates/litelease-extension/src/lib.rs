@@ -1,7 +1,8 @@
 //! The loadable extension: the SQL functions of `litelease-store`, for whichever SQLite loads it.
 //!
-//! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the store is made.
-//! A process may have more than one SQLite library, so each gets a place of its own here.
+//! It contains no SQLite. SQLite hands its functions over as a table; from it the table of the
+//! store is made. A process may have more than one SQLite library, so each gets a place of its own
+//! here.
 
 mod python;
 mod routines;
@@ -96,8 +97,8 @@ pub unsafe extern "C" fn sqlite3_liteleaseext_init(
 }
 
 /// # Safety
-/// `db` must be an open connection of the library that the table belongs to, and stay so while its functions
-/// are registered.
+/// `db` must be an open connection of the library that the table belongs to, and stay so while its
+/// functions are registered.
 unsafe fn load(db: *mut sqlite3, table: &'static Routines) -> Result<(), String> {
     // SAFETY: as promised; each arm names the place that it looks at.
     unsafe {

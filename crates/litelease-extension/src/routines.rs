@@ -1,7 +1,7 @@
 //! SQLite's `sqlite3_api_routines`: the table of its functions that it hands to an extension.
 //!
-//! The table only ever grows at its end, so the position of a function never changes. The last one that is
-//! used here came with SQLite 3.34.
+//! The table only ever grows at its end, so the position of a function never changes. The last one
+//! that is used here came with SQLite 3.34.
 
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
@@ -22,7 +22,8 @@ macro_rules! routines {
     };
 }
 
-// The members of `struct sqlite3_api_routines` in sqlite3ext.h, in their order: a test of the project compares them.
+// The members of `struct sqlite3_api_routines` in sqlite3ext.h, in their order: a test of the
+// project compares them.
 routines! {
     aggregate_context aggregate_count bind_blob bind_double bind_int bind_int64 bind_null
     bind_parameter_count bind_parameter_index bind_parameter_name bind_text bind_text16
@@ -103,8 +104,8 @@ impl Routines {
     /// The table that the store works with. Only for libraries that are new enough.
     #[allow(clippy::missing_transmute_annotations)] // the field says what each function is
     pub(crate) fn api(&self, callbacks: Callbacks) -> Api {
-        // SAFETY: the function in each place has the type of the field, apart from what its pointers point
-        // to, which is opaque to both sides.
+        // SAFETY: the function in each place has the type of the field, apart from what its
+        // pointers point to, which is opaque to both sides.
         unsafe {
             Api {
                 bind_blob64: transmute(self.bind_blob64),

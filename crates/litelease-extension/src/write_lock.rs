@@ -1,8 +1,9 @@
-//! The write lock as C functions, for hosts that write under it on their own SQLite connection, such as Python.
+//! The write lock as C functions, for hosts that write under it on their own SQLite connection,
+//! such as Python.
 //!
-//! A host waits in slices, so that it can run its signal handlers in between. What a handle has taken is recorded in the
-//! handle, under a ticket of the host's choice: a host that was interrupted between two calls ends the ticket, and
-//! nothing is lost.
+//! A host waits in slices, so that it can run its signal handlers in between. What a handle has
+//! taken is recorded in the handle, under a ticket of the host's choice: a host that was
+//! interrupted between two calls ends the ticket, and nothing is lost.
 
 use std::ffi::{OsStr, c_int, c_uchar};
 use std::os::unix::ffi::OsStrExt;
@@ -40,8 +41,8 @@ pub struct CNote {
     text: [c_uchar; 1024],
 }
 
-/// Names the lock in the file `path`, for users who may write the file `database`. Opens nothing. Returns null if that
-/// fails.
+/// Names the lock in the file `path`, for users who may write the file `database`. Opens nothing.
+/// Returns null if that fails.
 ///
 /// # Safety
 /// The pointers must be to as many bytes as the lengths say.
@@ -62,11 +63,12 @@ pub unsafe extern "C" fn litelease_write_lock_new(
     made.map_or(ptr::null_mut(), Box::into_raw)
 }
 
-/// Waits for the lock, for at most `slice_ms`, as the request `ticket`, which is any number but 0. A request that is new
-/// ends the one before it, and fails after `timeout_ms`.
+/// Waits for the lock, for at most `slice_ms`, as the request `ticket`, which is any number but 0.
+/// A request that is new ends the one before it, and fails after `timeout_ms`.
 ///
-/// Returns 0 if the lock is held now, 1 if not yet, and an error after which there is no request: 2 for a timeout; 3 if the
-/// lock file cannot be used, with the system's error number, if there is one, and a text in `note`; 4 in a forked child.
+/// Returns 0 if the lock is held now, 1 if not yet, and an error after which there is no request: 2
+/// for a timeout; 3 if the lock file cannot be used, with the system's error number, if there is
+/// one, and a text in `note`; 4 in a forked child.
 ///
 /// # Safety
 /// `lock` must come from `litelease_write_lock_new` and not be freed yet; `note` must be valid.
@@ -111,8 +113,9 @@ pub unsafe extern "C" fn litelease_write_lock_wait(
     }
 }
 
-/// Ends the request `ticket`: unlocks, or gives up the place in the queue. Does nothing if another request is the present
-/// one, and in a forked child. `_unused` lets a host pass this function as the callback of a weak reference.
+/// Ends the request `ticket`: unlocks, or gives up the place in the queue. Does nothing if another
+/// request is the present one, and in a forked child. `_unused` lets a host pass this function as
+/// the callback of a weak reference.
 ///
 /// # Safety
 /// As for `litelease_write_lock_wait`.
@@ -124,13 +127,15 @@ pub unsafe extern "C" fn litelease_write_lock_end(
 ) {
     // SAFETY: as promised.
     let lock = unsafe { &*lock };
-    // Another thread may be waiting as another request: that is looked at first, without waiting for it.
+    // Another thread may be waiting as another request: that is looked at first, without waiting
+    // for it.
     if lock.ticket.load(Ordering::SeqCst) != ticket {
         return;
     }
     let _ = catch_unwind(AssertUnwindSafe(|| {
         if lock.is_inherited() {
-            // Closes the child's copies. A thread that has the handle locked was not forked with it.
+            // Closes the child's copies. A thread that has the handle locked was not forked with
+            // it.
             return lock.lock.try_lock().map_or((), |mut sliced| sliced.end());
         }
         let mut sliced = lock.sliced();
@@ -141,7 +146,8 @@ pub unsafe extern "C" fn litelease_write_lock_end(
     }));
 }
 
-/// Tells which process took the lock last, and since when, in `note`. Returns 1, or 0 if that is unknown.
+/// Tells which process took the lock last, and since when, in `note`. Returns 1, or 0 if that is
+/// unknown.
 ///
 /// # Safety
 /// As for `litelease_write_lock_new`; `note` must be valid.

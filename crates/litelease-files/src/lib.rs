@@ -2,8 +2,8 @@
 //!
 //! All of them keep two promises. **No harm**: anything at the path that is not an ordinary file
 //! with one name (a link, a FIFO, a folder, a device) is refused; it is not followed, opened or
-//! waited for. **Only for writers**: users who may write the database can open the file, others not,
-//! regardless of which user creates it and of the umask.
+//! waited for. **Only for writers**: users who may write the database can open the file, others
+//! not, regardless of which user creates it and of the umask.
 //!
 //! [`held_locks`] lists the locks that processes hold on any file.
 //!

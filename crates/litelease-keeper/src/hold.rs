@@ -51,7 +51,8 @@ impl Window {
     }
 
     /// Returns until when a renewal that began at `start` is trusted, if it was granted less than
-    /// the ttl: `granted`, or the whole ttl if that is `None`. The margin is a tenth of what was granted.
+    /// the ttl: `granted`, or the whole ttl if that is `None`. The margin is a tenth of what was
+    /// granted.
     ///
     /// ```
     /// # use std::time::Duration;

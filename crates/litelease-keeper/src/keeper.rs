@@ -386,8 +386,9 @@ impl Kept {
         }
     }
 
-    /// Hands the grant to who asks for it, for `ttl`, and ends the hold. Returns none if nobody does;
-    /// then the hold goes on. If the file is still locked after `patience`, returns the error.
+    /// Hands the grant to who asks for it, for `ttl`, and ends the hold. Returns none if nobody
+    /// does; then the hold goes on. If the file is still locked after `patience`, returns the
+    /// error.
     pub fn hand_over(&self, ttl: Duration, patience: Duration) -> Result<Option<Handed>, Loss> {
         if self.hold.is_forked() {
             return Err(Loss::Forked);

@@ -35,7 +35,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// Remembers that a name was freed. Waiters are woken by the next [`committed`](Self::committed).
+    /// Remembers that a name was freed. Waiters are woken by the next
+    /// [`committed`](Self::committed).
     pub fn freed(&self) {
         self.owes.set(true);
     }

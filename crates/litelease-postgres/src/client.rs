@@ -1,4 +1,5 @@
-//! Connections: to the first server of the URL that takes writes, kept for the next call, dropped when they do not answer.
+//! Connections: to the first server of the URL that takes writes, kept for the next call, dropped
+//! when they do not answer.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -34,19 +35,21 @@ const SETTINGS: &str = "SET synchronous_commit = on; SET lock_timeout = 500;
 SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
 SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning";
 
-/// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old one right after a
-/// promotion.
+/// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old
+/// one right after a promotion.
 const INCARNATION: &str =
     "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text
 || '/' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)";
-/// Where the functions above are forbidden. A number, because the text of a time depends on the session's time zone.
+/// Where the functions above are forbidden. A number, because the text of a time depends on the
+/// session's time zone.
 const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text";
 
-/// A commit that waits for a synchronous standby and changes nothing: everything that was committed before it is there,
-/// too.
+/// A commit that waits for a synchronous standby and changes nothing: everything that was committed
+/// before it is there, too.
 const CONFIRM: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
 
-/// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next statement need not wait.
+/// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next
+/// statement need not wait.
 const NOTIFY: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'off', true),
 pg_catalog.pg_notify($1, name) FROM unnest($2::text[]) AS name";
 
@@ -71,7 +74,8 @@ pub(crate) struct Shared {
     /// Connections that were dropped, and are about to be closed.
     closing: Closing,
     is_checked: AtomicBool,
-    /// The answer of a commit was lost. What is read here may not be at its synchronous standby yet.
+    /// The answer of a commit was lost. What is read here may not be at its synchronous standby
+    /// yet.
     is_unconfirmed: AtomicBool,
     /// A pooler gives connections to others between transactions: statements have no names.
     has_pooler: AtomicBool,
@@ -96,7 +100,8 @@ pub(crate) struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It closes the connection, as soon as somebody drives it. A statement that is under way is never cancelled.
+        // It closes the connection, as soon as somebody drives it. A statement that is under way is
+        // never cancelled.
         if let Some(mover) = self.mover.take() {
             mover.abort();
             locked(&self.closing).push(mover);
@@ -217,7 +222,8 @@ impl Shared {
         let idle = locked(&self.idle).pop();
         match idle {
             Some(session) if !session.client.is_closed() => Ok(session),
-            // In a box: what is rare must not make every request larger, which is moved a few times.
+            // In a box: what is rare must not make every request larger, which is moved a few
+            // times.
             _ => Box::pin(self.connect()).await,
         }
     }
@@ -235,8 +241,8 @@ impl Shared {
         locked(&self.idle).clear();
     }
 
-    /// Waits until the connections that were dropped are closed: nobody may drive them for long after this, and a
-    /// transaction that was left open keeps its locks until then.
+    /// Waits until the connections that were dropped are closed: nobody may drive them for long
+    /// after this, and a transaction that was left open keeps its locks until then.
     async fn close_dropped(&self) {
         let closing = std::mem::take(&mut *locked(&self.closing));
         for mover in closing {
@@ -323,9 +329,9 @@ impl Shared {
         self.query_and_tell(session, sql, parameters, &[]).await
     }
 
-    /// Runs a statement that frees names, and tells those who wait for them, in a statement of its own, so that commits
-    /// do not wait for each other. It is sent behind the first one, and nobody waits for its answer. If the first one
-    /// stores nothing, those who wait look in vain.
+    /// Runs a statement that frees names, and tells those who wait for them, in a statement of its
+    /// own, so that commits do not wait for each other. It is sent behind the first one, and nobody
+    /// waits for its answer. If the first one stores nothing, those who wait look in vain.
     pub(crate) async fn query_and_tell(
         &self,
         session: &mut Session,
@@ -406,7 +412,8 @@ impl Session {
     }
 }
 
-/// Does something when it is dropped, unless it is forgotten: a future that nobody waits for any more.
+/// Does something when it is dropped, unless it is forgotten: a future that nobody waits for any
+/// more.
 struct OnDrop<F: FnMut()>(Option<F>);
 
 impl<F: FnMut()> OnDrop<F> {
@@ -435,8 +442,8 @@ where
 {
     while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
         match message {
-            // The warning that a wait for the standby was ended has no code of its own, and its text is translated. No
-            // statement of ours has any other.
+            // The warning that a wait for the standby was ended has no code of its own, and its
+            // text is translated. No statement of ours has any other.
             AsyncMessage::Notice(notice) if notice.parsed_severity() == Some(Severity::Warning) => {
                 was_hasty.store(true, Ordering::Release);
             }
@@ -458,7 +465,8 @@ async fn incarnation(session: &Session) -> Result<i64, Failure> {
     Ok(number_of(&text))
 }
 
-/// Returns a positive number that is the same for a text in every version of every program, and in SQL: FNV-1a.
+/// Returns a positive number that is the same for a text in every version of every program, and in
+/// SQL: FNV-1a.
 pub(crate) fn number_of(text: &str) -> i64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,5 @@
-//! The engine: loading and storing as single statements, or as transactions where there is more than one row.
+//! The engine: loading and storing as single statements, or as transactions where there is more
+//! than one row.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -115,8 +116,8 @@ impl Engine for PostgresEngine {
         })
     }
 
-    /// One statement, which is a transaction of its own. Rows that somebody else has locked are left out, and do not
-    /// keep it waiting.
+    /// One statement, which is a transaction of its own. Rows that somebody else has locked are
+    /// left out, and do not keep it waiting.
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let shared = &self.pool.shared;
         self.pool.run_for(time, async {
@@ -133,7 +134,8 @@ impl Engine for PostgresEngine {
         })
     }
 
-    /// Only what frees a name is told. A holder that is late for another reason finds out by its own clock.
+    /// Only what frees a name is told. A holder that is late for another reason finds out by its
+    /// own clock.
     fn listen(&self, _: Changes, listener: Weak<dyn Listener>) {
         let shared = Arc::clone(&self.pool.shared);
         shared.bell.add(listener);

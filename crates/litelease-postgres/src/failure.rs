@@ -1,4 +1,5 @@
-//! What an error of PostgreSQL means: whether something can have been stored, and whether trying again can help.
+//! What an error of PostgreSQL means: whether something can have been stored, and whether trying
+//! again can help.
 
 use litelease_engine::Error;
 use tokio_postgres::error::SqlState;
@@ -12,7 +13,8 @@ pub(crate) enum Failure {
     Unknown(String),
     /// Nothing was stored: a lock was not to be had, or the transaction could not be serialised.
     Locked(String),
-    /// A pooler has given the connection to another client in between: statements must not have names.
+    /// A pooler has given the connection to another client in between: statements must not have
+    /// names.
     NamedStatement,
     /// Our tables are not there.
     NotBootstrapped,

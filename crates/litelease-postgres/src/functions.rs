@@ -1,4 +1,5 @@
-//! The functions in the schema: verbs and guards for the caller's own transactions, in any language.
+//! The functions in the schema: verbs and guards for the caller's own transactions, in any
+//! language.
 
 use litelease_engine::FORMAT;
 use tokio_postgres::Client;

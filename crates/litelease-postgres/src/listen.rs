@@ -86,7 +86,8 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
             shared.bell.is_listening.store(is_listening, Ordering::Relaxed);
             // Whatever was told before was not heard.
             shared.bell.tell(None);
-            // The connection's own task rings; a question now and then finds out that the server has gone.
+            // The connection's own task rings; a question now and then finds out that the server
+            // has gone.
             while is_listening && session.client.simple_query("").await.is_ok() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

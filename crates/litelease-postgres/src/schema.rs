@@ -5,8 +5,8 @@ use tokio_postgres::Client;
 
 use crate::failure::Failure;
 
-/// The tables. `UNIQUE (name, token)` makes the token a part of a key, so that `FOR KEY SHARE` on a row holds up grants
-/// and not renewals.
+/// The tables. `UNIQUE (name, token)` makes the token a part of a key, so that `FOR KEY SHARE` on a
+/// row holds up grants and not renewals.
 const TABLES: &str = r#"CREATE SCHEMA IF NOT EXISTS {s};
 CREATE TABLE {s}.resources (
   name text COLLATE "C" PRIMARY KEY,

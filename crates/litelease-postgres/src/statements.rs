@@ -1,5 +1,5 @@
-//! Every SQL statement on leases. `{s}` is the schema, quoted; every name is qualified, because a search_path is the
-//! caller's.
+//! Every SQL statement on leases. `{s}` is the schema, quoted; every name is qualified, because a
+//! search_path is the caller's.
 //!
 //! The version of a row is its `xmin`: the transaction that wrote it.
 
@@ -36,7 +36,8 @@ AND (NOT $12 OR lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13)
 RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
 
-/// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a larger token.
+/// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a
+/// larger token.
 const INSERT: &str = "WITH mark AS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $7 FOR SHARE)
 INSERT INTO {s}.resources
 (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt)
@@ -54,8 +55,8 @@ AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
 RETURNING r.xmin::text::bigint, r.name";
 
-/// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not locked here is
-/// not updated.
+/// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not
+/// locked here is not updated.
 const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resources
   WHERE name = ANY ($1) FOR NO KEY UPDATE SKIP LOCKED)
 ";
@@ -68,13 +69,14 @@ USING unnest($1::text[], $2::bigint[], $3::bigint[]) AS c(name, token, attempt)
 WHERE r.name = c.name AND r.token = c.token AND r.attempt = c.attempt
 AND r.xmin::text::bigint = ANY ($4)";
 
-/// One statement, and so a transaction that no client can leave open: its lock would keep every other server from
-/// taking over.
+/// One statement, and so a transaction that no client can leave open: its lock would keep every
+/// other server from taking over.
 ///
-/// The row of the token is locked until the transaction ends: a grant waits, a renewal does not. Where it has changed since
-/// the statement began, the lock waits for that and compares again, so the token is never older than the last grant.
-/// Nothing is put or deleted without it. What a statement cannot see, because it was stored after it began, was not stored
-/// under an older token: the grant of this one has waited for that.
+/// The row of the token is locked until the transaction ends: a grant waits, a renewal does not.
+/// Where it has changed since the statement began, the lock waits for that and compares again, so
+/// the token is never older than the last grant. Nothing is put or deleted without it. What a
+/// statement cannot see, because it was stored after it began, was not stored under an older token:
+/// the grant of this one has waited for that.
 const COMMIT_ROWS: &str = "WITH newest AS MATERIALIZED (
   SELECT FROM {s}.resources WHERE name = $1 AND token = $2 FOR KEY SHARE),
 put AS (INSERT INTO {s}.service (key, value)

@@ -37,7 +37,8 @@ impl Tls {
             mode => {
                 let roots = match mode {
                     "verify-ca" => Some(Arc::new(roots(url)?)),
-                    // As libpq has it: these encrypt, and check only if they are told whom to trust.
+                    // As libpq has it: these encrypt, and check only if they are told whom to
+                    // trust.
                     _ if url.sslrootcert.is_some() => Some(Arc::new(roots(url)?)),
                     _ => None,
                 };

@@ -1,5 +1,5 @@
-//! Uses of handles that must not compile, each on a line that names the error; `misuse.rs` compiles this file. Without
-//! these lines it must compile.
+//! Uses of handles that must not compile, each on a line that names the error; `misuse.rs` compiles
+//! this file. Without these lines it must compile.
 
 use std::thread::spawn;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Handles that must not reach another thread, each on a line that names the error; `misuse.rs` compiles this file.
-//! Without these lines it must compile.
+//! Handles that must not reach another thread, each on a line that names the error; `misuse.rs`
+//! compiles this file. Without these lines it must compile.
 
 use litelease::rusqlite::Connection;
 use litelease::{

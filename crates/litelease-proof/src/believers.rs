@@ -1,7 +1,8 @@
-//! Workers that claim, renew, work and release on an engine that fails, and the judge of what they believed.
+//! Workers that claim, renew, work and release on an engine that fails, and the judge of what they
+//! believed.
 //!
-//! Each worker is a process of its own, `worker believe`. It tells from when until when it believes to have a name, on
-//! the one clock of this machine that no test sets.
+//! Each worker is a process of its own, `worker believe`. It tells from when until when it believes
+//! to have a name, on the one clock of this machine that no test sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -157,7 +158,8 @@ impl Worker {
         }
     }
 
-    /// Holds a lease for a while, and then releases it, forgets it, or writes once more although it is over.
+    /// Holds a lease for a while, and then releases it, forgets it, or writes once more although it
+    /// is over.
     fn hold(&mut self, lease: &litelease_cluster::LeaseInfo, mut belief: Belief) {
         let end = System.counted() + Duration::from_millis(self.dice.below(3000));
         let write = || tell_event(&Event::Writes(lease.name.clone(), lease.token));
@@ -320,8 +322,8 @@ impl Record {
         found
     }
 
-    /// Returns every token that came twice or out of order, and every write that a gate let pass after one under a
-    /// newer token.
+    /// Returns every token that came twice or out of order, and every write that a gate let pass
+    /// after one under a newer token.
     pub fn bad_tokens(&self) -> Vec<String> {
         let mut found = Vec::new();
         for beliefs in self.by_name().values() {
@@ -483,8 +485,8 @@ impl Drop for Crew {
     }
 }
 
-/// Returns the variables that let a program see another wall clock, as faketime has it, or none if the clock is to be
-/// right. The clocks that nobody sets stay as they are.
+/// Returns the variables that let a program see another wall clock, as faketime has it, or none if
+/// the clock is to be right. The clocks that nobody sets stay as they are.
 pub fn clock(clock: &str) -> Vec<String> {
     match (clock, faketime()) {
         ("", _) | (_, None) => Vec::new(),

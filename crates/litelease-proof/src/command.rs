@@ -49,7 +49,8 @@ impl Desk {
             .env_remove("LITELEASE_OWNER")
             .env_remove("LITELEASE_OWNERS")
             .env_remove("LITELEASE_TOKEN");
-        // A shell without job control starts `make test &` with these ignored, and children inherit that.
+        // A shell without job control starts `make test &` with these ignored, and children inherit
+        // that.
         let reset = || {
             // SAFETY: no pointers are involved.
             unsafe {

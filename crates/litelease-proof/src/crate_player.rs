@@ -112,7 +112,8 @@ impl CratePlayer {
 
 impl Player for CratePlayer {
     fn step(&mut self, now_ms: i64, action: &Action) -> Played {
-        // A claim on a live name is busy without the write lock, but a transaction of our own asks for it.
+        // A claim on a live name is busy without the write lock, but a transaction of our own asks
+        // for it.
         let owns_boundary = matches!(self.mode, Mode::Transaction | Mode::Savepoint);
         self.abandoned |= owns_boundary && matches!(action, Action::Conn { .. });
         if self.abandoned {

@@ -1,9 +1,11 @@
-//! A disk that loses power: what was written to files, and every state that a power cut may leave them in.
+//! A disk that loses power: what was written to files, and every state that a power cut may leave
+//! them in.
 //!
-//! Between two syncs of a file, each of its sectors may be left at any version it had, its length at any length
-//! it had, and between two syncs of the folder each name may be left at any file it stood for. So writes are
-//! dropped, reordered and torn, independently in every file. Only a truncation keeps its place among the writes
-//! to the same file, as it does where the system keeps a journal of lengths.
+//! Between two syncs of a file, each of its sectors may be left at any version it had, its length
+//! at any length it had, and between two syncs of the folder each name may be left at any file it
+//! stood for. So writes are dropped, reordered and torn, independently in every file. Only a
+//! truncation keeps its place among the writes to the same file, as it does where the system keeps
+//! a journal of lengths.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -203,8 +205,8 @@ impl File {
         bytes
     }
 
-    /// The file with the first `certain` of its changes, and of the others what chance leaves of them, sector by
-    /// sector.
+    /// The file with the first `certain` of its changes, and of the others what chance leaves of
+    /// them, sector by sector.
     fn torn(&self, certain: usize, dice: &mut Dice) -> Vec<u8> {
         // What comes after a truncation that is lost is lost, too.
         let cuts = self.truncations().filter(|at| *at >= certain);

@@ -1,4 +1,5 @@
-//! A real etcd of one or three members on loopback, whose members are killed, stopped and started again.
+//! A real etcd of one or three members on loopback, whose members are killed, stopped and started
+//! again.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -55,8 +56,8 @@ impl Etcd {
         Etcd::start_with(members, &[])
     }
 
-    /// Returns a cluster of one member that tests use together, each below prefixes of its own. It ends with its last
-    /// user.
+    /// Returns a cluster of one member that tests use together, each below prefixes of its own. It
+    /// ends with its last user.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Etcd>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().expect("no panic");
@@ -242,7 +243,8 @@ impl Etcd {
 
     /// Sends a signal to a member.
     pub fn signal(&self, at: usize, signal: i32) {
-        // SAFETY: the process is a child of ours that was not waited for, so the number is still its own.
+        // SAFETY: the process is a child of ours that was not waited for, so the number is still
+        // its own.
         unsafe { libc::kill(self.pid(at), signal) };
     }
 

@@ -1,9 +1,11 @@
-//! A model of holders that trust their leases, with limits and requests, searched exhaustively: keepers that renew when
-//! they like or never, holders that make progress or are stuck, requesters that wait, hand-overs, and requesters that die.
+//! A model of holders that trust their leases, with limits and requests, searched exhaustively:
+//! keepers that renew when they like or never, holders that make progress or are stuck, requesters
+//! that wait, hand-overs, and requesters that die.
 //!
-//! The rule is the real one; the keeper is reduced to what it may trust. The properties: no two holders trust the name
-//! at a time, a stuck holder is out in time, an end is one, and who dies while asking evicts nobody. Each holds in
-//! every state, and without any one protection one of them does not.
+//! The rule is the real one; the keeper is reduced to what it may trust. The properties: no two
+//! holders trust the name at a time, a stuck holder is out in time, an end is one, and who dies
+//! while asking evicts nobody. Each holds in every state, and without any one protection one of
+//! them does not.
 
 use litelease_core::{
     ClaimResult, Claimant, Conditions, Limits, REQUEST_LAPSES_MS, RenewResult, Request,
@@ -104,7 +106,8 @@ struct Moment {
     request: Option<Request>,
     /// Until when each of them trusts the name.
     trusted: [i64; 2],
-    /// When the first holder must be out, once it has an end: that, or what was granted before, which is not cut.
+    /// When the first holder must be out, once it has an end: that, or what was granted before,
+    /// which is not cut.
     end: Option<i64>,
     /// When the first holder last made progress.
     progress_at: i64,

@@ -1,5 +1,5 @@
-//! The player for hosted stores: the verbs by their names, on a connection that only a host touches, as a binding for
-//! another language calls them. The host here is `rusqlite`.
+//! The player for hosted stores: the verbs by their names, on a connection that only a host
+//! touches, as a binding for another language calls them. The host here is `rusqlite`.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -30,7 +30,8 @@ use crate::server::{Client, Response};
 /// The clock of the server, set by each step. So there is one player at a time.
 static NOW_MS: AtomicI64 = AtomicI64::new(0);
 
-/// A client of a server on a file of its own. Verbs that are not served are done in the file beside it.
+/// A client of a server on a file of its own. Verbs that are not served are done in the file beside
+/// it.
 pub struct HttpPlayer {
     client: Client,
     lent: Lent,
@@ -45,8 +46,8 @@ pub struct HttpPlayer {
     _folder: TempDir,
 }
 
-/// The file beside the server. A server on an engine has none: what is done in this one is not known there, so the rest of
-/// the scenario is not played.
+/// The file beside the server. A server on an engine has none: what is done in this one is not
+/// known there, so the rest of the scenario is not played.
 struct Beside {
     file: Litelease,
     is_served: bool,
@@ -158,7 +159,8 @@ impl HttpPlayer {
         play::slots(slots.iter().map(|slot| as_slot(slot, now_ms)))
     }
 
-    /// Deleting may be repeated, and answers the same each time: looking before tells whether there was anything.
+    /// Deleting may be repeated, and answers the same each time: looking before tells whether there
+    /// was anything.
     fn delete(&mut self, pool: &str) -> String {
         let was_there = self.ask("GET", pool, "", &Value::Null).status == 200;
         let deleted = self.ask("DELETE", pool, "", &Value::Null);
@@ -231,7 +233,8 @@ impl HttpPlayer {
         }
     }
 
-    /// Does a verb by the secret of a grant. A client that has none cannot ask, so the verb is done in the file.
+    /// Does a verb by the secret of a grant. A client that has none cannot ask, so the verb is done
+    /// in the file.
     fn by_grant(
         &mut self,
         (call, action): (&str, &Action),
@@ -258,15 +261,16 @@ impl HttpPlayer {
                 self.keep(&fetched.json());
                 format!("transferred {}", until(&told, now_ms))
             }
-            // Of a purged name nothing is known; and the reason is that of one grant, where the scenario may mean all of
-            // the owner's.
+            // Of a purged name nothing is known; and the reason is that of one grant, where the
+            // scenario may mean all of the owner's.
             (409, _) if token.is_none() || told["reason"] == "unknown_grant" => return Played::No,
             (409, _) => rejected(&told, owner),
             _ => refused(&answer),
         })
     }
 
-    /// Does a verb on the grant of a token. A client that has none cannot ask, so the verb is done in the file.
+    /// Does a verb on the grant of a token. A client that has none cannot ask, so the verb is done
+    /// in the file.
     fn by_token(
         &mut self,
         (call, action): (&str, &Action),
@@ -613,8 +617,8 @@ fn end_of(asked: &Value, now_ms: i64) -> Option<i64> {
     (left_ms > 0).then(|| now_ms + left_ms)
 }
 
-/// A rejection in the words of scenario files. The service knows a grant and not its owner: so it is the player who tells
-/// a successor of another owner from one of the same.
+/// A rejection in the words of scenario files. The service knows a grant and not its owner: so it
+/// is the player who tells a successor of another owner from one of the same.
 fn rejected(told: &Value, owner: &str) -> String {
     let current = &told["current"];
     match (told["reason"].as_str().unwrap_or_default(), current["owner"].as_str()) {
@@ -647,7 +651,8 @@ fn path(pool: &str, verb: &str) -> String {
     format!("/l/{}{verb}", parts.join("-"))
 }
 
-/// A slot of an answer. Whole seconds of its end are too coarse for a scenario, so the time left counts.
+/// A slot of an answer. Whole seconds of its end are too coarse for a scenario, so the time left
+/// counts.
 fn as_slot(value: &Value, now_ms: i64) -> SlotInfo {
     let number = |name: &str| value[name].as_i64().expect("a number");
     // A slot that is kept has no time left to tell.

@@ -1,8 +1,9 @@
-//! Every interleaving of a few clients of an engine that fails: at each call others come in between, requests get
-//! lost, arrive late or twice, and answers are late.
+//! Every interleaving of a few clients of an engine that fails: at each call others come in
+//! between, requests get lost, arrive late or twice, and answers are late.
 //!
-//! A verb is an ordinary function, so it is stopped at a call and gone on with by running it again from its beginning,
-//! with the answers that it has had so far. The whole world can be copied, so that every continuation is tried.
+//! A verb is an ordinary function, so it is stopped at a call and gone on with by running it again
+//! from its beginning, with the answers that it has had so far. The whole world can be copied, so
+//! that every continuation is tried.
 
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
@@ -160,7 +161,8 @@ struct World {
     under_way: Vec<Delayed>,
     /// The largest token that was ever stored.
     highest: i64,
-    /// An operator has thrown out the holders of smaller tokens, who learn it at the end of their window.
+    /// An operator has thrown out the holders of smaller tokens, who learn it at the end of their
+    /// window.
     thrown_out: i64,
     verbs_left: u8,
     faults_left: u8,
@@ -326,8 +328,8 @@ impl World {
     /// Everything that can happen next.
     fn steps(&self) -> Vec<Step> {
         let mut steps = Vec::new();
-        // What others do between the beginning of a verb and its first read, they could do before it: only time that
-        // passes in between makes a difference.
+        // What others do between the beginning of a verb and its first read, they could do before
+        // it: only time that passes in between makes a difference.
         let begun = self.clients.iter().position(|client| {
             client.running.as_ref().is_some_and(|running| {
                 running.tape.is_empty()
@@ -509,7 +511,8 @@ impl World {
         })
     }
 
-    /// Checks whether a change only gives a lease its ttl again: the row is there, of the same attempt.
+    /// Checks whether a change only gives a lease its ttl again: the row is there, of the same
+    /// attempt.
     fn is_stored_again(&self, change: &Change) -> bool {
         let attempt = |row: &StoredRow| Some(row.attempt);
         let stored = self.rows.rows.get(NAME).and_then(|(_, row)| attempt(row));
@@ -768,7 +771,8 @@ fn perform(cluster: &Cluster, verb: Verb, at: usize, lease: Option<(i64, i64)>) 
     done.unwrap_or_else(Outcome::Failed)
 }
 
-/// The engine and the machine of one run of a verb: it repeats the answers that were given, and stops at the next call.
+/// The engine and the machine of one run of a verb: it repeats the answers that were given, and
+/// stops at the next call.
 struct Tape {
     tape: Vec<(Reply, i64)>,
     started_ms: i64,

@@ -1,5 +1,6 @@
-//! Machines of the test's own: network namespaces on one switch, each with a cable that can be pulled and roads that
-//! can be blocked in one direction. It needs root; without, [`Network::new`] returns nothing.
+//! Machines of the test's own: network namespaces on one switch, each with a cable that can be
+//! pulled and roads that can be blocked in one direction. It needs root; without, [`Network::new`]
+//! returns nothing.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -83,7 +84,8 @@ impl Network {
         must_ip(&["-n", &self.switch(), "link", "set", &format!("cable{at}"), state]);
     }
 
-    /// Drops all that a machine sends to another one, until this is taken back as often as it was asked for.
+    /// Drops all that a machine sends to another one, until this is taken back as often as it was
+    /// asked for.
     pub fn block(&self, from: usize, to: usize, is_blocked: bool) {
         let mut blocks = self.blocks.lock().expect("no panic");
         let count = blocks.entry((from, to)).or_default();

@@ -1,9 +1,10 @@
-//! A model of everything that can go wrong with a token, searched exhaustively: holders that pause for as long as
-//! they like, clocks that step both ways, commits that a power cut takes, backups that come back, transactions
-//! that are rolled back.
+//! A model of everything that can go wrong with a token, searched exhaustively: holders that pause
+//! for as long as they like, clocks that step both ways, commits that a power cut takes, backups
+//! that come back, transactions that are rolled back.
 //!
-//! The rule and the epoch are the real ones. The property: no older grant's write is accepted after a newer one's.
-//! With all protections on it holds in every state; without any one of them it does not.
+//! The rule and the epoch are the real ones. The property: no older grant's write is accepted after
+//! a newer one's. With all protections on it holds in every state; without any one of them it does
+//! not.
 
 use std::time::{Duration, Instant};
 
@@ -126,7 +127,8 @@ struct Moment {
     restored: bool,
     /// Somebody has called `bootstrap` in this boot, and it recorded nothing.
     bootstrapped_in_vain: bool,
-    /// Something outside the file that remembers the largest token it has seen, and which grant wrote last.
+    /// Something outside the file that remembers the largest token it has seen, and which grant
+    /// wrote last.
     gate: (i64, usize),
     out_of_order: bool,
 }
@@ -139,8 +141,8 @@ enum Action {
     /// A token that was seen elsewhere: far above what the file knows.
     ClaimAbove,
     ClaimInTransaction,
-    /// The newest grant is taken over because its holder is taken for dead. It may be alive all the same: whoever
-    /// decides that may be wrong, and the fence must hold.
+    /// The newest grant is taken over because its holder is taken for dead. It may be alive all the
+    /// same: whoever decides that may be wrong, and the fence must hold.
     ClaimFromDead,
     Commit,
     Rollback,
@@ -269,7 +271,8 @@ impl Model for World {
             if moment.grants.len() == 1 {
                 actions.push(Action::ClaimFromDead);
             }
-            // Inside a transaction order is promised only where bootstrap was called or the boot recorded before.
+            // Inside a transaction order is promised only where bootstrap was called or the boot
+            // recorded before.
             let is_marked = self.is_marked(moment);
             if is_marked || moment.bootstrapped_in_vain {
                 actions.push(Action::ClaimInTransaction);

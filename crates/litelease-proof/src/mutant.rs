@@ -1,5 +1,5 @@
-//! The rule, and the rule with a bug planted on purpose: a suite that does not notice one of those is no
-//! proof.
+//! The rule, and the rule with a bug planted on purpose: a suite that does not notice one of those
+//! is no proof.
 
 use litelease_core::{
     self as rule, AckResult, BreakResult, CancelResult, ClaimResult, Claimant, Conditions, Delay,
@@ -416,7 +416,8 @@ impl Rules for FloorIgnored {
     }
 }
 
-/// A claim from a dead holder takes over whichever grant is live, and not just the one that was examined.
+/// A claim from a dead holder takes over whichever grant is live, and not just the one that was
+/// examined.
 pub struct TakesOverAnyGrant;
 
 impl Rules for TakesOverAnyGrant {

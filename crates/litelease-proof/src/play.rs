@@ -1,4 +1,5 @@
-//! Playing a scenario: each player takes the steps to one surface and brings its answers back as text.
+//! Playing a scenario: each player takes the steps to one surface and brings its answers back as
+//! text.
 
 use std::collections::BTreeMap;
 use std::fmt;

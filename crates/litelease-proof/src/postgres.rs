@@ -1,4 +1,5 @@
-//! A real PostgreSQL on loopback, with standbys, that is killed, frozen, promoted and started again.
+//! A real PostgreSQL on loopback, with standbys, that is killed, frozen, promoted and started
+//! again.
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Write};
@@ -81,7 +82,8 @@ fn folder() -> TempDir {
 }
 
 impl Postgres {
-    /// Returns a server that tests use together, each in schemas of its own. It ends with its last user.
+    /// Returns a server that tests use together, each in schemas of its own. It ends with its last
+    /// user.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
         let mut shared = SHARED.lock().expect("no panic");
@@ -128,7 +130,8 @@ impl Postgres {
         self.standby_at(free_port(), "", "")
     }
 
-    /// Makes a standby on a port, with lines of configuration, and with a clock that is ahead, as faketime has it.
+    /// Makes a standby on a port, with lines of configuration, and with a clock that is ahead, as
+    /// faketime has it.
     pub fn standby_at(&self, port: u16, lines: &str, clock: &'static str) -> Self {
         let folder = folder();
         let data = folder.path().join("data");
@@ -258,7 +261,8 @@ impl Postgres {
         }
     }
 
-    /// Stops the processes that serve our connections, or lets them go on. New connections get new ones.
+    /// Stops the processes that serve our connections, or lets them go on. New connections get new
+    /// ones.
     pub fn freeze_sessions(&self, pids: &[i32], frozen: bool) {
         let signal = if frozen { libc::SIGSTOP } else { libc::SIGCONT };
         // SAFETY: no pointers are involved.
@@ -360,7 +364,8 @@ impl Drop for Session {
     }
 }
 
-/// A pooler in front of a server, which gives a connection to another client after each transaction.
+/// A pooler in front of a server, which gives a connection to another client after each
+/// transaction.
 pub struct Pooler {
     child: Child,
     port: u16,

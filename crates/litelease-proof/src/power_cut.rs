@@ -1,7 +1,9 @@
-//! Power cuts: a workload is recorded, and from every moment of it come files as a power cut may leave them.
+//! Power cuts: a workload is recorded, and from every moment of it come files as a power cut may
+//! leave them.
 //!
-//! Each is opened with plain SQLite after a simulated boot, must be whole, and must grant larger tokens than all
-//! that were acknowledged before the cut. Some of them are where the workload goes on, so that cuts follow cuts.
+//! Each is opened with plain SQLite after a simulated boot, must be whole, and must grant larger
+//! tokens than all that were acknowledged before the cut. Some of them are where the workload goes
+//! on, so that cuts follow cuts.
 
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +43,8 @@ impl Setting {
         })
     }
 
-    /// Whether no acknowledged commit gets lost. This is the table that the store goes by, written again.
+    /// Whether no acknowledged commit gets lost. This is the table that the store goes by, written
+    /// again.
     pub fn is_strong(self) -> bool {
         match self.journal {
             "DELETE" => self.synchronous == "EXTRA",
@@ -61,7 +64,8 @@ impl fmt::Display for Setting {
     }
 }
 
-/// Whether the file learns that the machine was off. If not, there is no epoch: the negative control.
+/// Whether the file learns that the machine was off. If not, there is no epoch: the negative
+/// control.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Epoch {
     /// Each boot has a number of its own.
@@ -125,9 +129,10 @@ pub fn cut_power(
     cut_during(workload, &setting.to_string(), epoch, images, until, seed)
 }
 
-/// Cuts the power while several connections of different `synchronous` use one file, change it in between, and grant inside
-/// transactions and outside. At the start of a boot, one of them calls `bootstrap`; or nobody does, and then they grant only
-/// in transactions that the library begins, and outside.
+/// Cuts the power while several connections of different `synchronous` use one file, change it in
+/// between, and grant inside transactions and outside. At the start of a boot, one of them calls
+/// `bootstrap`; or nobody does, and then they grant only in transactions that the library begins,
+/// and outside.
 pub fn cut_power_of_shared(
     journals: Journals,
     epoch: Epoch,
@@ -149,7 +154,8 @@ pub enum Journals {
 }
 
 impl Journals {
-    /// The settings that a connection may have: first the strong ones, then the weak ones. Those that SQLite warns of are left out.
+    /// The settings that a connection may have: first the strong ones, then the weak ones. Those
+    /// that SQLite warns of are left out.
     fn settings(self) -> [&'static [(&'static str, &'static str)]; 2] {
         match self {
             Journals::Wal => [&[("WAL", "FULL"), ("WAL", "EXTRA")], &[("WAL", "NORMAL")]],
@@ -237,7 +243,8 @@ fn cut_during(
     tally
 }
 
-/// Which cuts to try after an event: those that can make a difference, and of the many some at each moment.
+/// Which cuts to try after an event: those that can make a difference, and of the many some at each
+/// moment.
 pub(crate) fn cuts(disk: &Disk, event: &Event, position: usize) -> Vec<Cut> {
     match event {
         Event::Sync(_) | Event::SyncFolder => vec![Cut::LosesAll],
@@ -265,7 +272,8 @@ pub(crate) fn key(image: &Image, told: &BTreeMap<String, i64>) -> u64 {
     hasher.finish()
 }
 
-/// Where the workload runs and where files are looked at: in memory, if the system has such a folder.
+/// Where the workload runs and where files are looked at: in memory, if the system has such a
+/// folder.
 pub(crate) struct Places {
     _folder: TempDir,
     pub(crate) run: PathBuf,
@@ -287,7 +295,8 @@ impl Places {
         Places { _folder: folder, run, look }
     }
 
-    /// Records a few grants, with these files to begin with. Answers how many events put those there, too.
+    /// Records a few grants, with these files to begin with. Answers how many events put those
+    /// there, too.
     fn record(
         &self,
         workload: impl Fn(&Path, &mut Dice) -> Acknowledged,
@@ -461,7 +470,8 @@ fn grants(file: &Path, setting: Setting, dice: &mut Dice) -> Acknowledged {
     acknowledged
 }
 
-/// The workload of connections that share a file. What was granted in a transaction is told after its COMMIT.
+/// The workload of connections that share a file. What was granted in a transaction is told after
+/// its COMMIT.
 fn shared_grants(file: &Path, journals: Journals, dice: &mut Dice) -> Acknowledged {
     let page_size = [512, 1024, 4096][dice.below(3) as usize];
     let mut open = |is_strong| {

@@ -1,5 +1,5 @@
-//! A connection between clients and a server that is slow, or on which answers get lost: the request arrives, and then
-//! it breaks.
+//! A connection between clients and a server that is slow, or on which answers get lost: the
+//! request arrives, and then it breaks.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,9 @@
-//! Power cuts with queues: a workload is recorded, and from every moment of it come files as a power cut may leave them.
+//! Power cuts with queues: a workload is recorded, and from every moment of it come files as a
+//! power cut may leave them.
 //!
-//! Where commits survive, an item that was sent is there and one that was acknowledged is not. Everywhere, no id and no
-//! token comes again, and no receipt of a delivery that is lost, or that somebody else has followed, passes.
+//! Where commits survive, an item that was sent is there and one that was acknowledged is not.
+//! Everywhere, no id and no token comes again, and no receipt of a delivery that is lost, or that
+//! somebody else has followed, passes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::Path;
@@ -111,7 +113,8 @@ pub fn cut_power_of_queues(
             let facts = work(&places.run.join(FILE), setting, &mut dice);
             let events = vfs::recorded();
             tally.runs += 1;
-            // What the boots before were told is not told again, whether the cut has taken it or not.
+            // What the boots before were told is not told again, whether the cut has taken it or
+            // not.
             let again = facts.iter().filter_map(|(_, fact)| fact.number());
             if let Some(number) = again.filter(|number| *number <= known.largest).min() {
                 tally.repeated += 1;
@@ -133,8 +136,8 @@ pub fn cut_power_of_queues(
                     now.learn(fact);
                 }
                 for cut in cuts(&disk, event, position) {
-                    // A few of them will do: a file with queues takes long to look at, and what the next boot makes of
-                    // it matters more.
+                    // A few of them will do: a file with queues takes long to look at, and what the
+                    // next boot makes of it matters more.
                     if dice.below(6) > 0 {
                         continue;
                     }

@@ -1,5 +1,6 @@
-//! How many holders an engine carries, simulated: processes whose keepers renew in batches, engines that do one
-//! transaction after another at the speed that was measured, and a few seconds without a leader.
+//! How many holders an engine carries, simulated: processes whose keepers renew in batches, engines
+//! that do one transaction after another at the speed that was measured, and a few seconds without
+//! a leader.
 //!
 //! Nothing here is random: the same fleet gives the same numbers on every machine.
 

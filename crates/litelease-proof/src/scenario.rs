@@ -21,7 +21,8 @@ pub struct Step {
     pub line: usize,
     /// The line as written.
     pub text: String,
-    /// The time of the step, in milliseconds. A step without one happens when the step before it did.
+    /// The time of the step, in milliseconds. A step without one happens when the step before it
+    /// did.
     pub now_ms: i64,
     /// What is done.
     pub action: Action,
@@ -83,7 +84,8 @@ pub struct Malformed {
     pub reason: String,
 }
 
-/// All scenarios: those of the project, and those of the folder in `LITELEASE_SCENARIOS` if it is set.
+/// All scenarios: those of the project, and those of the folder in `LITELEASE_SCENARIOS` if it is
+/// set.
 pub fn all() -> Result<Vec<Scenario>, Malformed> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
     let mut scenarios = folder(&own)?;
@@ -368,8 +370,8 @@ impl Action {
         }
     }
 
-    /// Whether this is about transactions or connections: such a step needs no time, and its answer is
-    /// `ok` where none is given.
+    /// Whether this is about transactions or connections: such a step needs no time, and its answer
+    /// is `ok` where none is given.
     pub fn is_about_the_connection(&self) -> bool {
         use Action::*;
         matches!(

@@ -49,7 +49,8 @@ impl Server {
         Server::run(command, db)
     }
 
-    /// Runs a command that serves, and waits until it says where. Its log and state are in files beside `db`.
+    /// Runs a command that serves, and waits until it says where. Its log and state are in files
+    /// beside `db`.
     pub fn run(mut command: Command, db: &Path) -> Self {
         let log = db.with_extension("log");
         let stderr = File::options().create(true).append(true).open(&log).expect("a log");

@@ -1,5 +1,5 @@
-//! A group of members that share shards, under a stepped clock: sessions, heartbeats, requests and drains, and what
-//! a plan must keep to.
+//! A group of members that share shards, under a stepped clock: sessions, heartbeats, requests and
+//! drains, and what a plan must keep to.
 //!
 //! A plan is handed in, so that a wrong one can be tried, too.
 
@@ -41,7 +41,8 @@ pub struct World {
 }
 
 impl World {
-    /// A group in which nobody plans yet. The members' sessions do not end by themselves before their first heartbeat.
+    /// A group in which nobody plans yet. The members' sessions do not end by themselves before
+    /// their first heartbeat.
     pub fn new(planner: Planner, members: &[usize], shards: Vec<ShardState<usize>>) -> Self {
         let sessions = members.iter().map(|member| (*member, i64::MAX)).collect();
         let (repeated_ms, drained_ms) = (vec![0; shards.len()], vec![None; shards.len()]);
@@ -87,8 +88,9 @@ impl World {
         }
     }
 
-    /// One heartbeat: the member renews its session, plans, and does what it has planned. Shards that it gives up are
-    /// handed over when their work is done, `drain_ms` after it was first asked.
+    /// One heartbeat: the member renews its session, plans, and does what it has planned. Shards
+    /// that it gives up are handed over when their work is done, `drain_ms` after it was first
+    /// asked.
     pub fn beat(&mut self, me: usize, drain_ms: i64) -> Result<(), String> {
         self.expire();
         self.join(me);
@@ -163,8 +165,8 @@ impl World {
         requested.map(|shard| format!("shard {shard} is still requested"))
     }
 
-    /// Lets the members have heartbeats in this order, again and again, until all is at rest. Returns how many
-    /// rounds that took.
+    /// Lets the members have heartbeats in this order, again and again, until all is at rest.
+    /// Returns how many rounds that took.
     pub fn settle(&mut self, order: &[usize], most: usize) -> Result<usize, String> {
         for round in 0..=most {
             let Some(unrest) = self.unrest() else { return Ok(round) };
@@ -180,8 +182,8 @@ impl World {
     }
 }
 
-/// Plays a random history of joins, departures, kills and late heartbeats, and checks that all is at rest within ten
-/// heartbeats of the last change, and stays so.
+/// Plays a random history of joins, departures, kills and late heartbeats, and checks that all is
+/// at rest within ten heartbeats of the last change, and stays so.
 pub fn history(planner: Planner, dice: &mut Dice) -> Result<(), String> {
     let most = if dice.below(8) == 0 { 64 } else { 12 };
     let count = 1 + dice.below(most) as usize;

@@ -18,7 +18,8 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a command with a new terminal as its input, output and errors, and as what Ctrl-C is sent through.
+    /// Starts a command with a new terminal as its input, output and errors, and as what Ctrl-C is
+    /// sent through.
     pub fn start(mut command: Command) -> Self {
         let (mut master, mut slave) = (0, 0);
         let none = std::ptr::null_mut();

@@ -1,4 +1,5 @@
-//! Certificates for tests, and a tunnel through which clients that do not speak TLS reach a server that does.
+//! Certificates for tests, and a tunnel through which clients that do not speak TLS reach a server
+//! that does.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
@@ -33,7 +34,8 @@ impl Certificate {
         Certificate { cert, key }
     }
 
-    /// Makes a new CA, and a certificate for a host name that it has signed. Returns the file with the CA's certificate too.
+    /// Makes a new CA, and a certificate for a host name that it has signed. Returns the file with
+    /// the CA's certificate too.
     pub fn of_ca(folder: &Path, host: &str) -> (Self, PathBuf) {
         let certificate = Certificate::new(folder, host);
         let mut params = CertificateParams::new([]).expect("parameters");
@@ -75,7 +77,8 @@ pub fn connect(
     StreamOwned::new(client, stream)
 }
 
-/// Listens for clients, and passes their bytes on to a server through TLS, unchanged, until the test ends.
+/// Listens for clients, and passes their bytes on to a server through TLS, unchanged, until the
+/// test ends.
 pub fn tunnel(server: SocketAddr, certificate: &Certificate) -> SocketAddr {
     let connector = TlsConnector::from(Arc::new(certificate.trusted()));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -117,7 +117,8 @@ impl Watch {
     }
 }
 
-/// Runs all proofs, or those that are named, and prints one table. Answers whether nothing was found.
+/// Runs all proofs, or those that are named, and prints one table. Answers whether nothing was
+/// found.
 pub fn run(minutes: f64, seed: u64, names: &[&str]) -> bool {
     let chosen = |proof: &&Proof| names.is_empty() || names.contains(&proof.name);
     let shares: u32 = PROOFS.iter().filter(chosen).map(|proof| proof.share).sum();
@@ -285,8 +286,8 @@ impl Watch {
     }
 }
 
-/// Runs some tests of a test program of this crate until the time is up, each time with another seed.
-/// `filter` selects them by the beginning or any other part of their names.
+/// Runs some tests of a test program of this crate until the time is up, each time with another
+/// seed. `filter` selects them by the beginning or any other part of their names.
 pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
     let (mut rounds, mut found) = (0, Vec::new());
     while found.is_empty() && (rounds == 0 || !watch.is_over()) {

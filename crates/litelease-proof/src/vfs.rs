@@ -1,7 +1,8 @@
 //! SQLite's own VFS, with every change to a file written down on its way.
 //!
-//! What the recorder needs to know about Linux's VFS: when a rollback journal or a write-ahead log is first
-//! synced after it was opened, its folder is synced too; and a deletion syncs the folder if it is asked to.
+//! What the recorder needs to know about Linux's VFS: when a rollback journal or a write-ahead log
+//! is first synced after it was opened, its folder is synced too; and a deletion syncs the folder
+//! if it is asked to.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,7 +32,8 @@ struct Recorder {
 struct Open {
     file: usize,
     syncs_folder: bool,
-    /// The methods that the real VFS has given it. Files that need no locks have others than the database.
+    /// The methods that the real VFS has given it. Files that need no locks have others than the
+    /// database.
     theirs: &'static ffi::sqlite3_io_methods,
     /// The same with ours in between.
     _ours: Box<ffi::sqlite3_io_methods>,
@@ -93,8 +95,9 @@ static VFS: OnceLock<Vfs> = OnceLock::new();
 
 fn register() {
     let vfs = VFS.get_or_init(|| {
-        // SAFETY: SQLite has a default VFS, which is copied with two functions replaced. All its functions
-        // take the VFS that they are called with, except for `xOpen`, which is handed the real one.
+        // SAFETY: SQLite has a default VFS, which is copied with two functions replaced. All its
+        // functions take the VFS that they are called with, except for `xOpen`, which is handed the
+        // real one.
         unsafe {
             let real = ffi::sqlite3_vfs_find(ptr::null());
             let vfs = ffi::sqlite3_vfs {
@@ -141,8 +144,8 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite's arguments are handed on; the file is one of the real VFS, whose methods are replaced by
-    // ours, which hand on to them.
+    // SAFETY: SQLite's arguments are handed on; the file is one of the real VFS, whose methods are
+    // replaced by ours, which hand on to them.
     unsafe {
         let open = (*real()).xOpen.expect("xOpen");
         let rc = open(real(), path, file, flags, out);

@@ -1,6 +1,7 @@
 //! Clients that are many, slow or silent: the server keeps its limits, and answers everybody else.
 //!
-//! A test program of its own: it raises the limit of open files of this process, and opens 10,000 of them.
+//! A test program of its own: it raises the limit of open files of this process, and opens 10,000
+//! of them.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -175,7 +175,8 @@ fn a_renewal_inside_a_transaction_that_does_not_commit_counts_for_nothing() {
     tx.rollback().unwrap();
     assert_eq!(held.lease(), before);
 
-    // A savepoint that the holder rolls back takes the renewal with it, although the transaction commits.
+    // A savepoint that the holder rolls back takes the renewal with it, although the transaction
+    // commits.
     let tx = db.transaction().unwrap();
     tx.conn().execute_batch("SAVEPOINT mine").unwrap();
     held.renew_in(&tx).unwrap();
@@ -248,7 +249,8 @@ fn a_forked_process_has_no_hold_and_harms_nobody() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let held = hold(&db, "books", LONG);
-    // SAFETY: the copy calls what a careless program would, and ends without unwinding into the test.
+    // SAFETY: the copy calls what a careless program would, and ends without unwinding into the
+    // test.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut code = 0;

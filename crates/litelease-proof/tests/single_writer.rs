@@ -207,7 +207,8 @@ fn an_error_or_a_panic_inside_rolls_back_and_unlocks() {
     assert_eq!(note(&writer).unwrap(), 1);
 }
 
-/// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor stand in the way.
+/// A waiting thread that was left behind by a timeout must neither take the lock for nobody nor
+/// stand in the way.
 #[test]
 fn a_wait_that_timed_out_leaves_no_ghost_behind() {
     let _alone = MANY_THREADS.lock();
@@ -225,7 +226,8 @@ fn a_wait_that_timed_out_leaves_no_ghost_behind() {
     // Other tests run in this process, too: but not two hundred threads.
     assert!(threads() < before + 100, "one waiting thread per handle");
     tx.commit().unwrap();
-    // Either its place in the queue serves the handle, or it was given up; and the others are not kept out.
+    // Either its place in the queue serves the handle, or it was given up; and the others are not
+    // kept out.
     let start = Instant::now();
     while note(&impatient).is_err() {
         assert!(start.elapsed() < Duration::from_secs(60), "kept out by a ghost");
@@ -349,7 +351,8 @@ fn a_child_process_does_not_inherit_the_lock() {
     child.wait().unwrap();
 }
 
-/// `litelease write` becomes the command; what that leaves running shares the lock, as with flock(1).
+/// `litelease write` becomes the command; what that leaves running shares the lock, as with
+/// flock(1).
 #[test]
 fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
     let desk = Desk::new();
@@ -512,7 +515,8 @@ fn has_head(place: &TestFolder) -> bool {
     matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
-/// Eight handles ask again and again. For each wait: how often another one got the lock meanwhile, the luckiest one.
+/// Eight handles ask again and again. For each wait: how often another one got the lock meanwhile,
+/// the luckiest one.
 fn overtakings(lock: &Path) -> Vec<u32> {
     const HANDLES: usize = 8;
     let inside = AtomicU32::new(0);
@@ -542,7 +546,8 @@ fn overtakings(lock: &Path) -> Vec<u32> {
     waits
 }
 
-/// Whoever had just unlocked used to take the lock again before the one who had been woken for it ran, a dozen times in a row.
+/// Whoever had just unlocked used to take the lock again before the one who had been woken for it
+/// ran, a dozen times in a row.
 #[test]
 fn nobody_who_waits_is_overtaken_again_and_again() {
     let place = TestFolder::new("WAL");
@@ -735,7 +740,8 @@ fn waiters(files: &[PathBuf]) -> usize {
     fs::read_to_string("/proc/locks").unwrap().lines().filter(waits).count()
 }
 
-/// The order in which six writers are served that begin to wait one after the other, every second one in Python.
+/// The order in which six writers are served that begin to wait one after the other, every second
+/// one in Python.
 fn order_of_service(python: &Path) -> String {
     let place = TestFolder::new("WAL");
     let writer = with_notes(&place);
@@ -767,7 +773,8 @@ fn order_of_service(python: &Path) -> String {
 #[test]
 fn writers_in_rust_and_in_python_wait_in_one_queue_and_are_served_in_order() {
     for python in pythons() {
-        // A waiter now and then tries the lock past the queue, whose head may be stopped. In some rounds it is lucky.
+        // A waiter now and then tries the lock past the queue, whose head may be stopped. In some
+        // rounds it is lucky.
         let mut rounds = (0..5).map(|_| order_of_service(&python));
         assert!(rounds.any(|order| order == "012345"), "{}: never in order", python.display());
     }

@@ -280,8 +280,8 @@ impl Fields {
     }
 }
 
-/// Checks whether `hold` or `run` makes such an owner text. A lease under it would be taken over when
-/// its process has ended.
+/// Checks whether `hold` or `run` makes such an owner text. A lease under it would be taken over
+/// when its process has ended.
 fn is_of_process(owner: &str) -> bool {
     litelease::Identity::parse(owner).is_some_and(|who| who.is_holder())
 }

@@ -12,8 +12,8 @@ mod pools;
 mod queues;
 mod slots;
 
-/// The calls on pools and names. Every `match` on it is exhaustive, so a new call does not compile until
-/// all places handle it.
+/// The calls on pools and names. Every `match` on it is exhaustive, so a new call does not compile
+/// until all places handle it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallKind {
     Register,

@@ -20,7 +20,8 @@ const TTL: Duration = Duration::from_secs(10);
 /// How long to wait before asking again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The access keys of a service on an engine. The server that writes knows a change within a second.
+/// The access keys of a service on an engine. The server that writes knows a change within a
+/// second.
 ///
 /// ```
 /// use litelease_cluster::{Cluster, MemoryEngine};

@@ -296,7 +296,8 @@ impl Committer {
             };
             match is_live {
                 true => self.metrics.lent(),
-                // The commit took longer than the ttl. An item that nobody hears of is not delivered.
+                // The commit took longer than the ttl. An item that nobody hears of is not
+                // delivered.
                 false => {
                     let late = std::mem::replace(answer, Err(JobError::TooShort));
                     if let Ok(late @ Answer::Delivered(_)) = late {

@@ -1,8 +1,8 @@
 //! Where a connection goes: it is served here, or passed on to the server that writes.
 //!
-//! A replica passes on bytes as they come, before TLS, so both servers need the same certificate. It
-//! sends a mark first, which no client can begin with. A connection with the mark is not passed on a
-//! second time: two replicas that each take the other for the writer would do so for ever.
+//! A replica passes on bytes as they come, before TLS, so both servers need the same certificate.
+//! It sends a mark first, which no client can begin with. A connection with the mark is not passed
+//! on a second time: two replicas that each take the other for the writer would do so for ever.
 
 use std::io;
 use std::sync::Arc;
@@ -83,8 +83,9 @@ impl Door {
     }
 }
 
-/// Passes bytes on in both directions, until both sides have nothing more to say. When the writer has
-/// hung up, the client has a moment to do so, too: one that never does would keep its place here.
+/// Passes bytes on in both directions, until both sides have nothing more to say. When the writer
+/// has hung up, the client has a moment to do so, too: one that never does would keep its place
+/// here.
 async fn pass(client: &mut TcpStream, writer: &mut TcpStream) {
     let (mut from_client, mut to_client) = client.split();
     let (mut from_writer, mut to_writer) = writer.split();

@@ -34,7 +34,8 @@ const LOOK_SHARE: u32 = 10;
 /// How often a comment is sent, so that proxies keep an idle connection open.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// For how long a client that may watch is not asked again for its access key, while keys do not change.
+/// For how long a client that may watch is not asked again for its access key, while keys do not
+/// change.
 const ADMITTED_FOR: Duration = Duration::from_secs(1);
 
 /// What a stream is about.
@@ -170,8 +171,8 @@ async fn tell(
 }
 
 impl Watched {
-    /// Subscribes to the reports of a subject, of which one comes at once. Starts a reporter if there
-    /// is none.
+    /// Subscribes to the reports of a subject, of which one comes at once. Starts a reporter if
+    /// there is none.
     fn join(app: &Arc<App>, subject: &Subject) -> watch::Receiver<Arc<News>> {
         let mut reporters = app.watched.reporters();
         match reporters.get(subject) {

@@ -4,8 +4,9 @@
 //! shows that. This file does. It is written after the commit, so it may lag behind the database
 //! but never leads.
 //!
-//! Slots of all pools share one count, so the largest token is enough. Names count on their own; for
-//! them the last grant is enough, because a backup that has it has all grants before it as well.
+//! Slots of all pools share one count, so the largest token is enough. Names count on their own;
+//! for them the last grant is enough, because a backup that has it has all grants before it as
+//! well.
 //!
 //! The file is created and repaired by replacing it as a whole, synced. A larger number then
 //! overwrites the smaller one in place: both have one length and fit in one sector, so that a

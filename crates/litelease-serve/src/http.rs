@@ -590,8 +590,8 @@ impl App {
         self.look_at_queues(Box::new(list)).await
     }
 
-    /// Looks at the queues of a file beside the committer, for one request at a time: it may take long.
-    /// Where there is no file, the committer looks.
+    /// Looks at the queues of a file beside the committer, for one request at a time: it may take
+    /// long. Where there is no file, the committer looks.
     async fn look_at_queues(&self, look: queues::Look) -> Result<Response, HttpError> {
         let Some(file) = self.file.clone() else {
             let seen = self.ask(|reply| Job::Queues { look, reply }).await?;
@@ -609,8 +609,8 @@ impl App {
         }
     }
 
-    /// Returns how long the body of a request may be, if it is long. Only a client with a valid access
-    /// key may send a long one: it takes memory.
+    /// Returns how long the body of a request may be, if it is long. Only a client with a valid
+    /// access key may send a long one: it takes memory.
     pub(crate) async fn longest_body(&self, request: &Request) -> Result<usize, HttpError> {
         let (caller, longest) = match &request.action {
             Ok(Action::Named { call, caller, .. }) => (*caller, call.longest_body()),

@@ -301,7 +301,8 @@ impl Connection {
         }
     }
 
-    /// Ends TLS before the connection ends. Without that, the client cannot tell the end from a cut.
+    /// Ends TLS before the connection ends. Without that, the client cannot tell the end from a
+    /// cut.
     async fn close(&mut self) {
         let Connection { client, timer, .. } = self;
         if let Stream::Tls(stream) = &mut client.stream {

@@ -343,7 +343,8 @@ pub(crate) enum Grant {
     Name(LeaseInfo),
     /// A lease that its new owner has fetched: it waits to be fetched again.
     Fetched(LeaseInfo),
-    /// An item that was delivered: it is visible again since that time, and the attempt does not count.
+    /// An item that was delivered: it is visible again since that time, and the attempt does not
+    /// count.
     Item { id: Id, receipt: String, visible_at_ms: i64 },
 }
 

@@ -1,13 +1,13 @@
 //! The database of a writer that serves an engine: SQLite in memory, and every row of it on the
 //! engine.
 //!
-//! A commit stores the rows that it has changed on the engine first, and only if the writer's token is
-//! still the newest. Then it is done in memory. After any error the memory is thrown away and loaded
-//! again. So what was answered is always stored, and a server that takes over loads it.
+//! A commit stores the rows that it has changed on the engine first, and only if the writer's token
+//! is still the newest. Then it is done in memory. After any error the memory is thrown away and
+//! loaded again. So what was answered is always stored, and a server that takes over loads it.
 //!
-//! Times are stored as service time, which stands still while nobody writes. A server that takes over
-//! shifts it to its own clock: what a lease had left at the last commit begins anew, and the clocks of
-//! two machines are never compared.
+//! Times are stored as service time, which stands still while nobody writes. A server that takes
+//! over shifts it to its own clock: what a lease had left at the last commit begins anew, and the
+//! clocks of two machines are never compared.
 
 pub(crate) mod encoding;
 mod journal;
@@ -35,8 +35,8 @@ pub(crate) trait Tenure: Send + Sync {
     fn token(&self) -> i64;
     /// Checks whether the lease can still be trusted, on this machine's own clock.
     fn is_trusted(&self) -> bool;
-    /// Takes a new token. What was sent under the one before, and is still on its way to the engine, can no
-    /// longer be stored.
+    /// Takes a new token. What was sent under the one before, and is still on its way to the
+    /// engine, can no longer be stored.
     fn fence(&self) -> Result<(), Error>;
     /// Gives the lease up, because another server has it or nothing can be loaded here.
     fn give_up(&self);
@@ -109,7 +109,8 @@ impl Mirror {
         self.tenure.is_trusted()
     }
 
-    /// Checks whether answers from memory count: it is loaded, and no other server can have taken over.
+    /// Checks whether answers from memory count: it is loaded, and no other server can have taken
+    /// over.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match (self.is_stale, self.tenure.is_trusted()) {
             (_, false) => {
@@ -140,8 +141,8 @@ impl Mirror {
             return self.check().and(Err(failed("this server does not write")));
         }
         if self.needs_fence {
-            // A request whose answer was lost may be carried out after this load. Then the memory would
-            // not have it, and later commits would be mixed with it.
+            // A request whose answer was lost may be carried out after this load. Then the memory
+            // would not have it, and later commits would be mixed with it.
             self.tenure.fence()?;
             self.needs_fence = false;
         }
@@ -191,8 +192,8 @@ impl Mirror {
         Ok(db)
     }
 
-    /// Reads the access keys again if another program has changed them. A failure is tried again by the
-    /// next call.
+    /// Reads the access keys again if another program has changed them. A failure is tried again by
+    /// the next call.
     pub(crate) fn refresh_access(&mut self) {
         if self.tenure.has_new_access() || self.is_access_old {
             let rows = self.engine.load_rows(ACCESS).map(|rows| rows.into_iter().collect());
@@ -219,8 +220,8 @@ impl Mirror {
         (&self.access, self.access_version)
     }
 
-    /// Stores what the open transaction has changed. The caller commits it in memory afterwards, and
-    /// calls [`distrust`](Mirror::distrust) if anything fails.
+    /// Stores what the open transaction has changed. The caller commits it in memory afterwards,
+    /// and calls [`distrust`](Mirror::distrust) if anything fails.
     pub(crate) fn commit(&mut self, db: &Litelease) -> Result<(), Error> {
         // A batch writes its counts last.
         db.count_batch()?;

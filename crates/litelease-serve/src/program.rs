@@ -35,8 +35,8 @@ pub fn run_until_signal(
     until_signal(listener, ready, |listener, shutdown| run(listener, service, shutdown))
 }
 
-/// Blocking entry point; serves as one of several servers on an engine until SIGINT or SIGTERM. Calls
-/// `ready` once these signals lead to an orderly shutdown.
+/// Blocking entry point; serves as one of several servers on an engine until SIGINT or SIGTERM.
+/// Calls `ready` once these signals lead to an orderly shutdown.
 ///
 /// ```no_run
 /// use litelease_cluster::Cluster;

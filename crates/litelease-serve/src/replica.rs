@@ -1,5 +1,5 @@
-//! A server among several on one engine: it writes while it holds a lease there, and otherwise passes
-//! connections on to the server that does.
+//! A server among several on one engine: it writes while it holds a lease there, and otherwise
+//! passes connections on to the server that does.
 
 use std::future::Future;
 use std::io;
@@ -44,7 +44,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A server among any number of them on one engine.
 ///
-/// One of them holds the lease `serve` on the engine and writes. The others pass connections on to it.
+/// One of them holds the lease `serve` on the engine and writes. The others pass connections on to
+/// it.
 ///
 /// ```
 /// use litelease_cluster::{Cluster, MemoryEngine};
@@ -78,8 +79,8 @@ impl Replica {
         Ok(Replica { cluster, advertise: advertise.into(), options, ttl: TTL })
     }
 
-    /// Sets how long the writer's lease is: 5 s. After a crash of the writer, no request is answered for
-    /// about that long.
+    /// Sets how long the writer's lease is: 5 s. After a crash of the writer, no request is
+    /// answered for about that long.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -94,9 +95,9 @@ impl Replica {
         Replica { ttl, ..self }
     }
 
-    /// Writes an access key for the user of this process into `folder`, where only this user can read
-    /// it, for a server that listens at `address`. Returns its file, or `None` if no loopback address
-    /// leads to the server.
+    /// Writes an access key for the user of this process into `folder`, where only this user can
+    /// read it, for a server that listens at `address`. Returns its file, or `None` if no loopback
+    /// address leads to the server.
     ///
     /// Each server on an engine has such a key of its own. It is made again at every start if it is
     /// gone.
@@ -242,9 +243,9 @@ impl Role {
         }
     }
 
-    /// Returns what this server does if its lease is looked at: the thread that renews it may be waiting
-    /// for the engine, and tells later. A renewal that is answered later still must not bring it back,
-    /// because nobody would serve under it.
+    /// Returns what this server does if its lease is looked at: the thread that renews it may be
+    /// waiting for the engine, and tells later. A renewal that is answered later still must not
+    /// bring it back, because nobody would serve under it.
     fn if_trusted(self) -> Self {
         match self {
             Role::Writing(held) if !held.is_trusted() => {
@@ -409,7 +410,8 @@ impl Candidate {
         held.end();
         self.tell(Role::Waiting);
         // At the end of this server, or for another one that can load what this one cannot. If that
-        // fails, the lease expires. The owner text is this server's alone, whatever its token is by now.
+        // fails, the lease expires. The owner text is this server's alone, whatever its token is by
+        // now.
         let _ = self.cluster.release_by_owner(NAME, &self.owner);
         if !self.stop.is_set() {
             self.stop.wait(PAUSE);
@@ -424,8 +426,8 @@ impl Candidate {
     }
 }
 
-/// Another server that runs and advertises the address of this one. A lease that a process before this one
-/// has left behind is over after its ttl.
+/// Another server that runs and advertises the address of this one. A lease that a process before
+/// this one has left behind is over after its ttl.
 #[derive(Default)]
 struct Twin {
     owner: String,
@@ -463,7 +465,8 @@ struct Held {
     lease: Mutex<LeaseInfo>,
     token: AtomicI64,
     ttl: Duration,
-    /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is over.
+    /// Until when it can be trusted, in milliseconds on the clock that counts suspend. 0 if it is
+    /// over.
     until_ms: AtomicU64,
     has_new_access: AtomicBool,
     /// Wakes the thread that renews it.
@@ -489,8 +492,8 @@ impl Held {
         self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts trust from a moment before the request that renewed it. A tenth of the ttl is left for
-    /// clocks that run at different rates.
+    /// Counts trust from a moment before the request that renewed it. A tenth of the ttl is left
+    /// for clocks that run at different rates.
     fn trust(&self, since: Duration) {
         let until_ms = in_ms(since + self.ttl - self.ttl / 10);
         let later = |now_ms| (now_ms != 0).then_some(until_ms);

@@ -1,8 +1,8 @@
 //! The secret of a served grant: a UUID that only its client knows. The file has its SHA-256.
 //!
 //! The UUID ends with the number of the row in which its hash is stored; its other 90 bits are
-//! random. The secret of a claim with an idempotency key is made from that key and from random bytes
-//! that are stored, so that the same client gets it again and a reader of the file does not.
+//! random. The secret of a claim with an idempotency key is made from that key and from random
+//! bytes that are stored, so that the same client gets it again and a reader of the file does not.
 
 use std::fmt::Write;
 
@@ -29,8 +29,8 @@ pub(crate) fn random() -> Option<[u8; RANDOM_BYTES]> {
     Some(bytes)
 }
 
-/// Makes a secret for the row with this number, from random bytes and the key of the claim if it has
-/// one.
+/// Makes a secret for the row with this number, from random bytes and the key of the claim if it
+/// has one.
 pub(crate) fn make(
     random: [u8; RANDOM_BYTES],
     key: Option<ClaimKey<'_>>,
@@ -54,8 +54,8 @@ pub(crate) fn derive(salt: &[u8], key: ClaimKey<'_>, number: i64) -> String {
     uuid(bytes, number)
 }
 
-/// Returns what a request with an idempotency key is known by. Each part comes with its length, so that
-/// no two requests look alike.
+/// Returns what a request with an idempotency key is known by. Each part comes with its length, so
+/// that no two requests look alike.
 pub(crate) fn request_hash(caller: Caller, call: &str, queue: &str, key: &str) -> [u8; 16] {
     let mut context = Context::new(&SHA256);
     context.update(&caller.bytes());
@@ -68,7 +68,8 @@ pub(crate) fn request_hash(caller: Caller, call: &str, queue: &str, key: &str) -
     hash
 }
 
-/// Returns the key that the slot of a named pool is stored under, for a borrow with an idempotency key.
+/// Returns the key that the slot of a named pool is stored under, for a borrow with an idempotency
+/// key.
 pub(crate) fn slot_key(caller: Caller, pool: &str, key: &str) -> String {
     u128::from_be_bytes(request_hash(caller, "slot", pool, key)).to_string()
 }

@@ -51,8 +51,8 @@ type Stamps = [Option<(u64, u64, u64, i64, i64)>; 2];
 
 impl Tls {
     /// Reads a certificate with its chain and its key, both as PEM. A connection that is accepted
-    /// later uses what the files contain then; while they do not fit together, it uses what was read
-    /// last.
+    /// later uses what the files contain then; while they do not fit together, it uses what was
+    /// read last.
     ///
     /// ```
     /// # use litelease_serve::Tls;

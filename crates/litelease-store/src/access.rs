@@ -1,4 +1,5 @@
-//! The access keys of the service: their hashes, and what each may do. The keys themselves are never stored.
+//! The access keys of the service: their hashes, and what each may do. The keys themselves are
+//! never stored.
 
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
@@ -43,7 +44,8 @@ pub struct AccessRow {
 }
 
 impl Store {
-    /// Stores the hash of a key under a name. False if there is a key of that name already: it stays as it is.
+    /// Stores the hash of a key under a name. False if there is a key of that name already: it
+    /// stays as it is.
     pub fn add_access(
         &self,
         name: &str,
@@ -98,7 +100,8 @@ impl Store {
                         created_at_ms,
                         expires_at_ms: expires.integer(),
                     },
-                    // A key whose expiry cannot be read must not be taken for one that never expires.
+                    // A key whose expiry cannot be read must not be taken for one that never
+                    // expires.
                     _ => return Err(ACCESS.mismatch("one of its rows is damaged".into())),
                 };
                 rows.push(row);

@@ -1,6 +1,7 @@
 //! Answers that the service has given to requests with an idempotency key, kept for a day.
 //!
-//! Rows are in the order of time, so the oldest are the first: each new answer deletes two that are too old.
+//! Rows are in the order of time, so the oldest are the first: each new answer deletes two that are
+//! too old.
 
 use crate::schema::{Table, create, is_there, none_without_table};
 use crate::sqlite::Value;
@@ -65,8 +66,8 @@ impl Store {
         })
     }
 
-    /// Stores the answer to a request, and deletes two that were given before `since_ms`. Call it in a transaction, after
-    /// [`answered`](Store::answered).
+    /// Stores the answer to a request, and deletes two that were given before `since_ms`. Call it
+    /// in a transaction, after [`answered`](Store::answered).
     pub fn remember_answer(
         &self,
         request: &[u8],

@@ -1,7 +1,7 @@
 //! A transaction for many changes of pools, which are stored all or not at all.
 //!
-//! No other connection writes while it is open. So the batch remembers what was read once, and stores the counts of a
-//! pool once, before the commit.
+//! No other connection writes while it is open. So the batch remembers what was read once, and
+//! stores the counts of a pool once, before the commit.
 
 use std::mem;
 
@@ -12,7 +12,8 @@ use crate::{Error, Store};
 
 /// An open transaction for many changes of pools. Dropping it rolls back.
 ///
-/// A change that fails half way is not undone by itself, so whoever opens a batch must not commit it after an error.
+/// A change that fails half way is not undone by itself, so whoever opens a batch must not commit
+/// it after an error.
 #[must_use = "a batch that is dropped is rolled back"]
 pub struct Batch<'s> {
     store: &'s Store,
@@ -97,7 +98,8 @@ impl Store {
         });
     }
 
-    /// Counts slots that were lent out or given back. False if there is no batch to do so: then it is to be stored.
+    /// Counts slots that were lent out or given back. False if there is no batch to do so: then it
+    /// is to be stored.
     pub(crate) fn count_in_batch(&self, row: PoolRow) -> bool {
         let mut batch = self.batch.borrow_mut();
         let known = batch.as_mut().and_then(|batch| batch.pool.as_mut());
@@ -110,7 +112,8 @@ impl Store {
         }
     }
 
-    /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or the batch to end.
+    /// Stores what was counted, and forgets the pool: it is about to be changed in another way, or
+    /// the batch to end.
     pub fn store_counts(&self) -> Result<(), Error> {
         match self.in_batch(|batch| batch.pool.take()).flatten() {
             Some(known) => self.store_count(known.stored, known.row),

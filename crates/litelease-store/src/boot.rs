@@ -1,5 +1,5 @@
-//! Which boot of the machine this is. Grants that a power cut can take are lost between two boots, never
-//! within one.
+//! Which boot of the machine this is. Grants that a power cut can take are lost between two boots,
+//! never within one.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,7 +11,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub enum Boot {
     /// The system tells boots apart.
     Known(i64),
-    /// It does not. The number is this process's own, and whatever was before it may have been another boot.
+    /// It does not. The number is this process's own, and whatever was before it may have been
+    /// another boot.
     Unknown(i64),
 }
 
@@ -43,8 +44,9 @@ impl Boot {
 
     /// Interprets the stored `boot` of a file, at this floor.
     ///
-    /// A process that cannot tell boots apart takes every epoch for another boot's, until it has left one of its
-    /// own in the file: since then the machine was not off, whoever else has left one.
+    /// A process that cannot tell boots apart takes every epoch for another boot's, until it has
+    /// left one of its own in the file: since then the machine was not off, whoever else has left
+    /// one.
     pub(crate) fn read(self, boot: i64, floor: i64, file: &str) -> i64 {
         let is_since = || left().get(file).is_some_and(|left| *left <= floor);
         match self {
@@ -61,8 +63,8 @@ impl Boot {
     }
 }
 
-/// Makes the handles that this thread opens from now on take the present boot for another one, or for the
-/// real one again. For tests: nobody can switch the machine off in one.
+/// Makes the handles that this thread opens from now on take the present boot for another one, or
+/// for the real one again. For tests: nobody can switch the machine off in one.
 #[doc(hidden)]
 pub fn pretend(boot: Option<Boot>) {
     PRETENDED.set(boot);
@@ -80,8 +82,8 @@ fn find() -> Boot {
     }
 }
 
-/// A boot id, which is a UUID, as a number: its halves, laid on each other. Files keep it, so it must stay as
-/// it is.
+/// A boot id, which is a UUID, as a number: its halves, laid on each other. Files keep it, so it
+/// must stay as it is.
 fn number_of(uuid: &str) -> Option<i64> {
     let bits = u128::from_str_radix(&uuid.trim().replace('-', ""), 16).ok()?;
     Some(positive((bits >> 64) as u64 ^ bits as u64))

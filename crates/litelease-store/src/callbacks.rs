@@ -4,8 +4,8 @@ use crate::present::{presented, presenting, refused};
 use crate::rule_fn::rule_fn;
 use crate::sqlite::{Api, SqlFunction};
 
-/// A SQLite library that this program drives: each has a table of functions, and so needs copies of our
-/// functions that know that table.
+/// A SQLite library that this program drives: each has a table of functions, and so needs copies of
+/// our functions that know that table.
 pub trait Library {
     /// The functions of the library.
     fn api() -> &'static Api;

@@ -13,8 +13,8 @@ use crate::{Error, Failure, Store, When, code};
 /// The kinds of change that a verb may write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it. The verb may also decide to
-    /// prolong what is there.
+    /// A larger token. It must exceed the file's floor, and the file's epoch must cover it. The
+    /// verb may also decide to prolong what is there.
     Grant,
     /// A later expiry in an existing row, and nothing else.
     Prolong,
@@ -46,12 +46,14 @@ enum RuleOutcome<'q, T> {
     Attempted(Attempt<Step<'q, T>>),
     /// There is no such row; or, for an insertion, there is one already.
     NoSuchRow,
-    /// The schema may have changed, so the rule was not asked. It was checked since; run the statement again.
+    /// The schema may have changed, so the rule was not asked. It was checked since; run the
+    /// statement again.
     Stale,
 }
 
 impl Store {
-    /// Lets the rule decide about a row and stores what it says, in one statement under the write lock.
+    /// Lets the rule decide about a row and stores what it says, in one statement under the write
+    /// lock.
     ///
     /// `decide` gets the row, the file's token floor and the time.
     pub(crate) fn change<'q, T>(
@@ -94,7 +96,8 @@ impl Store {
                 RuleOutcome::Stale => continue,
                 RuleOutcome::NoSuchRow => {}
             }
-            // This name was never granted. Most verbs have their answer now; a claim inserts the row.
+            // This name was never granted. Most verbs have their answer now; a claim inserts the
+            // row.
             let step = decide(Row::new(name, None), 0, when.now_ms())?;
             if step.write.is_none() {
                 return Ok(Attempt::Decided(step));
@@ -102,7 +105,8 @@ impl Store {
             let insert = || self.run_rule(request, Target::NewRow, decide);
             match self.connection.keeping_last_insert_rowid(insert)? {
                 RuleOutcome::Attempted(attempt) => return Ok(attempt),
-                // Another connection was faster, so the row is there now; unless something swallows it.
+                // Another connection was faster, so the row is there now; unless something swallows
+                // it.
                 RuleOutcome::NoSuchRow if insertions < 2 => insertions += 1,
                 RuleOutcome::NoSuchRow => return Err(Error::unexpected_change(name, 0)),
                 RuleOutcome::Stale => {}
@@ -186,8 +190,8 @@ impl Store {
             }
             let changed = self.connection.changes();
             ended.map_err(|failure| {
-                // The statement was a transaction of its own, so this may have been its commit. If it counts
-                // a change, the error even came after the commit, from a hook.
+                // The statement was a transaction of its own, so this may have been its commit. If
+                // it counts a change, the error even came after the commit, from a hook.
                 let is_known = failure.means_nothing_stored() && changed == 0;
                 match boundary {
                     Boundary::Own if !is_known => Error::CommitUnknown(failure),
@@ -207,7 +211,8 @@ impl Store {
         });
         outcome.or_else(|error| {
             let explained = self.explain(error);
-            // If the table of the epoch came or went meanwhile, the other form of the statement is right.
+            // If the table of the epoch came or went meanwhile, the other form of the statement is
+            // right.
             if self.epoch_state.has_epoch.get() == has_epoch {
                 explained
             } else {
@@ -266,13 +271,15 @@ impl Store {
 
     /// Checks that a statement which was a transaction of its own is committed.
     ///
-    /// SQLite commits nothing while another statement of the connection that is not read-only is running; and not
-    /// every such statement holds a transaction beforehand: `PRAGMA journal_mode` does not.
+    /// SQLite commits nothing while another statement of the connection that is not read-only is
+    /// running; and not every such statement holds a transaction beforehand: `PRAGMA journal_mode`
+    /// does not.
     fn check_committed(&self) -> Result<(), Error> {
         if self.connection.txn_state_anywhere() != TxnState::Write {
             return Ok(());
         }
-        // What is pending would be committed when the other statement ends, whatever was answered before.
+        // What is pending would be committed when the other statement ends, whatever was answered
+        // before.
         let undone = execute_once(self.connection, "BEGIN", &[]).and_then(|()| self.rollback());
         undone.map_err(Error::into_unknown)?;
         let message = "cannot commit, because another statement of this connection is running";

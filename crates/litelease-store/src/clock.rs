@@ -26,8 +26,8 @@ impl When {
     }
 }
 
-/// Reads the system clock. The standard library does it too, in three times as many instructions, and each
-/// verb asks once or twice.
+/// Reads the system clock. The standard library does it too, in three times as many instructions,
+/// and each verb asks once or twice.
 #[cfg(unix)]
 fn system_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };

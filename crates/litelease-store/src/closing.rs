@@ -1,7 +1,8 @@
 //! Notices that a connection closes, in time to finalise the statements that are kept for it.
 //!
-//! SQLite refuses to close a connection that has statements left. Before it looks for them it disconnects the
-//! connection's virtual tables. So a private virtual table, which nobody can query, tells.
+//! SQLite refuses to close a connection that has statements left. Before it looks for them it
+//! disconnects the connection's virtual tables. So a private virtual table, which nobody can query,
+//! tells.
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
@@ -12,14 +13,15 @@ use crate::callbacks::Library;
 use crate::sqlite::{Connection, code, destroy, sqlite3};
 use crate::{Failure, c_string};
 
-/// Called with a connection that is about to close. It may finalise statements and must not run any.
+/// Called with a connection that is about to close. It may finalise statements and must not run
+/// any.
 pub type Closing = fn(*mut sqlite3);
 
 /// The module's data: SQLite keeps it until the connection is closed.
 struct Watch {
     closing: Closing,
-    /// Whether `when_closing` is connecting the table. Everybody else is refused: a statement of theirs on the
-    /// table would keep it connected for too long.
+    /// Whether `when_closing` is connecting the table. Everybody else is refused: a statement of
+    /// theirs on the table would keep it connected for too long.
     is_connecting: Cell<bool>,
     /// Whether the table is connected.
     is_connected: Cell<bool>,
@@ -57,8 +59,8 @@ struct Table {
     watch: *const Watch,
 }
 
-/// The module for the connections of one library. It lives for ever, because SQLite may look at it after it
-/// has freed what the module was registered with.
+/// The module for the connections of one library. It lives for ever, because SQLite may look at it
+/// after it has freed what the module was registered with.
 struct Modules<L>(std::marker::PhantomData<L>);
 
 impl<L: Library> Modules<L> {
@@ -74,10 +76,12 @@ impl<L: Library> Modules<L> {
 }
 
 impl Connection {
-    /// Has `closing` called once, when this connection is about to be closed. Answers whether it will be.
+    /// Has `closing` called once, when this connection is about to be closed. Answers whether it
+    /// will be.
     ///
-    /// A close that SQLite refuses, because the application has statements left, counts too. Call it only where the
-    /// schema is known to be loaded: otherwise SQLite reads it, which may wait for a lock.
+    /// A close that SQLite refuses, because the application has statements left, counts too. Call
+    /// it only where the schema is known to be loaded: otherwise SQLite reads it, which may wait
+    /// for a lock.
     ///
     /// # Safety
     /// `L` must be the library of the connection.
@@ -99,8 +103,8 @@ impl Connection {
             let message = format!("cannot register {name}");
             return Err(Failure { code: rc, message });
         }
-        // Compiling a statement that names the table connects it. That an authorizer refuses the statement
-        // afterwards does not matter.
+        // Compiling a statement that names the table connects it. That an authorizer refuses the
+        // statement afterwards does not matter.
         let _ = self.prepare(&format!("SELECT 1 FROM {name}"));
         // SAFETY: SQLite keeps the data until the module is replaced or the connection closed.
         let watch = unsafe { &*watch };
@@ -120,8 +124,8 @@ unsafe extern "C" fn connect<L: Library>(
     error: *mut *mut c_char,
 ) -> c_int {
     let api = L::api();
-    // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite wants the new
-    // table in `table` and frees the message.
+    // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite
+    // wants the new table in `table` and frees the message.
     unsafe {
         let watch = data.cast::<Watch>().cast_const();
         if !(*watch).is_connecting.get() {

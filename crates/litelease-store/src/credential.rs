@@ -1,5 +1,5 @@
-//! Credentials: the random id of the file, which its credentials name as their issuer, and the grant
-//! that a credential is for. Keys and signatures are not known here.
+//! Credentials: the random id of the file, which its credentials name as their issuer, and the
+//! grant that a credential is for. Keys and signatures are not known here.
 
 use litelease_core::{self as rule, Claimant, CredentialResult};
 
@@ -8,8 +8,8 @@ use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::{Error, Store, When};
 
-/// The id of the file as an issuer of credentials, in one row. It is made by the first use, and made
-/// anew after `restore_fence`.
+/// The id of the file as an issuer of credentials, in one row. It is made by the first use, and
+/// made anew after `restore_fence`.
 pub(crate) const ISSUER: Table = Table {
     name: "litelease_issuer",
     definition: "(

@@ -1,5 +1,5 @@
-//! What an interrupt has kept a store from undoing, kept with the connection: whichever store uses it next makes up
-//! for it.
+//! What an interrupt has kept a store from undoing, kept with the connection: whichever store uses
+//! it next makes up for it.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -22,17 +22,20 @@ pub(crate) struct Debts {
 pub(crate) struct OpenTransaction {
     /// Whether it got as far as its savepoint.
     pub(crate) has_savepoint: bool,
-    /// How many rows the connection had changed by then. If there are more now, a statement of the caller's wrote.
+    /// How many rows the connection had changed by then. If there are more now, a statement of the
+    /// caller's wrote.
     pub(crate) changes: i64,
 }
 
 /// How many connections owe something: where none does, a verb compares one number.
 static OWING: AtomicUsize = AtomicUsize::new(0);
 
-/// By the address of the connection. SQLite drops an [`Entry`] with its connection, so a reused address has none.
+/// By the address of the connection. SQLite drops an [`Entry`] with its connection, so a reused
+/// address has none.
 static CONNECTIONS: Mutex<BTreeMap<usize, Debts>> = Mutex::new(BTreeMap::new());
 
-/// The data of a function that is registered only so that SQLite drops it when the connection is gone.
+/// The data of a function that is registered only so that SQLite drops it when the connection is
+/// gone.
 struct Entry(usize);
 
 impl Drop for Entry {
@@ -46,7 +49,8 @@ impl Connection {
     /// Returns what is to be undone on this connection.
     #[inline]
     pub(crate) fn debts(self) -> Debts {
-        // Whoever has the connection now got it from the thread that made the debt, so sees what that has counted.
+        // Whoever has the connection now got it from the thread that made the debt, so sees what
+        // that has counted.
         if OWING.load(Ordering::Relaxed) == 0 {
             return Debts::default();
         }
@@ -68,7 +72,8 @@ impl Connection {
         count(connections.insert(self.address(), debts), Some(debts));
     }
 
-    /// An interrupt does not stop this. It fails only where memory is short; then the debt is kept all the same.
+    /// An interrupt does not stop this. It fails only where memory is short; then the debt is kept
+    /// all the same.
     fn register_entry(self) {
         let (_, api) = self.as_raw();
         // No other copy of this code in the process has this name.

@@ -1,7 +1,8 @@
 //! Compares SQL text from the schema with ours, token by token, and names the first difference.
 //!
-//! SQLite itself respells a table: ALTER TABLE … RENAME quotes its name. So white space does not count, and
-//! neither do quotes around an identifier. Everything else does, comments and letter case too.
+//! SQLite itself respells a table: ALTER TABLE … RENAME quotes its name. So white space does not
+//! count, and neither do quotes around an identifier. Everything else does, comments and letter
+//! case too.
 
 use std::borrow::Cow;
 
@@ -26,10 +27,12 @@ struct Token<'a> {
 enum Kind {
     /// A bare word or a number.
     Word,
-    /// An identifier in double quotes, backticks or brackets. Where no column has its name, SQLite may take one in
-    /// double quotes for a string; those that we compare with are the names of columns that are there.
+    /// An identifier in double quotes, backticks or brackets. Where no column has its name, SQLite
+    /// may take one in double quotes for a string; those that we compare with are the names of
+    /// columns that are there.
     Quoted,
-    /// A string in single quotes. SQLite takes it for an identifier in some places; it never writes one so.
+    /// A string in single quotes. SQLite takes it for an identifier in some places; it never writes
+    /// one so.
     Text,
     Comment,
     /// Any other character, and a quote that is never closed.
@@ -58,8 +61,9 @@ impl<'a> Token<'a> {
         self.kind == Kind::Punctuation && self.raw == raw
     }
 
-    /// Tells whether SQLite reads both tokens alike. Only identifiers may be quoted in place of a bare word: a quoted
-    /// keyword is something else, and so may be a quoted word that names no column.
+    /// Tells whether SQLite reads both tokens alike. Only identifiers may be quoted in place of a
+    /// bare word: a quoted keyword is something else, and so may be a quoted word that names no
+    /// column.
     fn means(&self, wanted: &Token<'_>, identifiers: &[&str]) -> bool {
         match (self.kind, wanted.kind) {
             (Kind::Comment, _) => false,
@@ -115,7 +119,8 @@ fn end_of_quoted(sql: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// Tells whether two pieces of SQL are the same but for white space and the quoting of `identifiers`.
+/// Tells whether two pieces of SQL are the same but for white space and the quoting of
+/// `identifiers`.
 pub(crate) fn is_same(found: &str, wanted: &str, identifiers: &[&str]) -> bool {
     found == wanted || all_mean(&tokens(found), &tokens(wanted), identifiers)
 }
@@ -125,8 +130,8 @@ fn all_mean(found: &[Token<'_>], wanted: &[Token<'_>], identifiers: &[&str]) -> 
     found.len() == wanted.len() && pairs.all(|(found, wanted)| found.means(wanted, identifiers))
 }
 
-/// The first difference between a table as the schema has it and as it should be, in words that follow "the table x is
-/// not as Litelease makes it".
+/// The first difference between a table as the schema has it and as it should be, in words that
+/// follow "the table x is not as Litelease makes it".
 pub(crate) fn difference(found: &str, wanted: &str) -> Option<String> {
     if found == wanted {
         return None;
@@ -640,7 +645,8 @@ mod tests {
         for text in texts {
             assert!(difference(text, &right).is_some(), "{text}");
         }
-        // Cut off anywhere, or with any one character in any place, it is not ours, and still no panic.
+        // Cut off anywhere, or with any one character in any place, it is not ours, and still no
+        // panic.
         for (at, _) in right.char_indices() {
             assert!(difference(&right[..at], &right).is_some(), "{}", &right[..at]);
             for odd in ["\"", "'", "[", "`", "(", ")", "--", "/*", "x", "é", "\u{b}", "0"] {

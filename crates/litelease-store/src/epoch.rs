@@ -1,7 +1,8 @@
-//! Keeping the epoch: the floor of all tokens and the boot that may have lost some, in `litelease_meta`.
+//! Keeping the epoch: the floor of all tokens and the boot that may have lost some, in
+//! `litelease_meta`.
 //!
-//! What an epoch means is `litelease_core::Epoch`'s. Here it is read, and stored so that a power cut cannot take
-//! it even where it can take a grant.
+//! What an epoch means is `litelease_core::Epoch`'s. Here it is read, and stored so that a power
+//! cut cannot take it even where it can take a grant.
 
 use std::cell::Cell;
 
@@ -41,7 +42,8 @@ pub struct EpochInfo {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootRecord {
-    /// There is none. `bootstrap` leaves it, or the next grant outside a transaction that a power cut could take.
+    /// There is none. `bootstrap` leaves it, or the next grant outside a transaction that a power
+    /// cut could take.
     Missing,
     /// There is one, and a power cut may still take it, with the grants that rely on it.
     AtRisk,
@@ -50,7 +52,8 @@ pub enum BootRecord {
 }
 
 impl EpochInfo {
-    /// Returns how many epochs are left until tokens reach 2⁵³. Each boot takes one, and `restore_fence` 16,384.
+    /// Returns how many epochs are left until tokens reach 2⁵³. Each boot takes one, and
+    /// `restore_fence` 16,384.
     ///
     /// ```
     /// # use litelease_store::{BootRecord, EpochInfo};
@@ -79,7 +82,8 @@ pub(crate) struct EpochState {
     pub(crate) has_epoch: Cell<bool>,
     /// The present boot as of the same check; 0 for a database in memory.
     pub(crate) boot: Cell<i64>,
-    /// Whether this store has seen a durable record of the present boot. It may be at risk again since.
+    /// Whether this store has seen a durable record of the present boot. It may be at risk again
+    /// since.
     pub(crate) has_recorded: Cell<bool>,
     /// What is to be confirmed after the present commit.
     unconfirmed: Cell<Unconfirmed>,
@@ -125,7 +129,8 @@ impl Store {
 
     /// Records the present boot so that no power cut can take that, if it is not recorded yet.
     ///
-    /// On a read-only connection it does nothing: nobody can be granted anything through it, either.
+    /// On a read-only connection it does nothing: nobody can be granted anything through it,
+    /// either.
     pub(crate) fn record_boot(&self) -> Result<(), Error> {
         if recording(self.epoch_record()?, self.commit_context(Boundary::Own)?)?.is_some() {
             match self.durably(Boundary::Own, |context| self.keep_recording(context)) {
@@ -138,8 +143,8 @@ impl Store {
         Ok(())
     }
 
-    /// Checks whether a write failed because the connection can never write. `query_only` does not count: the caller can
-    /// switch it off and claim.
+    /// Checks whether a write failed because the connection can never write. `query_only` does not
+    /// count: the caller can switch it off and claim.
     fn is_for_reading(&self, error: &Error) -> bool {
         let is_readonly =
             matches!(error, Error::Sqlite(failure) if failure.code & 0xff == code::READONLY);
@@ -158,8 +163,8 @@ impl Store {
 
     /// Opens a transaction with the present boot durably recorded, if the file has leases.
     ///
-    /// The record is looked at under the write lock, each time: a transaction that another caller begins can put it at risk,
-    /// and inside a transaction there is no way to make it durable.
+    /// The record is looked at under the write lock, each time: a transaction that another caller
+    /// begins can put it at risk, and inside a transaction there is no way to make it durable.
     pub(crate) fn open_recorded(&self, open: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
         for _ in 0..MAX_RECORDS {
             let is_recorded = self.record_boot_before_transaction()?;
@@ -175,11 +180,12 @@ impl Store {
         Err(damaged_meta())
     }
 
-    /// Records the present boot before a transaction in which grants may follow, if the file has leases and this store has
-    /// not seen the record yet. [`is_boot_still_recorded`](Store::is_boot_still_recorded) looks again inside it.
+    /// Records the present boot before a transaction in which grants may follow, if the file has
+    /// leases and this store has not seen the record yet.
+    /// [`is_boot_still_recorded`](Store::is_boot_still_recorded) looks again inside it.
     ///
-    /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell. Returns whether the boot is
-    /// recorded.
+    /// A file without leases, or one whose leases cannot be used, is no error: the verbs tell.
+    /// Returns whether the boot is recorded.
     pub fn record_boot_before_transaction(&self) -> Result<bool, Error> {
         if self.epoch_state.has_recorded.get() || self.boundary()? != Boundary::Own {
             return Ok(self.epoch_state.has_recorded.get());
@@ -196,7 +202,8 @@ impl Store {
         recorded.map(|()| self.epoch_state.has_recorded.get())
     }
 
-    /// Checks whether the record of the present boot is still durable. It costs one read where this store has seen it.
+    /// Checks whether the record of the present boot is still durable. It costs one read where this
+    /// store has seen it.
     pub fn is_boot_still_recorded(&self) -> Result<bool, Error> {
         let found = match self.epoch_state.has_recorded.get() {
             true => self.epoch_record().map(|epoch| epoch.boot == self.connection.boot()),
@@ -243,7 +250,8 @@ impl Store {
         })
     }
 
-    /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is then.
+    /// Raises the floor to `floor` at least, in a transaction that is open, and answers what it is
+    /// then.
     pub(crate) fn raise_floor(&self, context: CommitContext, floor: i64) -> Result<i64, Error> {
         let raised = self.epoch_record()?.raised(floor, context);
         let raised = raised.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
@@ -278,7 +286,8 @@ impl Store {
         })
     }
 
-    /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take it.
+    /// Does `work` in the transaction, and commits it, if it is ours, so that no power cut can take
+    /// it.
     ///
     /// The caller's `synchronous` is put back before this returns, whatever comes of it.
     pub(crate) fn durably<T>(
@@ -304,8 +313,9 @@ impl Store {
 
     /// Says that an epoch is sure, once the commit that made it has been synced.
     ///
-    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew: it would see an epoch
-    /// that a power cut can still take. If this commit gets lost, that is no harm either.
+    /// A process that is killed in between leaves it unsure, so whoever comes next makes it anew:
+    /// it would see an epoch that a power cut can still take. If this commit gets lost, that is no
+    /// harm either.
     fn confirm(&self, epoch: Epoch) -> Result<(), Error> {
         let values = [epoch.boot, epoch.floor].map(Value::Integer);
         self.within(Boundary::Own, || execute_once(self.connection, CONFIRM_EPOCH, &values))
@@ -327,8 +337,9 @@ impl Store {
 
     /// Gives the caller their `synchronous` back.
     ///
-    /// While a statement of the caller's that called us is interrupted, SQLite does nothing more, not even a
-    /// rollback. Then this is still owed, and made up for at the next call or when the handle is given up.
+    /// While a statement of the caller's that called us is interrupted, SQLite does nothing more,
+    /// not even a rollback. Then this is still owed, and made up for at the next call or when the
+    /// handle is given up.
     pub(crate) fn put_back_synchronous(&self) {
         if let Some(level) = self.transaction_state.raised_from.take()
             && self.connection.set_synchronous(level).is_err()
@@ -356,7 +367,8 @@ impl Store {
         if epoch.boot <= 0 || self.epoch_state.unconfirmed.get() == Unconfirmed::No {
             return Ok(epoch);
         }
-        // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes first.
+        // SQLite writes and syncs nothing for a change that changes nothing, so what is there goes
+        // first.
         execute_once(self.connection, FORGET_EPOCH, &[])?;
         self.epoch_state.unconfirmed.set(Unconfirmed::Epoch(epoch));
         Ok(Epoch { boot: -epoch.boot, ..epoch })
@@ -364,8 +376,8 @@ impl Store {
 
     /// Returns the commit context of this transaction.
     ///
-    /// In a file that has no epoch because nothing was ever at risk, every grant asks: the caller may have changed
-    /// the pragmas. That is little next to the sync that such a grant waits for.
+    /// In a file that has no epoch because nothing was ever at risk, every grant asks: the caller
+    /// may have changed the pragmas. That is little next to the sync that such a grant waits for.
     pub(crate) fn commit_context(&self, boundary: Boundary) -> Result<CommitContext, Error> {
         if let Some(context) = self.context_in_batch() {
             // Nobody can change the pragmas in a transaction.
@@ -395,8 +407,8 @@ impl Store {
 
 /// Checks whether commits made like this survive a power cut.
 ///
-/// The combinations are those that simulated power cuts took nothing from; docs/durability.md has the table. What
-/// is not known to be safe counts as weak.
+/// The combinations are those that simulated power cuts took nothing from; docs/durability.md has
+/// the table. What is not known to be safe counts as weak.
 pub(crate) fn is_strong(journal_mode: &str, synchronous: i64) -> bool {
     match journal_mode {
         "wal" | "truncate" | "persist" => synchronous >= 2,

@@ -68,8 +68,9 @@ pub enum Error<E = Failure> {
         /// The floor as it is.
         present: i64,
     },
-    /// A restored file is to be fenced where the system has no boot id. There every start of a process takes an epoch, so
-    /// nobody knows how far to raise tokens: pass the largest token that was seen. Nothing was written.
+    /// A restored file is to be fenced where the system has no boot id. There every start of a
+    /// process takes an epoch, so nobody knows how far to raise tokens: pass the largest token that
+    /// was seen. Nothing was written.
     LargestTokenNeeded,
     /// The database has no lease table yet: call `bootstrap`.
     NotBootstrapped,
@@ -94,8 +95,8 @@ pub enum Error<E = Failure> {
         /// Why not, and what to do.
         reason: String,
     },
-    /// The table was guarded, and its triggers are gone or changed: a rebuild of the table drops them. Anybody
-    /// can write to it until it is guarded again.
+    /// The table was guarded, and its triggers are gone or changed: a rebuild of the table drops
+    /// them. Anybody can write to it until it is guarded again.
     GuardMissing {
         /// The table.
         table: String,
@@ -128,7 +129,8 @@ pub enum Error<E = Failure> {
         /// The number that was given.
         max_attempts: i64,
     },
-    /// The receipt of a delivery does not pass any more. In `finish` this means that everything was rolled back.
+    /// The receipt of a delivery does not pass any more. In `finish` this means that everything was
+    /// rolled back.
     StaleReceipt {
         /// Why not.
         reason: StaleReason,
@@ -139,18 +141,18 @@ pub enum Error<E = Failure> {
     InvalidLeaseRow(String),
     /// The lease was stored, and was over before it could be returned. It is not the caller's.
     ExpiredOnArrival(LeaseInfo),
-    /// Storing failed in a way that leaves open whether the change was stored. It is not a grant. `inspect`
-    /// tells what is there now; a live row is the caller's grant only if its owner text was made for this
-    /// one attempt.
+    /// Storing failed in a way that leaves open whether the change was stored. It is not a grant.
+    /// `inspect` tells what is there now; a live row is the caller's grant only if its owner text
+    /// was made for this one attempt.
     CommitUnknown(E),
-    /// The transaction that a call was meant for has already ended, by SQLite itself after an error or by a
-    /// statement of the caller's. Nothing was written.
+    /// The transaction that a call was meant for has already ended, by SQLite itself after an error
+    /// or by a statement of the caller's. Nothing was written.
     TransactionEnded,
-    /// A handle that only joins transactions was used where none is open: SQLite ended it after an error, a statement
-    /// of the caller's did, or it was never begun. Nothing was written.
+    /// A handle that only joins transactions was used where none is open: SQLite ended it after an
+    /// error, a statement of the caller's did, or it was never begun. Nothing was written.
     NotInTransaction,
-    /// A write changed another number of rows than it must. Inside a caller's transaction it is the caller's
-    /// to roll back.
+    /// A write changed another number of rows than it must. Inside a caller's transaction it is the
+    /// caller's to roll back.
     UnexpectedChange {
         /// What was written.
         what: String,
@@ -334,8 +336,8 @@ impl From<Failure> for Undecided {
 }
 
 impl Failure {
-    /// Checks whether SQLite gives this code only where it has undone everything. Of any other, such as an error of
-    /// the disk, nobody can say what was stored.
+    /// Checks whether SQLite gives this code only where it has undone everything. Of any other,
+    /// such as an error of the disk, nobody can say what was stored.
     pub(crate) fn means_nothing_stored(&self) -> bool {
         use code::*;
         matches!(

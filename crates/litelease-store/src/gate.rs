@@ -34,8 +34,8 @@ impl Store {
     pub fn admit(&self, name: &str, token: i64) -> Result<AdmitResult, Error> {
         self.with_context("admit a token of", Some(name), || {
             let boundary = self.boundary()?;
-            // What was admitted before is admitted again without a write; and a token that is too small is
-            // refused without one, for the largest never shrinks.
+            // What was admitted before is admitted again without a write; and a token that is too
+            // small is refused without one, for the largest never shrinks.
             if boundary.may_look_first() {
                 let (answer, is_new) = admit(self.admitted(name)?, token);
                 if !is_new {
@@ -49,7 +49,8 @@ impl Store {
         })
     }
 
-    /// Takes the write lock in the caller's transaction. Where there is no table yet, creating it will.
+    /// Takes the write lock in the caller's transaction. Where there is no table yet, creating it
+    /// will.
     fn lock_gates(&self) -> Result<(), Error> {
         match execute_once(self.connection, LOCK, &[]) {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => Ok(()),

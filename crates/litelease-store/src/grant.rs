@@ -1,5 +1,5 @@
-//! The common part of grants of names and of slots: the epoch that must cover their token, and the check that they
-//! have not expired by the time they are stored.
+//! The common part of grants of names and of slots: the epoch that must cover their token, and the
+//! check that they have not expired by the time they are stored.
 
 use litelease_core::{Epoch, LeaseInfo};
 
@@ -7,15 +7,16 @@ use crate::schema::damaged_meta;
 use crate::transaction::Boundary;
 use crate::{Error, Store, When};
 
-/// How often one grant or one BEGIN may record an epoch. Another process may raise the floor meanwhile, but not again and
-/// again.
+/// How often one grant or one BEGIN may record an epoch. Another process may raise the floor
+/// meanwhile, but not again and again.
 pub(crate) const MAX_RECORDS: u32 = 3;
 
 /// The outcome of one attempt to grant.
 pub(crate) enum Attempt<T> {
     /// Decided and, where something is to be stored, stored.
     Decided(T),
-    /// Nothing was stored: the file's epoch does not cover this token, so it must be recorded first.
+    /// Nothing was stored: the file's epoch does not cover this token, so it must be recorded
+    /// first.
     EpochNeeded { token: i64 },
 }
 

@@ -1,7 +1,9 @@
-//! Guarded tables: putting the triggers on and taking them off, and the record that tells when they are gone.
+//! Guarded tables: putting the triggers on and taking them off, and the record that tells when they
+//! are gone.
 //!
-//! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a word, and a
-//! fence would stand open. So what is guarded is recorded, and record and schema are compared.
+//! A migration that rebuilds a table (create, copy, drop, rename) drops its triggers without a
+//! word, and a fence would stand open. So what is guarded is recorded, and record and schema are
+//! compared.
 
 use litelease_core::Guard;
 
@@ -25,7 +27,8 @@ pub struct GuardInfo {
     pub column: Option<String>,
     /// Whether the lease must be live, too.
     pub strict: bool,
-    /// Whether the triggers are there, as they must be. If not, the table stands open: guard it again.
+    /// Whether the triggers are there, as they must be. If not, the table stands open: guard it
+    /// again.
     pub is_intact: bool,
     /// How many writes it has refused in this process, for a guard by connection.
     pub refusals: u64,
@@ -178,8 +181,8 @@ impl Store {
         Ok(taken as u64)
     }
 
-    /// A number that neither a guarded table nor a trigger has: a trigger without a record, as a dump of parts of a
-    /// file may leave it, must not be taken for ours.
+    /// A number that neither a guarded table nor a trigger has: a trigger without a record, as a
+    /// dump of parts of a file may leave it, must not be taken for ours.
     fn free_number(&self, known: &[Guarded]) -> Result<i64, Error> {
         let largest = known.iter().map(|known| known.number).max().unwrap_or(0);
         let mut number = largest.saturating_add(1);
@@ -252,8 +255,8 @@ impl Store {
         Ok(tables)
     }
 
-    /// A table that moved away with its triggers, by RENAME, is guarded where it is now. But if another one has taken
-    /// its name, that one stands open.
+    /// A table that moved away with its triggers, by RENAME, is guarded where it is now. But if
+    /// another one has taken its name, that one stands open.
     fn add_places_left_open(&self, tables: &mut Vec<Guarded>) -> Result<(), Error> {
         let moved = tables.iter().filter(|moved| !moved.is_called(&moved.recorded));
         let mut open = Vec::new();
@@ -297,8 +300,8 @@ impl Store {
         Ok(tables)
     }
 
-    /// Looks for the triggers of a guarded table. RENAME may have changed what the table and its columns are
-    /// called, there and not in the record.
+    /// Looks for the triggers of a guarded table. RENAME may have changed what the table and its
+    /// columns are called, there and not in the record.
     fn find(&self, guarded: &mut Guarded) -> Result<(), Error> {
         let mut texts = Vec::new();
         let mut called: Option<String> = None;

@@ -1,10 +1,13 @@
-//! SQLite as a host language has it: a store whose statements run on a connection that the host owns.
+//! SQLite as a host language has it: a store whose statements run on a connection that the host
+//! owns.
 //!
-//! The store drives SQLite through a table of C functions. [`HostedStore`] has a table of its own, whose functions
-//! hand each statement with its values to a [`Host`] and keep the rows that come back. So all verbs work where no
-//! extension can be loaded, and no rule and no statement is written in the host's language.
+//! The store drives SQLite through a table of C functions. [`HostedStore`] has a table of its own,
+//! whose functions hand each statement with its values to a [`Host`] and keep the rows that come
+//! back. So all verbs work where no extension can be loaded, and no rule and no statement is
+//! written in the host's language.
 //!
-//! What SQLite tells about a statement that it has only compiled, a host does not: errors come with the first step.
+//! What SQLite tells about a statement that it has only compiled, a host does not: errors come with
+//! the first step.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char, c_int, c_uchar, c_uint, c_void};
@@ -26,7 +29,8 @@ pub trait Host {
     /// Runs one statement to its end, and answers its rows.
     fn run(&self, sql: &str, values: &[Value<'_>]) -> Result<Rows, Failure>;
 
-    /// Checks whether a transaction is open. A host that cannot tell any more, because its connection is closed, says no.
+    /// Checks whether a transaction is open. A host that cannot tell any more, because its
+    /// connection is closed, says no.
     fn is_in_transaction(&self) -> bool;
 
     /// Rows changed by the last INSERT, UPDATE or DELETE, not counting those that triggers changed.
@@ -144,14 +148,15 @@ impl HostedStore {
             kept: RefCell::new(Vec::new()),
         });
         let db = ptr::from_ref(&*hosted).cast_mut().cast();
-        // SAFETY: the table's functions take such a pointer, and it stays where it is for as long as the store. A box
-        // of something that is not `Send` stays in one thread, or in the hands of whoever vouches for the rest.
+        // SAFETY: the table's functions take such a pointer, and it stays where it is for as long
+        // as the store. A box of something that is not `Send` stays in one thread, or in the hands
+        // of whoever vouches for the rest.
         let store = Store::new(unsafe { Connection::from_raw(db, &HOSTED) });
         Ok(HostedStore { store, hosted })
     }
 
-    /// Checks whether the host still has a transaction of ours open, or another `synchronous` than before, because undoing
-    /// that was refused. The next verb tries again.
+    /// Checks whether the host still has a transaction of ours open, or another `synchronous` than
+    /// before, because undoing that was refused. The next verb tries again.
     pub fn owes(&self) -> bool {
         self.store.connection.debts() != crate::debts::Debts::default()
     }
@@ -208,8 +213,8 @@ struct Hosted {
 
 /// The committed schema as it was last seen, and the number that stands for it.
 ///
-/// One that is seen inside a transaction and may not be committed gets a new number each time: if it is rolled back,
-/// another one will get its version.
+/// One that is seen inside a transaction and may not be committed gets a new number each time: if
+/// it is rolled back, another one will get its version.
 #[derive(Clone, Copy, Default)]
 struct Schema {
     versions: Option<(i64, i64)>,
@@ -277,7 +282,8 @@ impl Drop for Hosted {
     fn drop(&mut self) {
         for (data, destroy) in self.kept.take() {
             if let Some(destroy) = destroy {
-                // SAFETY: it was registered together with its data, and this is the connection's end.
+                // SAFETY: it was registered together with its data, and this is the connection's
+                // end.
                 unsafe { destroy(data) };
             }
         }
@@ -353,8 +359,8 @@ static HOSTED: Api = Api {
 };
 
 /// # Safety
-/// `db` must be the pointer of a [`HostedStore`]; so it is for every function of the table. Nobody unwinds through them:
-/// they are called by this crate alone.
+/// `db` must be the pointer of a [`HostedStore`]; so it is for every function of the table. Nobody
+/// unwinds through them: they are called by this crate alone.
 unsafe fn hosted<'a>(db: *mut sqlite3) -> &'a Hosted {
     // SAFETY: as promised.
     unsafe { &*db.cast::<Hosted>() }
@@ -376,7 +382,8 @@ unsafe extern "C" fn prepare_v3(
     _tail: *mut *const c_char,
 ) -> c_int {
     let length = usize::try_from(length).unwrap_or(0);
-    // SAFETY: `Connection::prepare` hands over a text of this length, and a place for the statement.
+    // SAFETY: `Connection::prepare` hands over a text of this length, and a place for the
+    // statement.
     unsafe {
         let sql = str::from_utf8_unchecked(slice::from_raw_parts(sql.cast(), length));
         let (sql, parameters) = (sql.into(), parameters_of(sql));
@@ -600,7 +607,8 @@ unsafe extern "C" fn get_autocommit(db: *mut sqlite3) -> c_int {
     c_int::from(!unsafe { hosted(db) }.host.is_in_transaction())
 }
 
-/// A host does not tell whether a transaction has read yet, so the write lock is taken before anything is read.
+/// A host does not tell whether a transaction has read yet, so the write lock is taken before
+/// anything is read.
 unsafe extern "C" fn txn_state(_db: *mut sqlite3, _schema: *const c_char) -> c_int {
     0
 }
@@ -620,7 +628,8 @@ unsafe extern "C" fn extended_errcode(db: *mut sqlite3) -> c_int {
     unsafe { hosted(db) }.failure.borrow().0
 }
 
-/// The one status that is asked for: how often SQLite has compiled the statement. It does so when the schema changes.
+/// The one status that is asked for: how often SQLite has compiled the statement. It does so when
+/// the schema changes.
 unsafe extern "C" fn stmt_status(raw: *mut sqlite3_stmt, _which: c_int, _reset: c_int) -> c_int {
     // SAFETY: as promised to `statement`, and the connection outlives its statements.
     unsafe { &*statement(raw).hosted }.schema_number()
@@ -633,7 +642,8 @@ unsafe extern "C" fn last_insert_rowid(_db: *mut sqlite3) -> i64 {
 
 unsafe extern "C" fn set_last_insert_rowid(_db: *mut sqlite3, _rowid: i64) {}
 
-/// Nobody calls the function: it is registered for the sake of its data, which goes with the connection.
+/// Nobody calls the function: it is registered for the sake of its data, which goes with the
+/// connection.
 unsafe extern "C" fn create_function_v2(
     db: *mut sqlite3,
     _name: *const c_char,

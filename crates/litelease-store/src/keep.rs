@@ -1,7 +1,7 @@
 //! Slots that are kept: lent out without expiry, until they are returned.
 //!
-//! The mark is the largest integer as the expiry. Since when a slot is kept stands in a table of its own, which
-//! the first `keep` makes; so a plain borrow or return costs what it did.
+//! The mark is the largest integer as the expiry. Since when a slot is kept stands in a table of
+//! its own, which the first `keep` makes; so a plain borrow or return costs what it did.
 
 use litelease_core::{KEPT, SlotInfo, keep_slot};
 
@@ -44,7 +44,8 @@ const RENUMBER: &str = "UPDATE main.litelease_pool_slots SET token = ?2 WHERE sl
 const RENUMBER_POOL: &str = "UPDATE main.litelease_pools SET newest = ?2 WHERE number = ?1";
 
 impl Store {
-    /// Turns a live lease on a slot into one without expiry. Answers whether it was live. Keeping twice is a yes.
+    /// Turns a live lease on a slot into one without expiry. Answers whether it was live. Keeping
+    /// twice is a yes.
     pub fn keep_slot(&self, id: &str, lease: &str, when: When) -> Result<bool, Error> {
         self.with_context("keep a slot", None, || {
             let boundary = self.boundary()?;
@@ -73,7 +74,8 @@ impl Store {
         })
     }
 
-    /// Frees a kept slot that a list has shown, for an operator. Answers whether it was kept under this token.
+    /// Frees a kept slot that a list has shown, for an operator. Answers whether it was kept under
+    /// this token.
     pub fn free_kept_slot(&self, id: &str, position: i64, token: i64) -> Result<bool, Error> {
         self.with_context("free a slot", None, || {
             let boundary = self.boundary()?;

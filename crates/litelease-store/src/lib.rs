@@ -1,8 +1,8 @@
 //! The lease row in SQLite: load, let the rule decide, save, inside the right transaction.
 //!
 //! The rules live in `litelease-core`. This crate contains no SQLite: it drives whichever one it is
-//! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the host's
-//! SQLite of a loadable extension. Most programs want the `litelease` crate.
+//! handed as an [`Api`], so the same code runs on the SQLite linked into a Rust program and on the
+//! host's SQLite of a loadable extension. Most programs want the `litelease` crate.
 
 mod access;
 mod answered;

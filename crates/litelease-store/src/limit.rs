@@ -35,8 +35,8 @@ pub(crate) const LIMITS_OF: &str = "SELECT token, progress_within_ms, progress_a
 FROM main.litelease_limits WHERE name = ?1";
 
 impl Store {
-    /// Limits a live grant, in the place of the limits before. Setting them counts as progress, and changes no
-    /// expiry. They end with the grant.
+    /// Limits a live grant, in the place of the limits before. Setting them counts as progress, and
+    /// changes no expiry. They end with the grant.
     pub fn limit(
         &self,
         name: &str,
@@ -81,7 +81,8 @@ impl Store {
         })
     }
 
-    /// Notes progress under a token that was found to be the newest, in the transaction that is open.
+    /// Notes progress under a token that was found to be the newest, in the transaction that is
+    /// open.
     pub(crate) fn note_progress(&self, name: &str, token: i64, now_ms: i64) -> Result<(), Error> {
         if !self.has(Side::Limits)? {
             return Ok(());
@@ -90,7 +91,8 @@ impl Store {
         self.statements.progress.execute_with(self.connection, &values)
     }
 
-    /// Reads what a renewal of `name` depends on besides its row, in the snapshot of a statement on that row.
+    /// Reads what a renewal of `name` depends on besides its row, in the snapshot of a statement on
+    /// that row.
     ///
     /// A file without such tables costs a look at memory.
     #[inline]

@@ -7,7 +7,8 @@ use crate::sqlite::{Statement, Value};
 use crate::statements::{stored_row, stored_state};
 use crate::{Error, Store};
 
-/// Rows that are added during the walk are not part of it; otherwise a walk that claims might never end.
+/// Rows that are added during the walk are not part of it; otherwise a walk that claims might never
+/// end.
 const LIST: &str = "SELECT name, owner, token, lease_expires_at_ms FROM main.litelease_resources
 WHERE name >= ?1 AND name <= ?2
 AND rowid <= (SELECT max(rowid) FROM main.litelease_resources) ORDER BY name";
@@ -50,9 +51,9 @@ impl Store {
         })
     }
 
-    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, with what each has attached,
-    /// until it has made `limit` of something, or has seen `rows` of them. Answers what it made, and the name to go on
-    /// after if there may be more.
+    /// Hands the rows whose name begins with `prefix` and comes after `after` to `keep`, with what
+    /// each has attached, until it has made `limit` of something, or has seen `rows` of them.
+    /// Answers what it made, and the name to go on after if there may be more.
     pub fn page<T>(
         &self,
         prefix: &str,
@@ -98,8 +99,8 @@ impl Store {
 }
 
 impl LeaseWalk {
-    /// Returns the next row, if there is one, and what its newest grant has attached: NULL if nothing. A value
-    /// ends with its grant, so it counts only while the lease is live.
+    /// Returns the next row, if there is one, and what its newest grant has attached: NULL if
+    /// nothing. A value ends with its grant, so it counts only while the lease is live.
     #[allow(clippy::should_implement_trait)] // it lends the row
     pub fn next(&mut self) -> Result<Option<(Row<'_>, Value<'_>)>, Error> {
         if !self.statement.advance()? {

@@ -17,8 +17,8 @@ const A_SLOT: &str = "a slot";
 impl Store {
     /// Makes a pool of `count` slots, or changes how many it has.
     ///
-    /// Making it smaller takes nothing from anybody: what is lent out stays so, and nothing more is lent out
-    /// until fewer than `count` are.
+    /// Making it smaller takes nothing from anybody: what is lent out stays so, and nothing more is
+    /// lent out until fewer than `count` are.
     pub fn pool(&self, id: &str, count: i64, when: When) -> Result<PoolInfo, Error> {
         self.with_context("register a pool", None, || {
             if !(0..=MAX_COUNT).contains(&count) {
@@ -51,7 +51,8 @@ impl Store {
         })
     }
 
-    /// How many slots a pool has and how many are lent out, if there is such a pool. Needs no write lock.
+    /// How many slots a pool has and how many are lent out, if there is such a pool. Needs no write
+    /// lock.
     pub fn pool_info(&self, id: &str, when: When) -> Result<Option<PoolInfo>, Error> {
         self.with_context("look at a pool", None, || {
             let pool = self.find_pool(id, when.now_ms())?;
@@ -88,7 +89,8 @@ impl Store {
         })
     }
 
-    /// The slot of a lease, whether its time is up or not. None once it was returned, or lent to somebody else.
+    /// The slot of a lease, whether its time is up or not. None once it was returned, or lent to
+    /// somebody else.
     pub fn slot(&self, id: &str, lease: &str) -> Result<Option<SlotInfo>, Error> {
         self.with_context("look at a slot", None, || {
             let pool = self.find_pool(id, i64::MIN)?.ok_or(Error::NoSuchPool)?;
@@ -151,8 +153,8 @@ impl Store {
 
     /// Deletes a pool with all its slots. Answers whether there was one.
     ///
-    /// The same commit raises the file's floor to its newest token, so that none of its tokens is ever given
-    /// again.
+    /// The same commit raises the file's floor to its newest token, so that none of its tokens is
+    /// ever given again.
     pub fn delete_pool(&self, id: &str) -> Result<bool, Error> {
         self.with_context("delete a pool", None, || {
             let boundary = self.boundary()?;
@@ -182,7 +184,8 @@ impl Store {
         })
     }
 
-    /// The newest token of any pool, or the file's floor if that is larger: every later one exceeds it.
+    /// The newest token of any pool, or the file's floor if that is larger: every later one exceeds
+    /// it.
     pub fn newest_pool_token(&self) -> Result<i64, Error> {
         self.with_context("look at the tokens of pools", None, || {
             let newest = if self.verify_pools()? { self.newest_slot_token()? } else { 0 };
@@ -198,7 +201,8 @@ impl Store {
         })
     }
 
-    /// The answer to a borrow where it needs no write lock: the lease of the same key, or that nothing is free.
+    /// The answer to a borrow where it needs no write lock: the lease of the same key, or that
+    /// nothing is free.
     fn without_lending(
         &self,
         id: &str,

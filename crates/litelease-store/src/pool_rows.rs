@@ -1,12 +1,14 @@
 //! The rows of pools: two tables, and every statement on them.
 //!
-//! A slot gets its row when it is first lent out, and keeps it. Its key is the number of its pool, and its position in the
-//! lower 20 bits. One that is free has no lease and no expiry, and so the index on (pool, expiry, slot) has the lowest free
-//! one and those whose time is up next to each other: no statement of a borrow looks at more rows than it changes.
+//! A slot gets its row when it is first lent out, and keeps it. Its key is the number of its pool,
+//! and its position in the lower 20 bits. One that is free has no lease and no expiry, and so the
+//! index on (pool, expiry, slot) has the lowest free one and those whose time is up next to each
+//! other: no statement of a borrow looks at more rows than it changes.
 //!
 //! One that is kept has the largest integer as its expiry; `keep.rs` has the rest.
 //!
-//! The UUID of a lease ends with the position of its slot, so a lease is found without an index of its own.
+//! The UUID of a lease ends with the position of its slot, so a lease is found without an index of
+//! its own.
 
 use litelease_core::{KEPT, MAX_COUNT, PoolInfo, PoolSnapshot, SlotInfo};
 
@@ -54,8 +56,9 @@ const _: () = assert!(MAX_COUNT <= POSITION);
 /// Numbers of pools are smaller than this, and not negative.
 const MOST_POOLS: i64 = 1 << 43;
 
-// A bare parameter that is compared with a column and happens to be 0 or 1 makes SQLite compile a statement anew whenever
-// it is bound, in the hope of a better plan: that was half of what a borrow cost in the first pool of a file. Hence the +.
+// A bare parameter that is compared with a column and happens to be 0 or 1 makes SQLite compile a
+// statement anew whenever it is bound, in the hope of a better plan: that was half of what a borrow
+// cost in the first pool of a file. Hence the +.
 
 /// A pool, with how many of its slots have a lease, and how many of those are over.
 const FIND: &str = "SELECT number, count, used, ifnull(newest, 0),
@@ -79,7 +82,8 @@ const SWEEP: &str = "UPDATE main.litelease_pool_slots
 SET lease = NULL, expires_at_ms = NULL, key = NULL, note = NULL
 WHERE pool = +?1 AND expires_at_ms <= ?2";
 
-/// The lowest position that was lent out before and is free, or else the one after all that were lent out.
+/// The lowest position that was lent out before and is free, or else the one after all that were
+/// lent out.
 pub const LOWEST_FREE: &str = "SELECT coalesce(
 (SELECT position FROM main.litelease_pool_slots WHERE pool = +?1 AND expires_at_ms IS NULL ORDER BY slot LIMIT 1),
 (SELECT position + 1 FROM main.litelease_pool_slots
@@ -88,7 +92,8 @@ WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575 ORDER BY slot DESC LIMIT 1), 
 /// The newest token of any slot.
 pub(crate) const NEWEST_SLOT: &str = "SELECT max(newest) FROM main.litelease_pools";
 
-/// Lends a slot that was lent out before, if it is free. One that is free has no key, and so the index of keys is left alone.
+/// Lends a slot that was lent out before, if it is free. One that is free has no key, and so the
+/// index of keys is left alone.
 const LEND: &str = "UPDATE main.litelease_pool_slots
 SET token = ?2, lease = ?3, expires_at_ms = ?4, note = ?5
 WHERE slot = ?1 AND lease IS NULL";
@@ -284,8 +289,8 @@ impl<'a> BorrowOptions<'a> {
         self
     }
 
-    /// Sets an idempotency key of 1 to 200 bytes: while the lease of an earlier borrow with this key lives, a borrow
-    /// returns that lease again.
+    /// Sets an idempotency key of 1 to 200 bytes: while the lease of an earlier borrow with this
+    /// key lives, a borrow returns that lease again.
     ///
     /// ```
     /// # use litelease_store::BorrowOptions;
@@ -540,8 +545,8 @@ impl Store {
     }
 }
 
-/// 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the one that leaves its digits to
-/// whoever makes it. 90 bits of it are random.
+/// 32 random hexadecimal digits as a UUID that ends with a position: one of version 8, the one that
+/// leaves its digits to whoever makes it. 90 bits of it are random.
 fn uuid(random: &str, position: i64) -> Option<String> {
     let mut digits: [u8; 32] = random.as_bytes().try_into().ok()?;
     digits.make_ascii_lowercase();

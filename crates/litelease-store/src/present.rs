@@ -1,8 +1,8 @@
 //! The tokens that a connection has presented for its writes to guarded tables.
 //!
-//! The tokens are kept with the connection, in memory. The triggers ask for them by `litelease_presented(name)`
-//! and compare for themselves, in the file that they are in: a function that did the comparing would look
-//! into the wrong file where this one is attached to another.
+//! The tokens are kept with the connection, in memory. The triggers ask for them by
+//! `litelease_presented(name)` and compare for themselves, in the file that they are in: a function
+//! that did the comparing would look into the wrong file where this one is attached to another.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,8 +30,8 @@ static REFUSALS: Mutex<BTreeMap<(String, i64, String), u64>> = Mutex::new(BTreeM
 const MOST_COUNTERS: usize = 10_000;
 
 impl Store {
-    /// Presents a token for this connection's writes to the tables that `name` guards. Answers whether it is
-    /// the newest one.
+    /// Presents a token for this connection's writes to the tables that `name` guards. Answers
+    /// whether it is the newest one.
     ///
     /// One that is not is kept all the same, and refused by the guards.
     pub fn present(&self, name: &str, token: i64) -> Result<bool, Error> {
@@ -59,8 +59,8 @@ impl Store {
 }
 
 impl Connection {
-    /// Puts `litelease_presented` and what belongs to it on the connection, unless it is there already: what
-    /// was presented must not be lost.
+    /// Puts `litelease_presented` and what belongs to it on the connection, unless it is there
+    /// already: what was presented must not be lost.
     pub fn register_presentations(self) -> Result<(), Failure> {
         self.prepare_calling(PRESENTING, || self.register_presenting()).map(drop)
     }
@@ -74,8 +74,8 @@ impl Connection {
         };
         let place = Box::into_raw(Box::new(self)).cast::<c_void>();
         let place = Some((place, Some(destroy::<Connection> as unsafe extern "C" fn(*mut c_void))));
-        // SAFETY: each function is registered with the data that it looks for. What tells that all are there
-        // comes last.
+        // SAFETY: each function is registered with the data that it looks for. What tells that all
+        // are there comes last.
         unsafe {
             self.register("litelease_refused", 2, Caller::Anybody, callbacks.refused, place)?;
             let (presented, presenting) = (callbacks.presented, callbacks.presenting);
@@ -100,7 +100,8 @@ pub(crate) fn forget_refusals(file: &str, number: i64) {
 /// `litelease_presented(name)`: the token, or NULL.
 ///
 /// # Safety
-/// Only SQLite may call it, as `register_presenting` has registered it; so it is for the functions below.
+/// Only SQLite may call it, as `register_presenting` has registered it; so it is for the functions
+/// below.
 pub(crate) unsafe extern "C" fn presented<L: Library>(
     context: *mut sqlite3_context,
     _count: c_int,
@@ -141,7 +142,8 @@ pub(crate) unsafe extern "C" fn presenting<L: Library>(
     }
 }
 
-/// `litelease_refused(number, name)`: counts a refused write. Without them, answers where a database in memory is counted.
+/// `litelease_refused(number, name)`: counts a refused write. Without them, answers where a
+/// database in memory is counted.
 ///
 /// # Safety
 /// As for `presented`.

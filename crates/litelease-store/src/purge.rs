@@ -17,12 +17,11 @@ struct Ended {
 }
 
 impl Store {
-    /// Deletes the rows of names that have not been live since `before_ms`, and the items of queues that have been dead
-    /// since, and answers how many. Readers that have ended go
-    /// with them.
+    /// Deletes the rows of names that have not been live since `before_ms`, and the items of queues
+    /// that have been dead since, and answers how many. Readers that have ended go with them.
     ///
-    /// The same commit raises the file's token floor to the largest token deleted, so that a name which
-    /// comes back gets a larger one.
+    /// The same commit raises the file's token floor to the largest token deleted, so that a name
+    /// which comes back gets a larger one.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
         self.with_context("purge", None, || {
             self.durably(self.boundary()?, |context| {
@@ -64,7 +63,8 @@ impl Store {
         }
     }
 
-    /// Reads what would be deleted, and has the rule confirm it. A row that is not valid is reported and left alone.
+    /// Reads what would be deleted, and has the rule confirm it. A row that is not valid is
+    /// reported and left alone.
     fn ended(&self, limit_ms: i64) -> Result<Ended, Error> {
         let sql = format!(
             "SELECT name, owner, token, lease_expires_at_ms, updated_at_ms

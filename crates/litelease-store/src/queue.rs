@@ -85,7 +85,8 @@ pub struct ItemInfo<S = String> {
     pub state: ItemState,
     /// How often it was delivered since it was sent or redriven.
     pub attempt: i64,
-    /// When it is visible, if nobody acknowledges it before. None if it is dead, or at its last allowed delivery.
+    /// When it is visible, if nobody acknowledges it before. None if it is dead, or at its last
+    /// allowed delivery.
     pub visible_at_ms: Option<i64>,
     /// When it was sent.
     pub sent_at_ms: i64,
@@ -138,8 +139,8 @@ pub enum ItemName<'a> {
     Key(&'a str),
 }
 
-/// A place in the list of a queue's items, for the next page. As text it is `TIME.ID`, or `.ID` among the items that
-/// have no time at which they are visible.
+/// A place in the list of a queue's items, for the next page. As text it is `TIME.ID`, or `.ID`
+/// among the items that have no time at which they are visible.
 ///
 /// ```
 /// # use litelease_store::ItemPlace;
@@ -249,8 +250,8 @@ impl QueueInfo {
 }
 
 impl Store {
-    /// Makes a queue, or changes how often its items are delivered before they are dead (0: any number). Answers that
-    /// number.
+    /// Makes a queue, or changes how often its items are delivered before they are dead (0: any
+    /// number). Answers that number.
     pub fn queue(&self, queue: &str, max_attempts: Option<i64>) -> Result<i64, Error> {
         self.with_context("configure the queue", Some(queue), || {
             if let Some(max_attempts) = max_attempts
@@ -271,8 +272,8 @@ impl Store {
         })
     }
 
-    /// Sends an item, and answers its id. With a key that an item of the queue uses, it answers the id of that one and
-    /// changes nothing.
+    /// Sends an item, and answers its id. With a key that an item of the queue uses, it answers the
+    /// id of that one and changes nothing.
     pub fn send(
         &self,
         queue: &str,
@@ -384,7 +385,8 @@ impl Store {
         })
     }
 
-    /// Prolongs a live delivery to at least `visibility_ms` from now, and answers its deadline. None if it is over.
+    /// Prolongs a live delivery to at least `visibility_ms` from now, and answers its deadline.
+    /// None if it is over.
     pub fn extend(
         &self,
         receipt: &str,
@@ -406,8 +408,8 @@ impl Store {
         })
     }
 
-    /// Makes an item visible again, now or after a delay; at its last allowed attempt it is dead instead. Answers
-    /// whether the receipt passed and the item was not dead already.
+    /// Makes an item visible again, now or after a delay; at its last allowed attempt it is dead
+    /// instead. Answers whether the receipt passed and the item was not dead already.
     pub fn give_back(
         &self,
         receipt: &str,
@@ -428,8 +430,8 @@ impl Store {
         })
     }
 
-    /// Undoes a delivery that no worker has heard of, without counting the attempt: the item is visible again since
-    /// `visible_at_ms`. Answers whether the receipt passed.
+    /// Undoes a delivery that no worker has heard of, without counting the attempt: the item is
+    /// visible again since `visible_at_ms`. Answers whether the receipt passed.
     pub fn undeliver(&self, receipt: &str, visible_at_ms: i64, when: When) -> Result<bool, Error> {
         self.with_context("undo a delivery", None, || {
             self.changing_queues(self.boundary()?, || {
@@ -472,8 +474,8 @@ impl Store {
         })
     }
 
-    /// Revives the dead items of a queue, or one of them, and answers how many. One whose key another item uses by now
-    /// stays dead.
+    /// Revives the dead items of a queue, or one of them, and answers how many. One whose key
+    /// another item uses by now stays dead.
     pub fn redrive(&self, queue: &str, id: Option<i64>, when: When) -> Result<u64, Error> {
         self.with_context("redrive", Some(queue), || {
             self.with_dead(queue, id, when, |row, now_ms| {
@@ -541,8 +543,8 @@ impl Store {
         })
     }
 
-    /// Hands every item of a queue to `each`, the dead ones first and then in the order of their delivery, until `each`
-    /// answers false. Needs no write lock, and keeps nothing in memory.
+    /// Hands every item of a queue to `each`, the dead ones first and then in the order of their
+    /// delivery, until `each` answers false. Needs no write lock, and keeps nothing in memory.
     pub fn each_item(
         &self,
         queue: &str,
@@ -561,8 +563,9 @@ impl Store {
         })
     }
 
-    /// Lists at most `limit` items of a queue, in the order of [`each_item`](Store::each_item), after a place. Answers
-    /// the place to go on after, if there may be more. Each page is a snapshot of its own.
+    /// Lists at most `limit` items of a queue, in the order of [`each_item`](Store::each_item),
+    /// after a place. Answers the place to go on after, if there may be more. Each page is a
+    /// snapshot of its own.
     pub fn items_page(
         &self,
         queue: &str,
@@ -624,7 +627,8 @@ impl Store {
         self.queues_under("", None, usize::MAX, when)
     }
 
-    /// The same for the queues whose name begins with `prefix` and comes after `after`: at most `limit`.
+    /// The same for the queues whose name begins with `prefix` and comes after `after`: at most
+    /// `limit`.
     pub fn queues_under(
         &self,
         prefix: &str,
@@ -667,7 +671,8 @@ impl Store {
         })
     }
 
-    /// When the next item of a queue is visible, or since when it has been, if there is one. Needs no write lock.
+    /// When the next item of a queue is visible, or since when it has been, if there is one. Needs
+    /// no write lock.
     pub fn next_visible(&self, queue: &str) -> Result<Option<i64>, Error> {
         self.with_context("look at the queue", Some(queue), || {
             self.settle_debts()?;
@@ -678,7 +683,8 @@ impl Store {
         })
     }
 
-    /// Deletes the items that have been dead since `limit_ms`, in a transaction that is open. Answers how many.
+    /// Deletes the items that have been dead since `limit_ms`, in a transaction that is open.
+    /// Answers how many.
     pub(crate) fn purge_queues(&self, limit_ms: i64, now_ms: i64) -> Result<u64, Error> {
         let mut purged = 0;
         for (number, _, _) in self.queue_names()? {

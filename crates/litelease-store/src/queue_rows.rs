@@ -1,8 +1,9 @@
 //! The rows of queues: five tables, and every statement on them.
 //!
-//! The index on (queue, visible at, id) has the items of a queue in the order of their delivery, so a receive looks at one
-//! row, however many are hidden, delayed or dead. Dead ones have no time at which they are visible. Bodies are in a table
-//! of their own, because a delivery must not rewrite them; keys too, because most items have none.
+//! The index on (queue, visible at, id) has the items of a queue in the order of their delivery, so
+//! a receive looks at one row, however many are hidden, delayed or dead. Dead ones have no time at
+//! which they are visible. Bodies are in a table of their own, because a delivery must not rewrite
+//! them; keys too, because most items have none.
 
 use std::cell::Cell;
 
@@ -138,8 +139,8 @@ const BY_KEY: &str = item!(
 WHERE id = (SELECT item FROM main.litelease_queue_keys WHERE queue = +?1 AND key = ?2)"
 );
 
-/// The items of a queue, the dead ones first and then in the order of their delivery. What is sent during the walk is not
-/// part of it; otherwise a walk that sends might never end.
+/// The items of a queue, the dead ones first and then in the order of their delivery. What is sent
+/// during the walk is not part of it; otherwise a walk that sends might never end.
 pub(crate) const LIST: &str = item!(
     "sent_at_ms, key, note FROM main.litelease_queue_items
 WHERE queue = +?1 AND id <= (SELECT max(id) FROM main.litelease_queue_items)
@@ -604,8 +605,9 @@ impl Store {
         Ok(())
     }
 
-    /// Runs the first query of a verb: one row at most. SQLite compiles a statement anew when the schema has changed; then
-    /// this looks whether that is still right, in the same snapshot, which the run holds.
+    /// Runs the first query of a verb: one row at most. SQLite compiles a statement anew when the
+    /// schema has changed; then this looks whether that is still right, in the same snapshot, which
+    /// the run holds.
     fn first_query<T>(
         &self,
         cached: &CachedStatement,

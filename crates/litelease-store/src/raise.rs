@@ -36,7 +36,8 @@ impl Store {
         })
     }
 
-    /// Raises the token of one name above `floor`, and ends its lease: no token up to the floor counts any more.
+    /// Raises the token of one name above `floor`, and ends its lease: no token up to the floor
+    /// counts any more.
     pub fn raise_name(&self, name: &str, floor: i64, when: When) -> Result<(), Error> {
         self.with_context("raise", Some(name), || {
             let boundary = self.boundary()?;
@@ -53,11 +54,13 @@ impl Store {
         })
     }
 
-    /// Fences off everything that was granted before this file was restored from a backup: ends every lease but
-    /// those on slots that are kept, which get new tokens, and raises every token and the floor far above whatever was granted since the backup, and above the token that is
+    /// Fences off everything that was granted before this file was restored from a backup: ends
+    /// every lease but those on slots that are kept, which get new tokens, and raises every token
+    /// and the floor far above whatever was granted since the backup, and above the token that is
     /// given. Answers the new floor.
     ///
-    /// Where the system has no boot id, every start of a process takes an epoch, and the token must be given.
+    /// Where the system has no boot id, every start of a process takes an epoch, and the token must
+    /// be given.
     pub fn restore_fence(&self, above: Option<i64>, when: When) -> Result<i64, Error> {
         self.with_context("fence", None, || {
             let takes_epochs = self.connection.boot() != 0 && !Boot::present().is_known();
@@ -65,7 +68,8 @@ impl Store {
                 return Err(Error::LargestTokenNeeded);
             }
             self.durably(self.boundary()?, |context| {
-                // Also makes sure that every row is valid: what is not is reported, never overwritten.
+                // Also makes sure that every row is valid: what is not is reported, never
+                // overwritten.
                 let rows = self.list()?;
                 let has_pools = self.verify_pools()?;
                 let newest = rows.iter().map(|row| row.token).max().unwrap_or(0);
@@ -74,7 +78,8 @@ impl Store {
                 let newest = newest.max(self.newest_in_queues()?).max(above.unwrap_or(0));
                 let floor = self.epoch_record()?.floor_after_restore(newest);
                 let floor = floor.map_err(|refusal| Error::refused(EVERY_NAME, refusal))?;
-                // Grants follow, perhaps on weaker connections: the boot is recorded as by `bootstrap`.
+                // Grants follow, perhaps on weaker connections: the boot is recorded as by
+                // `bootstrap`.
                 let context = CommitContext { may_lose_commits: context.boot != 0, ..context };
                 self.all_or_nothing(|| {
                     let floor = self.raise_floor(context, floor)?;

@@ -1,6 +1,7 @@
 //! Shared reads: who may answer from memory, and whether a writer may write.
 //!
-//! The rules live in `litelease-core`. A reader is a row of its own, so a plain claim or renewal costs what it did.
+//! The rules live in `litelease-core`. A reader is a row of its own, so a plain claim or renewal
+//! costs what it did.
 
 use litelease_core::{self as rule, LeaseInfo, MAX_READ_TTL_MS, read_term};
 
@@ -10,8 +11,8 @@ use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::{Error, Store, When};
 
-/// The readers. It is made by the first one. A row without a name stands for readers of every name that the file
-/// may have forgotten: `restore_fence` leaves one.
+/// The readers. It is made by the first one. A row without a name stands for readers of every name
+/// that the file may have forgotten: `restore_fence` leaves one.
 pub(crate) const READERS: Table = Table {
     name: "litelease_reads",
     definition: "(
@@ -65,8 +66,8 @@ pub struct Reader {
 }
 
 impl Store {
-    /// Grants or prolongs a read of `name`, and answers its version. None while a writer has the name, which
-    /// is answered without the write lock where that is possible.
+    /// Grants or prolongs a read of `name`, and answers its version. None while a writer has the
+    /// name, which is answered without the write lock where that is possible.
     pub fn read(
         &self,
         name: &str,
@@ -86,7 +87,8 @@ impl Store {
             }
             let granted = self.within(boundary, || {
                 let before = self.reader_before(name, reader)?;
-                // Verifies the tables before the floor is asked for, and reads the clock under the write lock.
+                // Verifies the tables before the floor is asked for, and reads the clock under the
+                // write lock.
                 let term = self.look(name, |_| Ok(read_term(ttl_ms, when.now_ms())?))?;
                 let floor = self.epoch_record()?.floor;
                 let granted = self.look(name, |row| Ok(rule::read(row, before, term, floor)))?;
@@ -137,8 +139,8 @@ impl Store {
         })
     }
 
-    /// Checks whether the writer with this token may write: it has the newest token, its lease is live, and no
-    /// reader is.
+    /// Checks whether the writer with this token may write: it has the newest token, its lease is
+    /// live, and no reader is.
     ///
     /// The answer holds as long as the transaction in which it was asked has the write lock.
     pub fn drained(&self, name: &str, token: i64, when: When) -> Result<bool, Error> {
@@ -166,8 +168,8 @@ impl Store {
         }
     }
 
-    /// Has writers wait for the longest time that a reader may have been granted since the backup of a file that
-    /// is being restored: the file does not know such readers.
+    /// Has writers wait for the longest time that a reader may have been granted since the backup
+    /// of a file that is being restored: the file does not know such readers.
     pub(crate) fn distrust_readers(&self, now_ms: i64) -> Result<(), Error> {
         match is_there(self.connection, &READERS)? {
             true => execute_once(self.connection, FORGET_ALL, &[])?,

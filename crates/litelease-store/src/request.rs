@@ -1,4 +1,5 @@
-//! Handoff: requests for a live lease, and the verbs that answer them. A request ends with the grant.
+//! Handoff: requests for a live lease, and the verbs that answer them. A request ends with the
+//! grant.
 
 use litelease_core::{
     self as rule, Claimant, LeaseInfo, RenewResult, Request, RequestResult, TakenOver, Term,
@@ -38,8 +39,8 @@ pub(crate) const REQUEST_OF: &str = "SELECT token, until_ms, repeated_at_ms, req
 FROM main.litelease_requests WHERE name = ?1";
 
 impl Store {
-    /// Asks the live holder of `name` to give it up: from `within_ms` from now on its renewals are refused. The
-    /// requester repeats the request, or it lapses. It changes no expiry.
+    /// Asks the live holder of `name` to give it up: from `within_ms` from now on its renewals are
+    /// refused. The requester repeats the request, or it lapses. It changes no expiry.
     pub fn request<T>(
         &self,
         name: &str,
@@ -65,8 +66,8 @@ impl Store {
         })
     }
 
-    /// Keeps an open request of this requester's from lapsing. Answers the token of the grant that it is for, or none
-    /// if there is no such request.
+    /// Keeps an open request of this requester's from lapsing. Answers the token of the grant that
+    /// it is for, or none if there is no such request.
     pub fn repeat_request(
         &self,
         name: &str,
@@ -87,7 +88,8 @@ impl Store {
         })
     }
 
-    /// Withdraws the request of this requester's for the newest grant of `name`, and answers whether there was one.
+    /// Withdraws the request of this requester's for the newest grant of `name`, and answers
+    /// whether there was one.
     pub fn withdraw_request(&self, name: &str, requester: &str) -> Result<bool, Error> {
         self.with_context("withdraw the request for", Some(name), || {
             self.within(self.boundary()?, || {
@@ -147,7 +149,8 @@ impl Store {
         keep: impl Fn(TransferResult<&str>) -> T,
     ) -> Result<T, Error> {
         self.with_context("hand over", Some(name), || {
-            // The text to store must outlive the decision, so it is read before, and compared under the write lock.
+            // The text to store must outlive the decision, so it is read before, and compared under
+            // the write lock.
             let mut expected = self.look(name, |_| Ok(self.request_of(name)?))?;
             loop {
                 let mut found = None;
@@ -193,7 +196,8 @@ impl Store {
         })
     }
 
-    /// Takes a lease that was handed to this requester since it has asked, and renews it. It is answered once.
+    /// Takes a lease that was handed to this requester since it has asked, and renews it. It is
+    /// answered once.
     pub fn accept<T>(
         &self,
         name: &str,

@@ -1,7 +1,8 @@
-//! Retiring a file whose leases go on elsewhere: it grants nothing any more, and what is live there goes on to its end.
+//! Retiring a file whose leases go on elsewhere: it grants nothing any more, and what is live there
+//! goes on to its end.
 //!
-//! The mark is the largest number as the floor, so that no verb has to look for it. A table of its own remembers what
-//! the floor hides: above which number tokens go on, and where.
+//! The mark is the largest number as the floor, so that no verb has to look for it. A table of its
+//! own remembers what the floor hides: above which number tokens go on, and where.
 
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::schema::{Table, create, is_there};
@@ -74,8 +75,9 @@ pub enum RetireResult {
 }
 
 impl Store {
-    /// Retires the file: no token is ever granted here again, while what is live may be renewed and released, and
-    /// guards go on. `floor` must not be smaller than any token of the file; tokens go on above it, at `moved_to`.
+    /// Retires the file: no token is ever granted here again, while what is live may be renewed and
+    /// released, and guards go on. `floor` must not be smaller than any token of the file; tokens
+    /// go on above it, at `moved_to`.
     ///
     /// Repeating it is harmless.
     pub fn retire(&self, floor: i64, moved_to: &str) -> Result<RetireResult, Error> {

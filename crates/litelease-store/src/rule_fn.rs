@@ -1,9 +1,9 @@
 //! The rule as a private SQL function, so that one statement loads, decides and saves.
 //!
-//! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at hand, while
-//! the statement already holds the write lock. `litelease_rule(?2, n)` in the same statement hands over the
-//! parts of the state to store. `?2` is a pointer to where the call is, which only this crate can bind: whoever else
-//! calls the function gets an error.
+//! `litelease_rule(?2, owner, token, expiry)` in a WHERE clause asks what to do with the row at
+//! hand, while the statement already holds the write lock. `litelease_rule(?2, n)` in the same
+//! statement hands over the parts of the state to store. `?2` is a pointer to where the call is,
+//! which only this crate can bind: whoever else calls the function gets an error.
 
 use std::ffi::{CStr, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -58,8 +58,8 @@ struct RuleCall<'c, 'q> {
     write: Option<Write<'q>>,
 }
 
-/// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick unless it
-/// happens to lie across the border of a memory page: hence the alignment.
+/// The kind of pointer that `?2` is. SQLite compares it with itself on every call, which is quick
+/// unless it happens to lie across the border of a memory page: hence the alignment.
 static KIND: Kind = Kind(*b"litelease rule!\0");
 
 #[repr(align(16))]
@@ -109,7 +109,8 @@ impl Statement {
 /// The private function, for the connections of one library.
 ///
 /// # Safety
-/// Only SQLite may call it, as a function that was registered with the library's own `create_function_v2`.
+/// Only SQLite may call it, as a function that was registered with the library's own
+/// `create_function_v2`.
 pub(crate) unsafe extern "C" fn rule_fn<L: Library>(
     context: *mut sqlite3_context,
     count: c_int,
@@ -121,7 +122,8 @@ pub(crate) unsafe extern "C" fn rule_fn<L: Library>(
         Ok(count) if count > 0 => unsafe { slice::from_raw_parts(values, count) },
         _ => &[],
     };
-    // A panic must not unwind into SQLite. There is none to expect; if there is one, nothing is written.
+    // A panic must not unwind into SQLite. There is none to expect; if there is one, nothing is
+    // written.
     let answered = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: as above.
         unsafe { answer(api, context, values) }
@@ -142,10 +144,11 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
     let Some((first, rest)) = values.split_first() else { return false };
     // SAFETY: the value is SQLite's; it gives back only a pointer that was bound under this name.
     let call_slot = unsafe { (api.value_pointer)(*first, RULE_CALL.as_ptr()) }.cast::<CallSlot>();
-    // SAFETY: a pointer of this kind is that to the call_slot of the statement which makes this call.
+    // SAFETY: a pointer of this kind is that to the call_slot of the statement which makes this
+    // call.
     let Some(call_slot) = (unsafe { call_slot.as_ref() }) else { return false };
-    // SAFETY: the call_slot is filled only by `Statement::run_rule`, which is waiting for the step that this call belongs to
-    // and keeps the call alive and untouched meanwhile.
+    // SAFETY: the call_slot is filled only by `Statement::run_rule`, which is waiting for the step
+    // that this call belongs to and keeps the call alive and untouched meanwhile.
     let Some(call) = (unsafe { call_slot.get().cast::<RuleCall<'_, '_>>().as_mut() }) else {
         return false;
     };
@@ -155,8 +158,8 @@ unsafe fn answer(api: &Api, context: *mut sqlite3_context, values: &[*mut sqlite
         [part] => {
             let Some(Write { state, now_ms }) = call.write else { return false };
             let tenure = state.tenure();
-            // SAFETY: the value lives for the duration of the call. Only our own statements have a call, and there
-            // it is a number.
+            // SAFETY: the value lives for the duration of the call. Only our own statements have a
+            // call, and there it is a number.
             let part = match unsafe { (api.value_int64)(*part) } {
                 0 => tenure.map(|tenure| Value::Text(tenure.owner)),
                 1 => Some(Value::Integer(state.token())),

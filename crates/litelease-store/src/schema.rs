@@ -23,8 +23,8 @@ impl Table {
         Error::SchemaMismatch { table: self.name, reason }
     }
 
-    /// The first difference between an entry in the schema and the right one. `text` is the entry's SQL, or the
-    /// name of a trigger or index that somebody has put on the table.
+    /// The first difference between an entry in the schema and the right one. `text` is the entry's
+    /// SQL, or the name of a trigger or index that somebody has put on the table.
     pub(crate) fn difference(&self, kind: &str, text: &str) -> Option<String> {
         match kind {
             "table" => difference(text, &format!("CREATE TABLE {} {}", self.name, self.definition)),
@@ -55,8 +55,9 @@ pub(crate) const RESOURCES: Table = Table {
 )",
 };
 
-/// The table of what belongs to the file as a whole, in one row: the epoch, as `litelease_core::Epoch` has it. It is made by
-/// the first call that needs it; a file without it has floor 0 and no boot.
+/// The table of what belongs to the file as a whole, in one row: the epoch, as
+/// `litelease_core::Epoch` has it. It is made by the first call that needs it; a file without it
+/// has floor 0 and no boot.
 pub(crate) const META: Table = Table {
     name: "litelease_meta",
     definition: "(
@@ -75,9 +76,10 @@ pub(crate) const FORMAT: i64 = 1;
 pub(crate) const ENTRY: &str = "SELECT type, sql FROM main.sqlite_schema
 WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')";
 
-/// What others have put on a table that could change what a write means: triggers, temporary ones too, for
-/// they fire on this connection all the same, and unique indexes. Other indexes change no answer. (SQLite does
-/// not tell whether a temporary trigger is on our table or on another of its name, so both count.)
+/// What others have put on a table that could change what a write means: triggers, temporary ones
+/// too, for they fire on this connection all the same, and unique indexes. Other indexes change no
+/// answer. (SQLite does not tell whether a temporary trigger is on our table or on another of its
+/// name, so both count.)
 pub(crate) const INTRUDERS: &str = "SELECT type, name FROM main.sqlite_schema
 WHERE tbl_name = ?1 COLLATE NOCASE
 AND (type = 'trigger' OR (type = 'index' AND sql LIKE 'CREATE UNIQUE %'))
@@ -95,9 +97,10 @@ FROM main.litelease_meta";
 impl Store {
     /// Creates the lease table if it is missing, and checks it if it is there.
     ///
-    /// On a database that has the right table this changes nothing and needs no write lock, with one exception:
-    /// outside a transaction it records the present boot durably, if that was not done yet. It does so on a connection that
-    /// loses no commits, too, because one that does may join later, with grants inside its transactions.
+    /// On a database that has the right table this changes nothing and needs no write lock, with
+    /// one exception: outside a transaction it records the present boot durably, if that was not
+    /// done yet. It does so on a connection that loses no commits, too, because one that does may
+    /// join later, with grants inside its transactions.
     pub fn bootstrap(&self) -> Result<(), Error> {
         self.with_context("bootstrap", None, || {
             let boundary = self.boundary()?;
@@ -126,12 +129,14 @@ impl Store {
         }
     }
 
-    /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks, so that
-    /// the caller's busy timeout applies; where that cannot be had, as on a read-only file, it only looks.
+    /// Bootstraps in a transaction that has not read yet. It takes the write lock before it looks,
+    /// so that the caller's busy timeout applies; where that cannot be had, as on a read-only file,
+    /// it only looks.
     fn bootstrap_before_reading(&self) -> Result<(), Error> {
         match self.statements.lock.execute(self.connection) {
             Err(Error::Sqlite(failure)) if failure.code & 0xff == code::ERROR => {
-                // No such table, as far as this connection knows: creating it takes the write lock too.
+                // No such table, as far as this connection knows: creating it takes the write lock
+                // too.
                 let created = create(self.connection, &RESOURCES);
                 match self.verify() {
                     Err(Error::NotBootstrapped) => created,
@@ -147,7 +152,8 @@ impl Store {
 
     /// Makes sure that the tables are ours, and finds out whether the file keeps an epoch.
     ///
-    /// A newer format is told before anything else is looked at: it may have changed any of the tables.
+    /// A newer format is told before anything else is looked at: it may have changed any of the
+    /// tables.
     pub(crate) fn verify(&self) -> Result<(), Error> {
         let format = format_of_file(self.connection)?;
         if let Some(found) = format.filter(|found| *found > FORMAT) {
@@ -206,7 +212,8 @@ pub(crate) fn is_there(connection: Connection, table: &Table) -> Result<bool, Er
     Ok(true)
 }
 
-/// Answers a query that found no table: no row. If the table is there by now, somebody made it after the query.
+/// Answers a query that found no table: no row. If the table is there by now, somebody made it
+/// after the query.
 pub(crate) fn none_without_table<T>(
     found: Result<Option<T>, Error>,
     is_there: impl FnOnce() -> Result<bool, Error>,

@@ -1,8 +1,9 @@
 //! Grants that the service has made: the hash of the secret by which the client of each is known.
 //!
-//! A name has one row here, for its newest grant that was served, and the number of the row is part of the secret: so
-//! the secret of an older grant leads to its name as well, and no index on hashes is needed. The lease row alone says who
-//! has the name; a row here whose token is not that of the lease means nothing.
+//! A name has one row here, for its newest grant that was served, and the number of the row is part
+//! of the secret: so the secret of an older grant leads to its name as well, and no index on hashes
+//! is needed. The lease row alone says who has the name; a row here whose token is not that of the
+//! lease means nothing.
 
 use crate::schema::{Table, create, is_there, none_without_table};
 use crate::sqlite::Value;
@@ -79,8 +80,8 @@ impl Store {
         })
     }
 
-    /// Returns the token that the next grant of the name with this number will exceed: that of its last served
-    /// grant, or the floor of the file, which a purge of the name has raised to it.
+    /// Returns the token that the next grant of the name with this number will exceed: that of its
+    /// last served grant, or the floor of the file, which a purge of the name has raised to it.
     pub fn served_token(&self, number: i64) -> Result<i64, Error> {
         let token = self.served(number)?.map_or(0, |served| served.token);
         self.with_context("look at the floor", None, || Ok(token.max(self.epoch_record()?.floor)))
@@ -93,8 +94,8 @@ impl Store {
         })
     }
 
-    /// Stores what `secret` makes for a name: hash and salt. Its argument is the number of the row: the one that
-    /// [`served_by_name`](Store::served_by_name) found, or a new one.
+    /// Stores what `secret` makes for a name: hash and salt. Its argument is the number of the row:
+    /// the one that [`served_by_name`](Store::served_by_name) found, or a new one.
     pub fn serve<T>(
         &self,
         name: &str,

@@ -1,7 +1,8 @@
-//! Sessions: one transaction renews an identity and all names that were claimed in it, and which names those are, so
-//! that whoever replaces a session can break them all.
+//! Sessions: one transaction renews an identity and all names that were claimed in it, and which
+//! names those are, so that whoever replaces a session can break them all.
 //!
-//! Each function runs inside a transaction that is open, at one time. If it answers no, the caller rolls back.
+//! Each function runs inside a transaction that is open, at one time. If it answers no, the caller
+//! rolls back.
 
 use litelease_core::{
     self as rule, ClaimResult, Claimant, LeaseInfo, Reason, ReleaseResult, RenewResult, Term,
@@ -13,7 +14,8 @@ use crate::side_tables::Side;
 use crate::sqlite::Value;
 use crate::{Error, Store, When};
 
-/// The session of each name that was claimed in one, by the grant of its identity. It is made by the first one.
+/// The session of each name that was claimed in one, by the grant of its identity. It is made by
+/// the first one.
 pub(crate) const SESSIONS: Table = Table {
     name: "litelease_sessions",
     definition: "(
@@ -39,7 +41,8 @@ pub(crate) const NAMES_OF_SESSION: &str = "SELECT side.name FROM main.litelease_
 JOIN main.litelease_resources AS lease ON lease.name = side.name AND lease.token = side.token
 WHERE side.identity = ?1 AND side.session_token = ?2 AND lease.owner IS NOT NULL ORDER BY side.name";
 
-/// A session as its transactions name it: the grant of its identity, and those that were claimed in it.
+/// A session as its transactions name it: the grant of its identity, and those that were claimed in
+/// it.
 ///
 /// ```
 /// # use litelease_store::SessionGrants;
@@ -80,8 +83,8 @@ pub struct SessionOver {
     pub reason: Reason,
     /// The live lease on the identity.
     pub current: Option<LeaseInfo>,
-    /// For each name why it is over by itself: the reason and the live lease. None for one that would stand, and is over
-    /// because its session is.
+    /// For each name why it is over by itself: the reason and the live lease. None for one that
+    /// would stand, and is over because its session is.
     pub names: Vec<Option<(Reason, Option<LeaseInfo>)>>,
 }
 
@@ -97,8 +100,8 @@ impl SessionGrants<'_> {
 
 /// Sessions.
 impl Store {
-    /// Grants an identity to `owner`. If a session has it that `is_dead` says has ended, or any if `replaces`, breaks that
-    /// one and all its names.
+    /// Grants an identity to `owner`. If a session has it that `is_dead` says has ended, or any if
+    /// `replaces`, breaks that one and all its names.
     pub fn open_session(
         &self,
         identity: &str,
@@ -128,8 +131,8 @@ impl Store {
         Ok(ClaimResult::Acquired(granted))
     }
 
-    /// Renews exactly the identity and then, after `work`, all names, to the same instant. `work` gets the ttl to claim
-    /// with. If the identity is refused, nothing is written.
+    /// Renews exactly the identity and then, after `work`, all names, to the same instant. `work`
+    /// gets the ttl to claim with. If the identity is refused, nothing is written.
     pub fn beat_session<T>(
         &self,
         session: SessionGrants<'_>,
@@ -149,7 +152,8 @@ impl Store {
                 return Ok(Err(SessionOver { reason, current, names }));
             }
         };
-        // A renewal never shortens, so the session may last longer than its ttl after the clock went back.
+        // A renewal never shortens, so the session may last longer than its ttl after the clock
+        // went back.
         let ttl_ms = identity.lease_expires_at_ms.saturating_sub(now_ms);
         let done = work(ttl_ms)?;
         let names = session.names.iter().map(|(name, token)| renew(name, *token, ttl_ms));
@@ -157,7 +161,8 @@ impl Store {
         Ok(Ok(Beat { identity, names, done }))
     }
 
-    /// Claims a name in a session, and renews the whole session. Takes it from a holder that `is_dead` says has ended.
+    /// Claims a name in a session, and renews the whole session. Takes it from a holder that
+    /// `is_dead` says has ended.
     pub fn claim_in_session(
         &self,
         session: SessionGrants<'_>,
@@ -184,11 +189,12 @@ impl Store {
         })
     }
 
-    /// Takes a live lease that carries the session's owner text and is none of its names: it was handed over to the
-    /// session, or granted to a claim that failed after its commit, or is lost and not yet over.
+    /// Takes a live lease that carries the session's owner text and is none of its names: it was
+    /// handed over to the session, or granted to a claim that failed after its commit, or is lost
+    /// and not yet over.
     ///
-    /// In the last case there may be a handle on it, and dropping that would release what is granted here. So what
-    /// the session had before gets a new token.
+    /// In the last case there may be a handle on it, and dropping that would release what is
+    /// granted here. So what the session had before gets a new token.
     pub(crate) fn adopt(
         &self,
         session: SessionGrants<'_>,

@@ -1,7 +1,7 @@
 //! Shards: who has which, and what a member does about it, in one transaction.
 //!
-//! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with the number of shards as
-//! its value; shard number k is the lease `GROUP/shard/k`.
+//! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with
+//! the number of shards as its value; shard number k is the lease `GROUP/shard/k`.
 
 use litelease_core::{ClaimResult, LeaseInfo, MAX_SHARDS, ShardPlan, ShardState, plan};
 
@@ -27,8 +27,8 @@ pub struct ShardGroup {
 const REFUSED: &str = "a group and the id of a member must not be empty or contain a slash, and a group has 1 to 10000 shards";
 
 impl ShardGroup {
-    /// Returns a group. Its name must not be empty or contain a slash, and it has at least one shard and at most
-    /// [`MAX_SHARDS`]; otherwise returns what to do instead.
+    /// Returns a group. Its name must not be empty or contain a slash, and it has at least one
+    /// shard and at most [`MAX_SHARDS`]; otherwise returns what to do instead.
     pub fn new(name: &str, count: usize) -> Result<Self, &'static str> {
         match is_part(name) && (1..=MAX_SHARDS).contains(&count) {
             true => Ok(ShardGroup { name: name.into(), count }),
@@ -91,14 +91,15 @@ impl ShardSnapshot {
         plan(&members, &states.collect::<Vec<_>>(), me)
     }
 
-    /// Returns the shards that the member is to give up, each with the time until which it may drain.
+    /// Returns the shards that the member is to give up, each with the time until which it may
+    /// drain.
     pub fn requested(&self, plan: &ShardPlan) -> Vec<(usize, i64)> {
         let until_ms = |shard: usize| self.shards[shard].request.as_ref().map(|(_, until)| *until);
         plan.give_up.iter().filter_map(|shard| Some((*shard, until_ms(*shard)?))).collect()
     }
 
-    /// Checks whether the member must write now. `is_held` tells which shards it knows to be its own; open requests are
-    /// repeated if `repeats`.
+    /// Checks whether the member must write now. `is_held` tells which shards it knows to be its
+    /// own; open requests are repeated if `repeats`.
     pub fn has_work(
         &self,
         me: &str,
@@ -144,7 +145,8 @@ impl Store {
         Ok(ShardSnapshot { members, shards })
     }
 
-    /// Makes a session a member of a group, unless a live member has another count: then answers that.
+    /// Makes a session a member of a group, unless a live member has another count: then answers
+    /// that.
     pub fn join_shards(
         &self,
         session: SessionGrants<'_>,
@@ -165,7 +167,8 @@ impl Store {
         })
     }
 
-    /// Renews a member and does what the plan says, in the transaction that it is made in. Answers what was granted.
+    /// Renews a member and does what the plan says, in the transaction that it is made in. Answers
+    /// what was granted.
     #[allow(clippy::type_complexity)] // it is taken apart at once
     pub fn share_shards<C>(
         &self,

@@ -1,7 +1,7 @@
 //! The tables of what rides on a grant: which of them a file has, and how `purge` cleans them.
 //!
-//! Each is made by its first use. A row in it belongs to the grant of its name and token, and means nothing once that
-//! has ended: so no other verb ever has to delete one.
+//! Each is made by its first use. A row in it belongs to the grant of its name and token, and means
+//! nothing once that has ended: so no other verb ever has to delete one.
 
 use std::cell::Cell;
 
@@ -34,7 +34,8 @@ const ALL: [(Side, &Table); 4] = [
     (Side::Sessions, &SESSIONS),
 ];
 
-/// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody has asked yet.
+/// Whether the file has each of the tables, by the schema that was checked last; `None` if nobody
+/// has asked yet.
 #[derive(Default)]
 pub(crate) struct SideTables([Cell<Option<bool>>; ALL.len()]);
 
@@ -104,8 +105,8 @@ AND (lease.token = side.token OR lease.owner = side.requester))"
 impl Store {
     /// Checks whether the file has a side table. One that is there but is not ours is an error.
     ///
-    /// The schema must have been checked in the snapshot that is read, as every statement on leases does: that
-    /// makes this a look at memory until the schema changes.
+    /// The schema must have been checked in the snapshot that is read, as every statement on leases
+    /// does: that makes this a look at memory until the schema changes.
     #[inline]
     pub(crate) fn has(&self, side: Side) -> Result<bool, Error> {
         let known = &self.side_tables.0[side as usize];
@@ -117,8 +118,8 @@ impl Store {
         Ok(has)
     }
 
-    /// Looks again for the tables that were asked for, because the schema may be another one now. Whoever needs a
-    /// table that is not ours gets the error; nobody else does.
+    /// Looks again for the tables that were asked for, because the schema may be another one now.
+    /// Whoever needs a table that is not ours gets the error; nobody else does.
     pub(crate) fn look_for_side_tables(&self) {
         for (side, table) in ALL {
             let known = &self.side_tables.0[side as usize];

@@ -1,8 +1,8 @@
-//! SQLite's C interface, as far as the row needs it. Besides `rule_fn.rs`, `present.rs` and `closing.rs`, which SQLite
-//! calls, the only room of this crate with `unsafe` in it.
+//! SQLite's C interface, as far as the row needs it. Besides `rule_fn.rs`, `present.rs` and
+//! `closing.rs`, which SQLite calls, the only room of this crate with `unsafe` in it.
 //!
-//! The functions come as a table, because there is more than one SQLite to call: the one linked into a
-//! Rust program, and the host's when this code runs inside a loadable extension.
+//! The functions come as a table, because there is more than one SQLite to call: the one linked
+//! into a Rust program, and the host's when this code runs inside a loadable extension.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
@@ -57,8 +57,8 @@ pub type SqlLast = unsafe extern "C" fn(*mut sqlite3_context);
 /// What frees a value that SQLite holds; `None` where it need not be freed.
 pub type Destructor = Option<unsafe extern "C" fn(*mut c_void)>;
 
-/// The functions of one SQLite library that the store calls. The fields are named as in SQLite's own
-/// table for extensions, `sqlite3_api_routines`.
+/// The functions of one SQLite library that the store calls. The fields are named as in SQLite's
+/// own table for extensions, `sqlite3_api_routines`.
 #[allow(missing_docs)]
 #[derive(Clone, Copy)]
 pub struct Api {
@@ -258,15 +258,16 @@ pub struct Statement {
     connection: Connection,
     /// How often SQLite had recompiled this statement when the schema was last found right.
     verified: Cell<Option<c_int>>,
-    /// What a statement that asks the rule is about, while it runs. Such a statement has this place bound to `?2`.
+    /// What a statement that asks the rule is about, while it runs. Such a statement has this place
+    /// bound to `?2`.
     pub(crate) call_slot: Option<Box<CallSlot>>,
 }
 
 /// A place for a pointer that is there only while a statement runs.
 pub(crate) type CallSlot = Cell<*mut c_void>;
 
-/// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so that
-/// no lock outlives it and no pointer to a value is left behind.
+/// One run of a statement. The values it was given are borrowed until it ends; then it is reset, so
+/// that no lock outlives it and no pointer to a value is left behind.
 pub(crate) struct Run<'s, 'v> {
     statement: &'s Statement,
     values: PhantomData<&'v str>,
@@ -276,9 +277,9 @@ impl Connection {
     /// The connection behind a raw pointer, driven through `api`.
     ///
     /// # Safety
-    /// `db` must be an open connection of the SQLite library whose functions `api` holds. It must stay
-    /// open for as long as this value, its copies and whatever was made from them are used, and it must
-    /// not be used from two threads at once.
+    /// `db` must be an open connection of the SQLite library whose functions `api` holds. It must
+    /// stay open for as long as this value, its copies and whatever was made from them are used,
+    /// and it must not be used from two threads at once.
     pub unsafe fn from_raw(db: *mut sqlite3, api: &'static Api) -> Self {
         Connection { db, api }
     }
@@ -362,7 +363,8 @@ impl Connection {
         }
     }
 
-    /// The same for a host's database in memory: the extension in it, if there is one, has the connection of SQLite.
+    /// The same for a host's database in memory: the extension in it, if there is one, has the
+    /// connection of SQLite.
     fn place_in_memory(self) -> String {
         let told = self.prepare("SELECT litelease_refused(NULL, NULL)").and_then(|statement| {
             statement.advance()?;
@@ -402,14 +404,16 @@ impl Connection {
         Ok(statement.advance()? && statement.column(0) == Some(Value::Integer(1)))
     }
 
-    /// The present boot as this database is concerned: 0 for one in memory, which does not outlive any.
+    /// The present boot as this database is concerned: 0 for one in memory, which does not outlive
+    /// any.
     pub(crate) fn boot(self) -> i64 {
         if self.has_file() { Boot::present().number() } else { 0 }
     }
 
     /// The caller's `synchronous`, as a number.
     pub(crate) fn synchronous(self) -> Result<i64, Failure> {
-        // SQLite puts the answer into the statement when it compiles it, so a held one would be wrong.
+        // SQLite puts the answer into the statement when it compiles it, so a held one would be
+        // wrong.
         let statement = self.prepare("PRAGMA main.synchronous")?;
         statement.advance()?;
         Ok(statement.column(0).and_then(Value::integer).unwrap_or(0))
@@ -417,8 +421,9 @@ impl Connection {
 
     /// Sets `synchronous`, which is to be put back.
     ///
-    /// SQLite does it when it compiles this. An interrupt is looked for at white space and at the end of a text that
-    /// no semicolon ends, and would leave the caller with another setting than before.
+    /// SQLite does it when it compiles this. An interrupt is looked for at white space and at the
+    /// end of a text that no semicolon ends, and would leave the caller with another setting than
+    /// before.
     pub(crate) fn set_synchronous(self, level: i64) -> Result<(), Failure> {
         let statement = self.prepare(&format!("PRAGMA\"main\".\"synchronous\"={level};"))?;
         // A host compiles nothing before it is asked to run it.
@@ -427,8 +432,8 @@ impl Connection {
 
     /// Compiles a statement that asks the rule.
     ///
-    /// The private function gets a name that no other copy of this code in the process uses for its own, and is
-    /// registered when the connection does not know it yet.
+    /// The private function gets a name that no other copy of this code in the process uses for its
+    /// own, and is registered when the connection does not know it yet.
     pub(crate) fn prepare_asking(self, sql: &str) -> Result<Statement, Failure> {
         let rule_fn = self.api.callbacks.rule_fn;
         let name = format!("litelease_rule_{:x}", rule_fn as usize);
@@ -440,7 +445,8 @@ impl Connection {
         })?;
         let call_slot = statement.call_slot.insert(Box::new(Cell::new(ptr::null_mut())));
         let place = ptr::from_ref::<CallSlot>(call_slot).cast_mut().cast();
-        // SAFETY: the statement is alive, the kind lives for ever, and the call_slot as long as the statement.
+        // SAFETY: the statement is alive, the kind lives for ever, and the call_slot as long as the
+        // statement.
         match unsafe { (self.api.bind_pointer)(statement.raw, 2, place, RULE_CALL.as_ptr(), None) }
         {
             code::OK => Ok(statement),
@@ -448,8 +454,9 @@ impl Connection {
         }
     }
 
-    /// Compiles a statement that calls a function of ours, which `register` registers where the connection does
-    /// not know it yet. To do so where it is known already would disturb whoever is running a statement.
+    /// Compiles a statement that calls a function of ours, which `register` registers where the
+    /// connection does not know it yet. To do so where it is known already would disturb whoever is
+    /// running a statement.
     pub(crate) fn prepare_calling(
         self,
         sql: &str,
@@ -481,8 +488,8 @@ impl Connection {
             Caller::Anybody => SQLITE_INNOCUOUS,
         };
         let (data, destroy) = data.unwrap_or((ptr::null_mut(), None));
-        // SAFETY: `db` is open, the name ends with a NUL, and the caller promises the rest. SQLite frees the
-        // data also when this call fails.
+        // SAFETY: `db` is open, the name ends with a NUL, and the caller promises the rest. SQLite
+        // frees the data also when this call fails.
         let rc = unsafe {
             (self.api.create_function_v2)(
                 self.db,
@@ -504,7 +511,8 @@ impl Connection {
         // SAFETY: `db` is open.
         let (extended, message) =
             unsafe { ((self.api.extended_errcode)(self.db), (self.api.errmsg)(self.db)) };
-        // A misuse may not be recorded in the connection: then the code that came back is the better one.
+        // A misuse may not be recorded in the connection: then the code that came back is the
+        // better one.
         let code = if extended & 0xff == rc & 0xff { extended } else { rc };
         Failure { code, message: self.copy_text(message) }
     }
@@ -525,7 +533,8 @@ impl Statement {
         Run::of(self, values)
     }
 
-    /// Binds copies of the values, for a run that outlives them. It lasts until the statement is dropped.
+    /// Binds copies of the values, for a run that outlives them. It lasts until the statement is
+    /// dropped.
     pub(crate) fn start(&self, values: &[Value<'_>]) -> Result<(), Failure> {
         (1..).zip(values).try_for_each(|(index, value)| self.bind(index, *value, transient()))
     }
@@ -533,7 +542,8 @@ impl Statement {
     #[inline]
     fn bind(&self, index: c_int, value: Value<'_>, how: Destructor) -> Result<(), Failure> {
         let (api, raw) = (self.api(), self.raw);
-        // SAFETY: `raw` is alive. Text and blobs live until the run ends, unless `how` says that SQLite copies them.
+        // SAFETY: `raw` is alive. Text and blobs live until the run ends, unless `how` says that
+        // SQLite copies them.
         let rc = unsafe {
             match value {
                 // Bindings are cleared after each run, so what is not bound is NULL.
@@ -553,7 +563,8 @@ impl Statement {
         if rc == code::OK { Ok(()) } else { Err(self.connection.failure(rc)) }
     }
 
-    /// Checks whether SQLite compiled this statement, anew or for the first time, since `mark_verified`.
+    /// Checks whether SQLite compiled this statement, anew or for the first time, since
+    /// `mark_verified`.
     #[inline]
     pub(crate) fn is_unverified(&self) -> bool {
         self.verified.get() != Some(self.compilations())
@@ -564,7 +575,8 @@ impl Statement {
         self.verified.set(Some(self.compilations()));
     }
 
-    /// Goes on to the next row, if there is one. Nobody may look at a column of the row before meanwhile.
+    /// Goes on to the next row, if there is one. Nobody may look at a column of the row before
+    /// meanwhile.
     pub(crate) fn advance(&self) -> Result<bool, Failure> {
         // SAFETY: `raw` is alive.
         match unsafe { (self.api().step)(self.raw) } {
@@ -578,8 +590,9 @@ impl Statement {
     #[inline]
     pub(crate) fn column(&self, index: c_int) -> Option<Value<'_>> {
         let api = self.api();
-        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. Such a value may be looked
-        // at by one thread only, as `from_raw` demands, and stays where it is until the next step or the reset.
+        // SAFETY: `raw` is alive, and SQLite answers NULL for a column that is not there. Such a
+        // value may be looked at by one thread only, as `from_raw` demands, and stays where it is
+        // until the next step or the reset.
         unsafe { api.value((api.column_value)(self.raw, index)) }
     }
 
@@ -597,14 +610,14 @@ impl Statement {
 
 impl Drop for Statement {
     fn drop(&mut self) {
-        // SAFETY: `raw` came from `prepare` and is finalised only here. The code it gives back is that of
-        // the last step, which was reported then.
+        // SAFETY: `raw` came from `prepare` and is finalised only here. The code it gives back is
+        // that of the last step, which was reported then.
         unsafe { (self.api().finalize)(self.raw) };
     }
 }
 
-// SAFETY: a statement may move to another thread together with its connection, and `from_raw` demands
-// that no two threads use that at once.
+// SAFETY: a statement may move to another thread together with its connection, and `from_raw`
+// demands that no two threads use that at once.
 unsafe impl Send for Statement {}
 
 // SAFETY: as for a statement.
@@ -617,8 +630,8 @@ impl<'s, 'v> Run<'s, 'v> {
         // From here on the guard clears what was bound, whatever happens.
         let run = Run { statement, values: PhantomData };
         for (index, value) in (1..).zip(values) {
-            // The values are borrowed for longer than the run, so SQLite need not copy them: a null destructor means
-            // SQLITE_STATIC.
+            // The values are borrowed for longer than the run, so SQLite need not copy them: a null
+            // destructor means SQLITE_STATIC.
             statement.bind(index, *value, None)?;
         }
         Ok(run)
@@ -677,8 +690,8 @@ impl Api {
     /// Answers a call of a function.
     ///
     /// # Safety
-    /// The context must be that of a call by this library, and text and blobs must live until its statement
-    /// ends.
+    /// The context must be that of a call by this library, and text and blobs must live until its
+    /// statement ends.
     pub(crate) unsafe fn result(&self, context: *mut sqlite3_context, value: Value<'_>) {
         // SAFETY: as promised.
         unsafe { self.give(context, value, None) }
@@ -782,7 +795,8 @@ unsafe fn as_bytes<'a>(start: *const c_uchar, length: c_int) -> &'a [u8] {
 impl Drop for Run<'_, '_> {
     fn drop(&mut self) {
         let (api, raw) = (self.statement.api(), self.statement.raw);
-        // SAFETY: `raw` is alive. `reset` repeats the error of the last step, which was reported then.
+        // SAFETY: `raw` is alive. `reset` repeats the error of the last step, which was reported
+        // then.
         unsafe {
             (api.reset)(raw);
             match &self.statement.call_slot {

@@ -1,8 +1,9 @@
-//! The SQL statements of the verbs, each written once and compiled once per store, and the mapping between
-//! columns and a lease state.
+//! The SQL statements of the verbs, each written once and compiled once per store, and the mapping
+//! between columns and a lease state.
 //!
-//! All of them name `main`, so that a temporary or attached table of our name is never taken for ours. What
-//! they must mean is decided elsewhere: one read, one update and one insertion serve all verbs.
+//! All of them name `main`, so that a temporary or attached table of our name is never taken for
+//! ours. What they must mean is decided elsewhere: one read, one update and one insertion serve all
+//! verbs.
 
 use std::cell::RefCell;
 
@@ -22,8 +23,8 @@ use crate::{Error, Failure};
 const LOAD: &str = "SELECT owner, token, lease_expires_at_ms
 FROM main.litelease_resources WHERE name = ?1";
 
-/// Lets the rule decide about a row that is there, and stores what it says: load, decide and save in one
-/// statement, with the write lock held before the rule is asked.
+/// Lets the rule decide about a row that is there, and stores what it says: load, decide and save
+/// in one statement, with the write lock held before the rule is asked.
 macro_rules! update {
     ($changes:literal, $floor:literal) => {
         concat!(
@@ -62,8 +63,8 @@ litelease_rule(?2, 3), litelease_rule(?2, 3) WHERE litelease_rule(?2, NULL, NULL
     };
 }
 
-/// The file's token floor, as a further argument of the rule, if the file's epoch is of this boot. Otherwise it
-/// is NULL, and the epoch must be looked at more closely.
+/// The file's token floor, as a further argument of the rule, if the file's epoch is of this boot.
+/// Otherwise it is NULL, and the epoch must be looked at more closely.
 macro_rules! with_epoch {
     ($statement:ident) => {
         $statement!(
@@ -243,8 +244,8 @@ impl CachedStatement {
         }
     }
 
-    /// Lends the statement to `work`. A second use from inside the first one compiles a statement of its own instead
-    /// of disturbing it.
+    /// Lends the statement to `work`. A second use from inside the first one compiles a statement
+    /// of its own instead of disturbing it.
     pub(crate) fn with<T>(
         &self,
         connection: Connection,

@@ -19,8 +19,9 @@ use crate::{Error, When};
 
 /// The leases in one SQLite database, reached through one connection.
 ///
-/// Statements are compiled at first use and kept until the store is dropped. Each verb hands its answer,
-/// which borrows from the row, to a function of the caller's that keeps what it needs of it.
+/// Statements are compiled at first use and kept until the store is dropped. Each verb hands its
+/// answer, which borrows from the row, to a function of the caller's that keeps what it needs of
+/// it.
 pub struct Store {
     pub(crate) connection: Connection,
     pub(crate) statements: Statements,
@@ -51,14 +52,16 @@ impl Store {
         }
     }
 
-    /// Checks whether this store has statements that are worth keeping, compiled against a schema that SQLite has read.
+    /// Checks whether this store has statements that are worth keeping, compiled against a schema
+    /// that SQLite has read.
     pub fn has_statements(&self) -> bool {
         self.statements.know_schema()
     }
 
     /// Grants `name` to `owner` if nobody has it, under a token larger than `min_token`.
     ///
-    /// Returns `Busy` without taking the write lock, except in a transaction of the caller's that has not read yet.
+    /// Returns `Busy` without taking the write lock, except in a transaction of the caller's that
+    /// has not read yet.
     pub fn claim<'q, T>(
         &self,
         name: &'q str,
@@ -86,8 +89,8 @@ impl Store {
         })
     }
 
-    /// Grants `name` to `owner` although it has a live lease, if that is exactly the grant `dead`, whose holder the
-    /// caller has found to have ended. Otherwise as [`claim`](Store::claim).
+    /// Grants `name` to `owner` although it has a live lease, if that is exactly the grant `dead`,
+    /// whose holder the caller has found to have ended. Otherwise as [`claim`](Store::claim).
     pub fn claim_from_dead<'q, T>(
         &self,
         name: &'q str,
@@ -105,7 +108,8 @@ impl Store {
         })
     }
 
-    /// Claims `name`, or prolongs the live lease that `owner` already has on it, under the same token.
+    /// Claims `name`, or prolongs the live lease that `owner` already has on it, under the same
+    /// token.
     ///
     /// Returns `Busy` without taking the write lock where [`claim`](Store::claim) does.
     pub fn ensure<'q, T>(
@@ -250,8 +254,8 @@ impl Store {
         self.look_through(&self.statements.fenced, verify, name, answer)
     }
 
-    /// Reads a row with this statement. `verify` tells whether what it has found right stays so until the schema
-    /// changes.
+    /// Reads a row with this statement. `verify` tells whether what it has found right stays so
+    /// until the schema changes.
     fn look_through<T>(
         &self,
         load: &CachedStatement,
@@ -262,8 +266,8 @@ impl Store {
         let looked = load.with(self.connection, |statement| {
             let mut run = statement.run(&[Value::Text(name)])?;
             let has_row = run.step()?;
-            // SQLite compiles a statement anew when the schema has changed: then look whether it is still
-            // right, in the same snapshot, which this run holds.
+            // SQLite compiles a statement anew when the schema has changed: then look whether it is
+            // still right, in the same snapshot, which this run holds.
             if run.is_unverified() && verify()? {
                 run.mark_verified();
             }
@@ -278,8 +282,8 @@ impl Store {
         looked.or_else(|error| self.explain(error))
     }
 
-    /// Looks behind an error that may be about our tables: if they are missing or not ours, that is the
-    /// better error.
+    /// Looks behind an error that may be about our tables: if they are missing or not ours, that is
+    /// the better error.
     pub(crate) fn explain<T>(&self, error: Error) -> Result<T, Error> {
         match &error {
             Error::Sqlite(failure) if failure.code & 0xff == code::ERROR => self.verify()?,

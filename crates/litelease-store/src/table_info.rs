@@ -29,7 +29,8 @@ const COLUMNS: &str =
 const KEY: &str = "SELECT part.name, part.coll FROM pragma_index_list(?1, 'main') AS keys
 JOIN pragma_index_xinfo(keys.name, 'main') AS part
 WHERE keys.origin = 'pk' AND part.key = 1 ORDER BY part.seqno";
-/// Unique indexes: their name, whether they have a column, and their definition, which may mention it elsewhere.
+/// Unique indexes: their name, whether they have a column, and their definition, which may mention
+/// it elsewhere.
 const UNIQUE: &str =
     "SELECT keys.name, EXISTS (SELECT 1 FROM pragma_index_xinfo(keys.name, 'main') AS part
 WHERE part.key = 1 AND part.name = ?2 COLLATE NOCASE),
@@ -66,7 +67,8 @@ impl TableInfo {
         Ok(TableInfo { table: name, key, columns })
     }
 
-    /// Checks whether there is a table of this name. A view writes to tables that have guards of their own.
+    /// Checks whether there is a table of this name. A view writes to tables that have guards of
+    /// their own.
     pub(crate) fn exists(connection: Connection, table: &str) -> Result<bool, Error> {
         Ok(entry(connection, table)?.is_some_and(|(_, kind, _)| kind == "table"))
     }
@@ -131,8 +133,8 @@ impl TableInfo {
         self.columns.iter().find(|column| column.name.eq_ignore_ascii_case(name))
     }
 
-    /// Rows of one grant have the same token, and its negation must not meet another row's: under REPLACE that
-    /// one would be deleted.
+    /// Rows of one grant have the same token, and its negation must not meet another row's: under
+    /// REPLACE that one would be deleted.
     fn check_indexes(&self, connection: Connection, column: &str) -> Result<(), Error> {
         let mut statement = connection.prepare(UNIQUE)?;
         let mut run = statement.run(&[Value::Text(&self.table), Value::Text(column)])?;
@@ -150,8 +152,8 @@ impl TableInfo {
         Ok(())
     }
 
-    /// A positive number that is there already would count as a presentation that is still good: an update of
-    /// such a row that does not mention the column would pass.
+    /// A positive number that is there already would count as a presentation that is still good: an
+    /// update of such a row that does not mention the column would pass.
     fn check_values(&self, connection: Connection, column: &str) -> Result<(), Error> {
         let (table, column) = (quoted(&self.table), quoted(column));
         let wrong = format!("typeof({column}) = 'integer' AND {column} > 0");
@@ -165,8 +167,8 @@ impl TableInfo {
         )))
     }
 
-    /// A trigger of the table's own that changes the table presents no token while it does so, or presents one
-    /// that nobody looks at: a trigger that is running does not fire again.
+    /// A trigger of the table's own that changes the table presents no token while it does so, or
+    /// presents one that nobody looks at: a trigger that is running does not fire again.
     fn check_triggers(&self, connection: Connection) -> Result<(), Error> {
         let mut statement = connection.prepare(TRIGGERS)?;
         let mut run = statement.run(&[Value::Text(&self.table)])?;
@@ -247,7 +249,8 @@ fn presents_nothing(default: &str) -> bool {
         || bare.parse::<i64>().is_ok_and(|number| number <= 0)
 }
 
-/// Checks whether a column of a declared type stores an integer as an integer. The rules are SQLite's.
+/// Checks whether a column of a declared type stores an integer as an integer. The rules are
+/// SQLite's.
 fn keeps_integers(declared: &str) -> bool {
     let declared = declared.to_uppercase();
     let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
@@ -260,8 +263,8 @@ fn keeps_integers(declared: &str) -> bool {
     }
 }
 
-/// Checks whether a trigger writes to the table. One that hides it behind a comment is not seen here; what it updates or
-/// deletes is refused by the guard when it runs.
+/// Checks whether a trigger writes to the table. One that hides it behind a comment is not seen
+/// here; what it updates or deletes is refused by the guard when it runs.
 fn changes(trigger: &str, table: &str) -> bool {
     let words: Vec<&str> = word_by_word(trigger).collect();
     let is = |at: usize, word: &str| words.get(at).is_some_and(|it| it.eq_ignore_ascii_case(word));
@@ -278,7 +281,8 @@ fn changes(trigger: &str, table: &str) -> bool {
     })
 }
 
-/// Checks whether a word of SQL names a table or column. One with a quote inside is taken for it by its first half.
+/// Checks whether a word of SQL names a table or column. One with a quote inside is taken for it by
+/// its first half.
 fn means(word: &str, name: &str) -> bool {
     let inner = word.trim_matches(['"', '\'', '`', '[', ']']);
     if inner.len() == word.len() && ["OF", "ON"].iter().any(|key| word.eq_ignore_ascii_case(key)) {

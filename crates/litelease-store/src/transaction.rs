@@ -17,9 +17,9 @@ pub(crate) enum Boundary {
 }
 
 impl Boundary {
-    /// Checks whether looking before asking for the write lock does no harm. In a transaction that has not read
-    /// yet it would: reading takes a snapshot, and upgrading that fails at once where asking for the write
-    /// lock first would have waited for the caller's busy timeout.
+    /// Checks whether looking before asking for the write lock does no harm. In a transaction that
+    /// has not read yet it would: reading takes a snapshot, and upgrading that fails at once where
+    /// asking for the write lock first would have waited for the caller's busy timeout.
     pub(crate) fn may_look_first(self) -> bool {
         matches!(self, Boundary::Own | Boundary::Joined(TxnState::Read))
     }
@@ -52,7 +52,8 @@ impl Store {
         Ok(())
     }
 
-    /// Opens such a transaction for statements of the caller's that a host runs, which may change the schema.
+    /// Opens such a transaction for statements of the caller's that a host runs, which may change
+    /// the schema.
     pub(crate) fn begin_for_caller(&self) -> Result<(), Error> {
         // Not the text of our own transactions, in which only we change the schema.
         let begin = || execute_once(self.connection, "BEGIN IMMEDIATE TRANSACTION", &[]);
@@ -64,8 +65,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes sure that the transaction that [`begin_for_caller`](Store::begin_for_caller) opened is the one that is open
-    /// now: the caller may have ended it, and even begun another one.
+    /// Makes sure that the transaction that [`begin_for_caller`](Store::begin_for_caller) opened is
+    /// the one that is open now: the caller may have ended it, and even begun another one.
     pub(crate) fn check_same_transaction(&self) -> Result<(), Error> {
         self.boundary()?;
         let released = self.at_savepoint("RELEASE", 0);
@@ -76,15 +77,16 @@ impl Store {
         })
     }
 
-    /// Checks whether a transaction that the store has opened for its caller was not ended through the store yet.
+    /// Checks whether a transaction that the store has opened for its caller was not ended through
+    /// the store yet.
     pub(crate) fn has_begun(&self) -> bool {
         self.transaction_state.in_transaction.get()
     }
 
     /// Commits. Whatever happens, no transaction is open afterwards.
     ///
-    /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any other error
-    /// means that they were not.
+    /// [`Error::CommitUnknown`] means that it is not known whether the changes were stored. Any
+    /// other error means that they were not.
     pub fn commit(&self) -> Result<(), Error> {
         self.with_context("commit", None, || {
             let ready = self.boundary().and_then(|_| self.store_counts());
@@ -126,11 +128,12 @@ impl Store {
 
     /// Rolls the open transaction back where an interrupt stops every statement, ROLLBACK too.
     ///
-    /// `sqlite3_interrupt` lasts until all running statements have ended, and a read of the caller's may be one of
-    /// them. But SQLite rolls back by itself when it stops a statement that could write, and it stops each of these
-    /// before it does anything. Where the interrupt is over, they do no harm: inside a transaction BEGIN is refused,
-    /// and the pragma only reads. The pragma helps where BEGIN would have to be compiled again, which an interrupt
-    /// stops at white space.
+    /// `sqlite3_interrupt` lasts until all running statements have ended, and a read of the
+    /// caller's may be one of them. But SQLite rolls back by itself when it stops a statement that
+    /// could write, and it stops each of these before it does anything. Where the interrupt is
+    /// over, they do no harm: inside a transaction BEGIN is refused, and the pragma only reads. The
+    /// pragma helps where BEGIN would have to be compiled again, which an interrupt stops at white
+    /// space.
     fn roll_back_while_interrupted(&self) -> Result<(), Error> {
         if !self.connection.is_autocommit() {
             let _ = self.statements.begin.execute(self.connection);
@@ -173,8 +176,8 @@ impl Store {
         Ok(())
     }
 
-    /// Undoes what was done since a savepoint, and closes it. That SQLite has already rolled everything back by
-    /// itself is fine.
+    /// Undoes what was done since a savepoint, and closes it. That SQLite has already rolled
+    /// everything back by itself is fine.
     pub fn rollback_savepoint(&self, number: u32) -> Result<(), Error> {
         if self.connection.is_autocommit() {
             return Ok(());
@@ -183,7 +186,8 @@ impl Store {
         self.release_savepoint(number)
     }
 
-    /// The number is part of the name: one that was forgotten must not be taken for the one that encloses it.
+    /// The number is part of the name: one that was forgotten must not be taken for the one that
+    /// encloses it.
     fn at_savepoint(&self, verb: &str, number: u32) -> Result<(), Error> {
         let sql = format!("{verb} litelease_savepoint_{number}");
         self.with_context(&sql, None, || {
@@ -203,8 +207,8 @@ impl Store {
         self.statements.rollback.with(self.connection, |_| Ok(()))?;
         let was_open = !self.connection.is_autocommit();
         let opened = begin();
-        // A BEGIN that was interrupted may have begun all the same. One that is refused because the caller has
-        // a transaction open has not.
+        // A BEGIN that was interrupted may have begun all the same. One that is refused because the
+        // caller has a transaction open has not.
         let opened = opened.and_then(|()| self.mark_as_ours());
         self.transaction_state.has_savepoint.set(opened.is_ok());
         if opened.is_err() && !was_open {
@@ -214,23 +218,23 @@ impl Store {
         opened
     }
 
-    /// Opens the savepoint by which a transaction of ours is known. Every transaction has one, so it
-    /// is compiled once.
+    /// Opens the savepoint by which a transaction of ours is known. Every transaction has one, so
+    /// it is compiled once.
     fn mark_as_ours(&self) -> Result<(), Error> {
         let savepoint = &self.statements.savepoint;
         self.with_context("open a savepoint", None, || savepoint.execute(self.connection))
     }
 
-    /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is tried again before
-    /// the next verb.
+    /// Makes up for what an interrupt has stopped, as far as that is possible now. The rest is
+    /// tried again before the next verb.
     pub fn pay_debts_silently(&self) {
         if !self.transaction_state.is_closing.get() {
             let _ = self.settle_debts();
         }
     }
 
-    /// Leaves alone what an interrupt has stopped: the connection is about to close, which undoes it too. If the
-    /// close is refused, the next store makes up for it.
+    /// Leaves alone what an interrupt has stopped: the connection is about to close, which undoes
+    /// it too. If the close is refused, the next store makes up for it.
     pub fn leave_debts(&self) {
         self.transaction_state.is_closing.set(true);
     }
@@ -248,12 +252,13 @@ impl Store {
         settled
     }
 
-    /// Makes up for a rollback that failed, if the transaction that is open now is still the one it was meant for:
-    /// then it has the savepoint that `open` has set.
+    /// Makes up for a rollback that failed, if the transaction that is open now is still the one it
+    /// was meant for: then it has the savepoint that `open` has set.
     ///
-    /// If a statement of the caller's has written in it since, their rows are not rolled back for them: every verb
-    /// fails until they have done so. One that was interrupted even before its savepoint cannot be told from one
-    /// that the caller has begun since, so they get an error once.
+    /// If a statement of the caller's has written in it since, their rows are not rolled back for
+    /// them: every verb fails until they have done so. One that was interrupted even before its
+    /// savepoint cannot be told from one that the caller has begun since, so they get an error
+    /// once.
     fn settle(&self, open: OpenTransaction) -> Result<(), Error> {
         if self.connection.is_autocommit() {
             self.forget_open_transaction();
@@ -287,7 +292,8 @@ impl Store {
     fn end(&self) -> Result<(), Error> {
         match self.statements.commit.execute(self.connection) {
             Err(Error::Sqlite(failure)) => {
-                // SQLite keeps the transaction open when a lock was in the way: then nothing was stored.
+                // SQLite keeps the transaction open when a lock was in the way: then nothing was
+                // stored.
                 let still_open = !self.connection.is_autocommit();
                 let _ = self.rollback();
                 match still_open || failure.code == code::CONSTRAINT_COMMITHOOK {
@@ -302,8 +308,9 @@ impl Store {
 
     /// Finds out whose transaction a call is in.
     ///
-    /// SQLite ends a transaction by itself after some errors, and a caller can do it with a statement of their
-    /// own. What was meant for a transaction of ours must not be stored without it then.
+    /// SQLite ends a transaction by itself after some errors, and a caller can do it with a
+    /// statement of their own. What was meant for a transaction of ours must not be stored without
+    /// it then.
     pub(crate) fn boundary(&self) -> Result<Boundary, Error> {
         self.settle_debts()?;
         let is_autocommit = self.connection.is_autocommit();
@@ -316,7 +323,8 @@ impl Store {
         Ok(Boundary::Joined(self.connection.txn_state()))
     }
 
-    /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is open.
+    /// Makes up for what an interrupt has stopped, before a verb looks at the transaction that is
+    /// open.
     #[inline]
     pub fn settle_debts(&self) -> Result<(), Error> {
         match self.connection.debts() == Debts::default() {
@@ -330,8 +338,8 @@ impl Store {
         !self.connection.is_autocommit() || self.is_inside_write()
     }
 
-    /// Inside a writing statement of the caller's, on any database, autocommit is on but the transaction is the
-    /// caller's.
+    /// Inside a writing statement of the caller's, on any database, autocommit is on but the
+    /// transaction is the caller's.
     fn is_inside_write(&self) -> bool {
         self.connection.txn_state_anywhere() == TxnState::Write
     }
@@ -371,7 +379,8 @@ impl Store {
         }
     }
 
-    /// Does all of `work` or, as far as it can be undone, nothing of it, inside a transaction that is open.
+    /// Does all of `work` or, as far as it can be undone, nothing of it, inside a transaction that
+    /// is open.
     pub(crate) fn all_or_nothing<T>(
         &self,
         work: impl FnOnce() -> Result<T, Error>,
@@ -391,8 +400,9 @@ impl Store {
         done
     }
 
-    /// Does all of `work` inside a statement of the caller's that is writing in their transaction, where SQLite opens no
-    /// savepoint. What fails halfway rolls back their transaction, as SQLite does after a full disk.
+    /// Does all of `work` inside a statement of the caller's that is writing in their transaction,
+    /// where SQLite opens no savepoint. What fails halfway rolls back their transaction, as SQLite
+    /// does after a full disk.
     pub(crate) fn all_or_rollback<T>(
         &self,
         work: impl FnOnce() -> Result<T, Error>,
@@ -412,8 +422,9 @@ impl Store {
         Ok(if run.step()? { run.column(0).and_then(Value::integer) } else { None })
     }
 
-    /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own SQLite, the statement that
-    /// is running holds it; a host's statements are over before the next one runs.
+    /// Does `work`, which reads by more than one statement, in one snapshot. In a store of its own
+    /// SQLite, the statement that is running holds it; a host's statements are over before the next
+    /// one runs.
     pub(crate) fn in_snapshot<T>(
         &self,
         work: impl FnOnce() -> Result<T, Error>,
@@ -433,8 +444,8 @@ impl Store {
     }
 }
 
-/// Checks whether SQLite has opened no savepoint because a statement of the caller's is writing. Inside a transaction it has
-/// no other reason to be busy.
+/// Checks whether SQLite has opened no savepoint because a statement of the caller's is writing.
+/// Inside a transaction it has no other reason to be busy.
 fn is_inside_statement(refused: &Error) -> bool {
     matches!(refused, Error::Sqlite(failure) if failure.code & 0xff == code::BUSY)
 }

@@ -1,8 +1,8 @@
 //! The triggers of a guarded table, as text.
 //!
-//! They are plain SQL and are in the file, so they hold for every program that writes to it. They never name
-//! a database: in a trigger, a table is one of the file that the trigger is in. They name no table or column
-//! in a message either, because ALTER TABLE RENAME does not look there.
+//! They are plain SQL and are in the file, so they hold for every program that writes to it. They
+//! never name a database: in a trigger, a table is one of the file that the trigger is in. They
+//! name no table or column in a message either, because ALTER TABLE RENAME does not look there.
 
 use std::fmt::Write;
 
@@ -28,7 +28,8 @@ pub(crate) enum Key {
     Rowid(&'static str),
     /// By its primary key: columns, with the collation that makes two of them equal there.
     Columns(Vec<(String, String)>),
-    /// Not at all: columns hide every alias of the rowid. No token can be presented in a column then.
+    /// Not at all: columns hide every alias of the rowid. No token can be presented in a column
+    /// then.
     None,
 }
 
@@ -60,8 +61,8 @@ impl Fence<'_> {
                 self.each(" AND ", holds),
                 self.refuse()
             ),
-            // A presentation is used up by the write: the negated token stays, which passes no check. That
-            // is an update, too, and the only one that needs no token.
+            // A presentation is used up by the write: the negated token stays, which passes no
+            // check. That is an update, too, and the only one that needs no token.
             ("update", true) => format!(
                 "AFTER UPDATE ON {table} WHEN ({}) IS NOT TRUE\nBEGIN\n{}",
                 self.columns(" AND ", |column| format!(
@@ -77,8 +78,8 @@ impl Fence<'_> {
         format!("{} {rest}END", quoted(&name))
     }
 
-    /// Tells whether a trigger in the schema is that one. ALTER TABLE … RENAME of the lease table quotes its name here,
-    /// too.
+    /// Tells whether a trigger in the schema is that one. ALTER TABLE … RENAME of the lease table
+    /// quotes its name here, too.
     pub(crate) fn is_trigger(&self, write: &str, sql: &str) -> bool {
         let wanted = format!("CREATE TRIGGER {}", self.trigger(write));
         is_same(sql, &wanted, &["litelease_resources", "name", "token", "lease_expires_at_ms"])
@@ -88,8 +89,8 @@ impl Fence<'_> {
         self.demands.iter().any(|demand| demand.column.is_some())
     }
 
-    /// Some demand is not met. The last needs no condition: then nothing can slip through between two looks at
-    /// the clock.
+    /// Some demand is not met. The last needs no condition: then nothing can slip through between
+    /// two looks at the clock.
     fn refuse(&self) -> String {
         let last = self.demands.len().saturating_sub(1);
         let mut at = 0;
@@ -102,8 +103,8 @@ impl Fence<'_> {
         })
     }
 
-    /// The statement that fires a trigger decides what becomes of conflicts in it, so using up may be ignored
-    /// silently; other triggers can do that too. Hence the look at what it changed.
+    /// The statement that fires a trigger decides what becomes of conflicts in it, so using up may
+    /// be ignored silently; other triggers can do that too. Hence the look at what it changed.
     fn check_and_use_up(&self, check: impl FnMut(&Demand) -> String) -> String {
         format!(
             "{}UPDATE {} SET {} WHERE {};\nSELECT RAISE(ABORT, {}) WHERE changes() IS NOT 1;\n",
@@ -131,8 +132,8 @@ impl Fence<'_> {
         format!("{} WHERE NOT {};\n", self.refusal(demand), holds(demand))
     }
 
-    /// A token that was in the row before counts for nothing, should one ever be left there: else an update that does
-    /// not mention the column would pass.
+    /// A token that was in the row before counts for nothing, should one ever be left there: else
+    /// an update that does not mention the column would pass.
     fn check_update(&self, demand: &Demand) -> String {
         let Some(column) = demand.column.as_deref().map(quoted) else { return self.check(demand) };
         let refusal = self.refusal(demand);
@@ -171,7 +172,8 @@ impl Fence<'_> {
     }
 }
 
-/// What keeps a presented token from being negated: a constraint or a trigger that forbids or ignores it.
+/// What keeps a presented token from being negated: a constraint or a trigger that forbids or
+/// ignores it.
 const NOT_USED_UP: &str = "stale fencing token: the presented one could not be negated, because a constraint or \
 trigger of the table forbids it";
 
@@ -189,12 +191,13 @@ fn holds(demand: &Demand) -> String {
     format!("EXISTS (SELECT 1 FROM litelease_resources WHERE name = {name} AND {presented}{live})")
 }
 
-/// Unix time in milliseconds as every SQLite can tell it, exactly: a Julian day is fine enough for that.
+/// Unix time in milliseconds as every SQLite can tell it, exactly: a Julian day is fine enough for
+/// that.
 const LIVE: &str = " AND lease_expires_at_ms > \
 CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)";
 
-/// The columns that a trigger looks for tokens in: as they are called now, for RENAME COLUMN has changed them
-/// there too.
+/// The columns that a trigger looks for tokens in: as they are called now, for RENAME COLUMN has
+/// changed them there too.
 pub(crate) fn columns_in(trigger: &str) -> Vec<String> {
     let words: Vec<&str> = word_by_word(trigger).collect();
     let mut columns = Vec::new();
@@ -206,7 +209,8 @@ pub(crate) fn columns_in(trigger: &str) -> Vec<String> {
     columns
 }
 
-/// The identifier at the front of some words: a quote inside it splits it into more than one of them.
+/// The identifier at the front of some words: a quote inside it splits it into more than one of
+/// them.
 fn unquoted(words: &[&str]) -> String {
     let parts = words.iter().take_while(|word| word.starts_with('"'));
     let whole: String = parts.copied().collect();

@@ -56,7 +56,8 @@ impl Store {
         self.with_context("read the value of", Some(name), || {
             self.settle_debts()?;
             self.look(name, |row| {
-                // Row and value are read in one snapshot: that of the statement which has reached the row.
+                // Row and value are read in one snapshot: that of the statement which has reached
+                // the row.
                 let now_ms = when.now_ms();
                 if row.live(now_ms).is_none() || !self.has(Side::Values)? {
                     return Ok(None);

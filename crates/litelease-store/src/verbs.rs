@@ -1,8 +1,8 @@
 //! The verbs by their names, values in and values out: what a binding for another language calls.
 //!
 //! To add a verb, write one short function in the file of its capability and add one line to
-//! [`VERBS`]. An answer is a list of rows; a row of an answer that has cases begins with the name of
-//! its case.
+//! [`VERBS`]. An answer is a list of rows; a row of an answer that has cases begins with the name
+//! of its case.
 
 mod fence;
 mod lease;
@@ -30,7 +30,8 @@ use crate::{Error, OwnedValue, Store, Value, When};
 pub struct Verb {
     /// The name.
     pub name: &'static str,
-    /// The names of its arguments, in their order. Those at the end may be left out where the verb has a default.
+    /// The names of its arguments, in their order. Those at the end may be left out where the verb
+    /// has a default.
     pub arguments: &'static str,
     /// Whether it can free what others wait for.
     pub frees: bool,

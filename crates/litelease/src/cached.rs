@@ -194,7 +194,8 @@ impl<T> Cached<T> {
         }
         let value = Arc::new(shared.load(&loads)?);
         if granted {
-            // If it was given up meanwhile, it is not trusted; and the writer has changed the version.
+            // If it was given up meanwhile, it is not trusted; and the writer has changed the
+            // version.
             lock(&shared.state).value = Some(value.clone());
         }
         Ok(value)
@@ -410,8 +411,8 @@ impl<T> Shared<T> {
 /// The readers that a writer waits for.
 struct Drain<'n> {
     name: &'n str,
-    /// Until when each reader that was live when the name was claimed may answer from memory, by elapsed time: the
-    /// wall clock may be set forward meanwhile.
+    /// Until when each reader that was live when the name was claimed may answer from memory, by
+    /// elapsed time: the wall clock may be set forward meanwhile.
     until: HashMap<String, Duration>,
 }
 
@@ -426,7 +427,8 @@ impl<'n> Drain<'n> {
         Ok(Drain { name, until: until.collect() })
     }
 
-    /// Returns the readers that may still answer from memory. Gives up for those whose process has ended.
+    /// Returns the readers that may still answer from memory. Gives up for those whose process has
+    /// ended.
     fn readers_left(&self, db: &Litelease) -> Result<Vec<Reader>> {
         let (now, wall_ms) = (SystemClock.now(), now_ms());
         // Those that have expired by the row, too.

@@ -1,7 +1,7 @@
 //! Signed grants: a live lease shown to something that cannot see its file, as a JWT.
 //!
-//! An [`Issuer`] signs a credential for a grant that is live in the file, until the lease ends at the
-//! latest. A [`Verifier`] checks it offline and returns name and fencing token; with a gate
+//! An [`Issuer`] signs a credential for a grant that is live in the file, until the lease ends at
+//! the latest. A [`Verifier`] checks it offline and returns name and fencing token; with a gate
 //! ([`Gate::admit_credential`]) it also refuses a token older than the newest one it has seen. This
 //! module needs the feature `credentials`.
 //!
@@ -264,7 +264,8 @@ impl IssueResult {
 }
 
 impl Leases {
-    /// Returns the id of the file, which its credentials name as their issuer: 32 hexadecimal digits.
+    /// Returns the id of the file, which its credentials name as their issuer: 32 hexadecimal
+    /// digits.
     ///
     /// The first call makes a random one and stores it. [`restore_fence`](Leases::restore_fence)
     /// removes it, so that copies of one backup become different issuers; a file that was copied

@@ -16,8 +16,8 @@ type Result<T, E = HoldError> = std::result::Result<T, E>;
 /// How long reading and proclaiming wait for a lock on the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An election under a name: whoever has the lease leads, and its value says what everybody should know of the
-/// leader, such as its address.
+/// An election under a name: whoever has the lease leads, and its value says what everybody should
+/// know of the leader, such as its address.
 ///
 /// ```
 /// use std::time::Duration;
@@ -139,7 +139,8 @@ pub struct Leader {
 }
 
 impl Election {
-    /// Returns the election under `name`, on a connection of its own. Fails for a database in memory.
+    /// Returns the election under `name`, on a connection of its own. Fails for a database in
+    /// memory.
     ///
     /// ```
     /// # use litelease::{Election, Litelease};
@@ -153,8 +154,9 @@ impl Election {
         Ok(Election { name: name.into(), db: open(&file)?, file })
     }
 
-    /// Runs for leader: waits as long as `options` say, and leads under a new term. The value is there in the commit
-    /// that makes the leader. Fails with [`HoldError::Busy`] if somebody else leads until then.
+    /// Runs for leader: waits as long as `options` say, and leads under a new term. The value is
+    /// there in the commit that makes the leader. Fails with [`HoldError::Busy`] if somebody else
+    /// leads until then.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -226,10 +228,11 @@ impl Election {
 }
 
 impl Observer {
-    /// Returns the present state at the first call, and then waits for a change, for at most `timeout`.
+    /// Returns the present state at the first call, and then waits for a change, for at most
+    /// `timeout`.
     ///
-    /// Changes come in order, and what is returned is always the newest: it may skip what was true only between two
-    /// calls. Renewals are no change.
+    /// Changes come in order, and what is returned is always the newest: it may skip what was true
+    /// only between two calls. Renewals are no change.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -300,7 +303,8 @@ impl Leader {
         &self.held
     }
 
-    /// Checks whether the lease can still be trusted. Call it before you serve what was computed from memory.
+    /// Checks whether the lease can still be trusted. Call it before you serve what was computed
+    /// from memory.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -315,8 +319,8 @@ impl Leader {
         self.held.check()
     }
 
-    /// Proclaims another value in the place of the one before. Fails with [`HoldError::Lost`] if this is no longer
-    /// the leader.
+    /// Proclaims another value in the place of the one before. Fails with [`HoldError::Lost`] if
+    /// this is no longer the leader.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -340,10 +344,12 @@ impl Leader {
         }
     }
 
-    /// Reads in one snapshot that shows that this term is the newest one. Fails with [`HoldError::Lost`] if it is
-    /// not. So what `work` reads was not overwritten by a later leader at the time of the snapshot.
+    /// Reads in one snapshot that shows that this term is the newest one. Fails with
+    /// [`HoldError::Lost`] if it is not. So what `work` reads was not overwritten by a later leader
+    /// at the time of the snapshot.
     ///
-    /// What `work` writes is rolled back: write with the token presented, to tables that the name guards.
+    /// What `work` writes is rolled back: write with the token presented, to tables that the name
+    /// guards.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -378,8 +384,8 @@ impl Leader {
         }
     }
 
-    /// Resigns: releases the lease, so that another candidate leads at once. Dropping the leader does it, too, and
-    /// ignores errors.
+    /// Resigns: releases the lease, so that another candidate leads at once. Dropping the leader
+    /// does it, too, and ignores errors.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -35,8 +35,8 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Checks whether it was stored by the grant right before that of the token `own`. If not, it is
-    /// not known whether grants in between have done more.
+    /// Checks whether it was stored by the grant right before that of the token `own`. If not, it
+    /// is not known whether grants in between have done more.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -149,7 +149,8 @@ pub(crate) fn is_busy(error: &Error) -> bool {
     }
 }
 
-/// Checks whether an error is about one name: its row, its limits or its request. It is not the others' fault.
+/// Checks whether an error is about one name: its row, its limits or its request. It is not the
+/// others' fault.
 pub(crate) fn is_of_one_name(error: &Error) -> bool {
     matches!(
         error,

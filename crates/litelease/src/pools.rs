@@ -33,7 +33,8 @@ pub struct Pools<'l> {
     pub(crate) when: When,
 }
 
-/// An open transaction for many changes of pools, which are stored all or not at all. Dropping it rolls back.
+/// An open transaction for many changes of pools, which are stored all or not at all. Dropping it
+/// rolls back.
 #[doc(hidden)]
 pub struct Batch<'l>(litelease_store::Batch<'l>);
 
@@ -53,21 +54,22 @@ impl Litelease {
         lift(self.store().begin_batch()).map(Batch)
     }
 
-    /// Opens a batch and leaves it open, for a caller that cannot keep a borrow of the handle. If anything in it fails,
-    /// the caller calls `rollback_batch`.
+    /// Opens a batch and leaves it open, for a caller that cannot keep a borrow of the handle. If
+    /// anything in it fails, the caller calls `rollback_batch`.
     pub fn begin_batch(&self) -> Result<()> {
         lift(self.store().begin_batch()).map(litelease_store::Batch::leave_open)
     }
 
-    /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has freed. Whatever
-    /// happens, no transaction is open afterwards.
+    /// Commits what `begin_batch` has opened, and wakes processes that wait for a name which it has
+    /// freed. Whatever happens, no transaction is open afterwards.
     pub fn commit_batch(&self) -> Result<()> {
         lift(self.store().commit())?;
         self.committed();
         Ok(())
     }
 
-    /// Writes what a batch writes last, so that all of its changes are there before it is committed.
+    /// Writes what a batch writes last, so that all of its changes are there before it is
+    /// committed.
     pub fn count_batch(&self) -> Result<()> {
         lift(self.store().store_counts())
     }

@@ -425,8 +425,8 @@ impl<'q> Queue<'q> {
     /// Acknowledges an item: it is done, and gone.
     ///
     /// The newest receipt of an item passes, also after its deadline, as long as no other worker
-    /// has received the item since. If the answer is `Stale` inside a transaction, roll it back: the
-    /// work belongs to somebody else. [`Item::finish`] never forgets that.
+    /// has received the item since. If the answer is `Stale` inside a transaction, roll it back:
+    /// the work belongs to somebody else. [`Item::finish`] never forgets that.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -738,12 +738,12 @@ impl<'q> Item<'q> {
 
     /// Writes the effect of the work and acknowledges the item, in one transaction.
     ///
-    /// `effect` writes through the transaction. If the receipt is stale, because another worker
-    /// has received the item since, everything is rolled back and the error is
-    /// [`Error::StaleReceipt`]; if `effect` fails, too, with its error, and the item stays with this
-    /// worker. So the effect happens at most once, and exactly once if the item is ever
-    /// acknowledged. [`Error::CommitUnknown`] means that it is not known whether it happened:
-    /// finishing again tells.
+    /// `effect` writes through the transaction. If the receipt is stale, because another worker has
+    /// received the item since, everything is rolled back and the error is [`Error::StaleReceipt`];
+    /// if `effect` fails, too, with its error, and the item stays with this worker. So the effect
+    /// happens at most once, and exactly once if the item is ever acknowledged.
+    /// [`Error::CommitUnknown`] means that it is not known whether it happened: finishing again
+    /// tells.
     ///
     /// Do the slow work before: while the transaction is open, nobody else can write, and this
     /// delivery cannot be extended.

@@ -146,8 +146,8 @@ impl Leases {
     /// Ends any holder's live lease and grants `name` to `owner` in one commit, under a new token,
     /// for operators. If nobody has the name, it is a claim.
     ///
-    /// There is no gap. The old holder learns of it at its next renewal or check, and works on until
-    /// then: what the two may both write to must be fenced by the token.
+    /// There is no gap. The old holder learns of it at its next renewal or check, and works on
+    /// until then: what the two may both write to must be fenced by the token.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -9,8 +9,8 @@ impl Leases {
     /// with tokens above `floor`. What is live may still be renewed and released, guards go on, and
     /// `break_lease` ends leases.
     ///
-    /// Every grant is refused with [`TokenExhausted`](crate::Error::TokenExhausted) from now on, and
-    /// there is no way back. `floor` must not be smaller than any token of the file; see
+    /// Every grant is refused with [`TokenExhausted`](crate::Error::TokenExhausted) from now on,
+    /// and there is no way back. `floor` must not be smaller than any token of the file; see
     /// [`EpochInfo::next_floor`](crate::EpochInfo::next_floor). Raise the floor of the other place
     /// first: `litelease move` does all of it. Repeating the call is harmless.
     ///

@@ -28,8 +28,8 @@ impl Leases {
         lift(self.verbs()?.served_by_name(name))
     }
 
-    /// Stores the secret of a grant. `secret` gets the number under which it is stored: the one that
-    /// was found for this name, or a new one.
+    /// Stores the secret of a grant. `secret` gets the number under which it is stored: the one
+    /// that was found for this name, or a new one.
     pub fn serve<T>(
         &self,
         name: &str,
@@ -41,8 +41,9 @@ impl Leases {
     }
 
     /// Lists live leases whose name begins with `prefix` and comes after `after`: at most `limit`,
-    /// found among the next `rows` rows. With `all` also names that nobody has. Returns them with what
-    /// they have attached, up to so many bytes, and the name to go on after if there may be more.
+    /// found among the next `rows` rows. With `all` also names that nobody has. Returns them with
+    /// what they have attached, up to so many bytes, and the name to go on after if there may be
+    /// more.
     pub fn page(
         &self,
         prefix: &str,
@@ -84,8 +85,8 @@ impl Leases {
         lift(self.verbs()?.remember_answer(request, answer, now_ms, since_ms))
     }
 
-    /// Keeps an open request from lapsing. Returns the token of the grant that it is for, if there is
-    /// such a request.
+    /// Keeps an open request from lapsing. Returns the token of the grant that it is for, if there
+    /// is such a request.
     pub fn repeat_request_of(&self, name: &str, requester: &str) -> Result<Option<i64>> {
         self.repeat_request(name, requester)
     }

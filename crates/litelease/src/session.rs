@@ -1,7 +1,7 @@
 //! Sessions: one heartbeat for an identity and all the names that were claimed in it.
 //!
-//! A session's names carry its owner text, which nobody else uses. Every transaction of a session renews the
-//! identity first, exactly; if that is refused, nothing is written.
+//! A session's names carry its owner text, which nobody else uses. Every transaction of a session
+//! renews the identity first, exactly; if that is refused, nothing is written.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -24,12 +24,13 @@ use crate::{
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
-/// How long a session waits for a lock on the file, in short steps: its heartbeat comes between them.
+/// How long a session waits for a lock on the file, in short steps: its heartbeat comes between
+/// them.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(50);
 
-/// An identity that one process has at a time, and the names that are claimed in it: one heartbeat renews all, in
-/// one commit, to the same instant. So everything ends together.
+/// An identity that one process has at a time, and the names that are claimed in it: one heartbeat
+/// renews all, in one commit, to the same instant. So everything ends together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,11 +62,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the session of an identity, which is a name like others. Fails with [`HoldError::Busy`] if another
-    /// session has it.
+    /// Opens the session of an identity, which is a name like others. Fails with
+    /// [`HoldError::Busy`] if another session has it.
     ///
-    /// If the process of that session has ended, for which there is proof on Linux on the same host, its session is
-    /// replaced. `ttl` is at least 101 ms. Fails inside a transaction and for a database in memory.
+    /// If the process of that session has ended, for which there is proof on Linux on the same
+    /// host, its session is replaced. `ttl` is at least 101 ms. Fails inside a transaction and for
+    /// a database in memory.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -80,8 +82,8 @@ impl Session {
         Session::begin(db, identity, ttl, false)
     }
 
-    /// Opens the session of an identity in the place of the one before: breaks that and all its names in the same
-    /// commit. From then on its guarded writes are refused.
+    /// Opens the session of an identity in the place of the one before: breaks that and all its
+    /// names in the same commit. From then on its guarded writes are refused.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -140,11 +142,11 @@ impl Session {
         }
     }
 
-    /// Claims a name in the session, without waiting for it. In the same commit the session and all its names are
-    /// renewed to the same instant.
+    /// Claims a name in the session, without waiting for it. In the same commit the session and all
+    /// its names are renewed to the same instant.
     ///
-    /// If the session can no longer be renewed, nothing is written, and everything is lost. Dropping the result
-    /// releases the name.
+    /// If the session can no longer be renewed, nothing is written, and everything is lost.
+    /// Dropping the result releases the name.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -213,8 +215,8 @@ impl Session {
         self.members.identity.token
     }
 
-    /// Checks whether the session can still be trusted. Once this has failed it always fails, and so does
-    /// [`check`](Held::check) of every name.
+    /// Checks whether the session can still be trusted. Once this has failed it always fails, and
+    /// so does [`check`](Held::check) of every name.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -243,8 +245,8 @@ impl Session {
         LossSignal::new(self.kept.hold.clone())
     }
 
-    /// Closes the session: releases its identity and all its names in one commit. Dropping it closes it, too, and
-    /// ignores errors.
+    /// Closes the session: releases its identity and all its names in one commit. Dropping it
+    /// closes it, too, and ignores errors.
     ///
     /// If the file is locked, it waits for a few seconds; after that the keeper keeps trying.
     ///
@@ -322,7 +324,8 @@ fn open_in(
     Ok((start, granted))
 }
 
-/// Releases what an attempt that failed may have stored all the same. Nobody else uses its owner text.
+/// Releases what an attempt that failed may have stored all the same. Nobody else uses its owner
+/// text.
 fn release_if_stored(db: &Litelease, identity: &str, owner: &str) {
     let stored = db.inspect(identity).ok().flatten().filter(|lease| lease.owner == owner);
     if let Some(lease) = stored {
@@ -337,8 +340,8 @@ pub(crate) struct Members {
     file: String,
     /// Where names are claimed. Locked before `names`.
     db: Mutex<Litelease>,
-    /// Locked as long as a transaction of the session is open. The keeper's rows are locked before it, so nobody
-    /// calls the keeper with this lock.
+    /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
+    /// it, so nobody calls the keeper with this lock.
     names: Mutex<Names>,
     /// The hold of the identity.
     hold: OnceLock<Arc<Hold>>,
@@ -404,8 +407,8 @@ impl Members {
         Lost { name: self.identity.name.clone(), reason }
     }
 
-    /// Renews the whole session by a function of the store's, in an open transaction. The caller commits it, or rolls
-    /// it back if the identity is refused.
+    /// Renews the whole session by a function of the store's, in an open transaction. The caller
+    /// commits it, or rolls it back if the identity is refused.
     fn beat<T>(
         &self,
         tx: &Leases,
@@ -467,8 +470,9 @@ impl Members {
         }
     }
 
-    /// Returns why every name is lost, once the session is. That is final: its row may be live for a margin longer,
-    /// and renewing it would keep the names of a session that its holder has given up.
+    /// Returns why every name is lost, once the session is. That is final: its row may be live for
+    /// a margin longer, and renewing it would keep the names of a session that its holder has given
+    /// up.
     fn session_over(&self) -> Option<Loss> {
         let reason = self.hold.get()?.loss()?.to_string();
         Some(Loss::SessionOver { reason })
@@ -489,8 +493,9 @@ impl Members {
         }
     }
 
-    /// Changes what the session has, in one transaction, by a function of the store's that also renews the whole
-    /// session. `granted` tells what it has granted, or why everything is rolled back.
+    /// Changes what the session has, in one transaction, by a function of the store's that also
+    /// renews the whole session. `granted` tells what it has granted, or why everything is rolled
+    /// back.
     pub(crate) fn change<T>(
         self: &Arc<Self>,
         work: impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
@@ -572,7 +577,8 @@ impl Members {
 
     /// Renews the whole session inside a transaction of the holder's own.
     pub(crate) fn renew_in(&self, tx: &Transaction<'_>) -> Result<()> {
-        // Not checked for trust: an earlier renewal in this transaction may have to prolong it first.
+        // Not checked for trust: an earlier renewal in this transaction may have to prolong it
+        // first.
         if let Some(reason) = self.hold.get().and_then(|hold| hold.loss()) {
             return Err(self.as_lost(reason).into());
         }
@@ -618,7 +624,8 @@ fn session_of(grant: &Grant) -> Option<Arc<Members>> {
     lock(&OPEN).iter().find(|members| members.identity.owner == grant.owner).cloned()
 }
 
-/// The rows of sessions in one file, as the keeper renews them: a session as a whole, whichever of its names is due.
+/// The rows of sessions in one file, as the keeper renews them: a session as a whole, whichever of
+/// its names is due.
 struct SessionRows {
     rows: KeptRows,
 }

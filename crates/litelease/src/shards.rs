@@ -1,7 +1,8 @@
-//! Shards: the members of a group share a number of leases evenly, and move them when members come and go.
+//! Shards: the members of a group share a number of leases evenly, and move them when members come
+//! and go.
 //!
-//! A member is a session, so its shards end together. What it claims, requests and gives up is decided by
-//! [`litelease_core::plan`], in the transaction that does it.
+//! A member is a session, so its shards end together. What it claims, requests and gives up is
+//! decided by [`litelease_core::plan`], in the transaction that does it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -49,7 +50,8 @@ pub struct ShardsOptions {
 }
 
 impl ShardsOptions {
-    /// Returns options of the member `id`, which is renewed by `ttl`. Others have 30 s to give a shard up.
+    /// Returns options of the member `id`, which is renewed by `ttl`. Others have 30 s to give a
+    /// shard up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -93,7 +95,8 @@ pub enum ShardEvent {
         /// The last checkpoint of the shard, whoever stored it.
         checkpoint: Option<Checkpoint>,
     },
-    /// Another member needs the shard: finish, store a checkpoint, and [hand it over](Shards::hand_over).
+    /// Another member needs the shard: finish, store a checkpoint, and [hand it
+    /// over](Shards::hand_over).
     Requested {
         /// The number of the shard.
         shard: usize,
@@ -161,12 +164,12 @@ struct State {
 }
 
 impl Shards {
-    /// Joins a group of members that share `count` shards. The member is a [`Session`] under `GROUP/member/ID`, and
-    /// shard number k is the lease `GROUP/shard/k`.
+    /// Joins a group of members that share `count` shards. The member is a [`Session`] under
+    /// `GROUP/member/ID`, and shard number k is the lease `GROUP/shard/k`.
     ///
-    /// Fails with [`HoldError::Busy`] if another process is this member, and with [`HoldError::ShardCount`] if a live
-    /// member has joined with another count. Neither group nor id may contain a slash or be empty, and `count` is at
-    /// most 10,000.
+    /// Fails with [`HoldError::Busy`] if another process is this member, and with
+    /// [`HoldError::ShardCount`] if a live member has joined with another count. Neither group nor
+    /// id may contain a slash or be empty, and `count` is at most 10,000.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -213,8 +216,8 @@ impl Shards {
         Ok(Shards { shared, thread: Some(thread) })
     }
 
-    /// Waits for the next event, for at most `timeout`. Once the member is lost, and all events were returned, it
-    /// fails with [`HoldError::Lost`].
+    /// Waits for the next event, for at most `timeout`. Once the member is lost, and all events
+    /// were returned, it fails with [`HoldError::Lost`].
     ///
     /// ```
     /// # use std::time::Duration;
@@ -261,8 +264,8 @@ impl Shards {
         self.shared.token(shard).map(drop)
     }
 
-    /// Stores a checkpoint of a shard under its token: where the next member goes on. Fails with [`HoldError::Lost`]
-    /// if the shard is no longer this member's.
+    /// Stores a checkpoint of a shard under its token: where the next member goes on. Fails with
+    /// [`HoldError::Lost`] if the shard is no longer this member's.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -286,8 +289,8 @@ impl Shards {
         }
     }
 
-    /// Hands a shard over to the member that has requested it, in one commit. Returns whether one had. Store the last
-    /// checkpoint before.
+    /// Hands a shard over to the member that has requested it, in one commit. Returns whether one
+    /// had. Store the last checkpoint before.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -320,8 +323,8 @@ impl Shards {
         }
     }
 
-    /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so, too, and ignores
-    /// errors.
+    /// Leaves the group: releases the member and all its shards in one commit. Dropping it does so,
+    /// too, and ignores errors.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -233,8 +233,8 @@ impl Drop for HeldSlot {
     }
 }
 
-/// The slots of one file as the keeper renews them. A grant of the keeper's is a borrowed slot here:
-/// its name is the pool, and its owner the secret of the lease.
+/// The slots of one file as the keeper renews them. A grant of the keeper's is a borrowed slot
+/// here: its name is the pool, and its owner the secret of the lease.
 struct SlotRows(KeptRows);
 
 impl SlotRows {

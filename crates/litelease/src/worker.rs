@@ -234,8 +234,8 @@ struct State {
 
 impl WorkerOptions {
     /// Returns options for a worker with one handler. An item is hidden for `visibility` at a time
-    /// and extended while its handler works, so it is how long others wait for the items of a worker
-    /// that died: more than 100 ms, at most a year.
+    /// and extended while its handler works, so it is how long others wait for the items of a
+    /// worker that died: more than 100 ms, at most a year.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -1,4 +1,5 @@
-//! A claim inside a transaction of `diesel`, which does not hand out its connection: through the SQL functions.
+//! A claim inside a transaction of `diesel`, which does not hand out its connection: through the
+//! SQL functions.
 
 use diesel::prelude::*;
 use diesel::sql_types::{BigInt, Nullable, Text};

@@ -14,7 +14,8 @@ async fn leases<T>(
 ) -> Result<T, Box<dyn Error>> {
     let mut locked = conn.lock_handle().await?;
     let db = locked.as_raw_handle().as_ptr();
-    // SAFETY: `locked` keeps the connection open, and the thread of `sqlx` away from it, until it is dropped.
+    // SAFETY: `locked` keeps the connection open, and the thread of `sqlx` away from it, until it
+    // is dropped.
     let leases = unsafe { RawLitelease::new(db, &mut locked) };
     Ok(verbs(&leases)?)
 }

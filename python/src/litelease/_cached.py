@@ -179,7 +179,8 @@ class _Shared(Generic[T]):
                     if db.conn.in_transaction:
                         db.conn.execute("ROLLBACK")
             with self._row:
-                # If it was given up meanwhile, it is not trusted; and the writer has changed the version.
+                # If it was given up meanwhile, it is not trusted; and the writer has changed the
+                # version.
                 if is_granted and self._version == is_granted[0] and self._granted_until is not None:
                     self._loaded = (value,)
                     self.kept = (value, is_granted[1])
@@ -312,8 +313,8 @@ class _Drain:
         """Begins to wait, after the name was claimed: from then on no reader is added."""
         now, wall_ms = clock(), _now_ms()
         self._name = name
-        # Until when each reader that was live when the name was claimed may answer from memory, by elapsed time: the wall clock
-        # may be set forward meanwhile.
+        # Until when each reader that was live when the name was claimed may answer from memory, by
+        # elapsed time: the wall clock may be set forward meanwhile.
         self._until = {
             reader.reader: now + min(reader.expires_at_ms - wall_ms, _MAX_TTL_MS) / 1000
             for reader in db.readers(name, now_ms=wall_ms)

@@ -244,7 +244,8 @@ class Client:
             raise
         if clock() < first + interval:
             return Acquired(grant)
-        # It was waited for, or its answer came late: it is trusted from the start of this renewal on.
+        # It was waited for, or its answer came late: it is trusted from the start of this renewal
+        # on.
         renewed = self._renew(grant, ttl)
         if isinstance(renewed, Rejected):
             raise ExpiredOnArrival(grant)

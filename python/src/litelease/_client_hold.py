@@ -146,7 +146,8 @@ class RemoteHeld(RemoteHold):
     def __init__(
         self, client: Client, name: str, ttl: float, wait: float, owner: str | None, stop: Callable[[], bool] = never
     ) -> None:
-        # Not the form of holds in a file: on another machine nobody can tell whether the process lives.
+        # Not the form of holds in a file: on another machine nobody can tell whether the process
+        # lives.
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex}"
         super().__init__(client, name, ttl, wait, stop)
 
@@ -171,7 +172,8 @@ class RemoteHeld(RemoteHold):
         """Hands the lease to the requester who has asked for it, and ends the hold: store a checkpoint before. Returns the
         requester's lease. If nobody has asked it raises ``NotRequested``, and the hold goes on."""
         self.check()
-        # From here on the requester may trust it: it stays like this unless it is known that nothing was handed over.
+        # From here on the requester may trust it: it stays like this unless it is known that
+        # nothing was handed over.
         self._is_handed = True
         try:
             answer = self._client.hand_over(self._lease, ttl)

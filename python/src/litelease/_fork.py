@@ -30,7 +30,8 @@ class _Forking:
 _forking = _Forking()
 # Taken by the keeper while it uses a connection, and by a fork.
 _working = Mutex()
-# References from before the fork: the child frees what belongs to other threads before it calls anything here.
+# References from before the fork: the child frees what belongs to other threads before it calls
+# anything here.
 _kept: list[Session | None] = []
 
 

@@ -360,7 +360,8 @@ class Held(Hold):
         if self._was_replaced():
             raise Lost(self.name, _REPLACED)
         db = self._open()
-        # From here on the requester may trust it: it stays like this unless it is known that nothing was handed over.
+        # From here on the requester may trust it: it stays like this unless it is known that
+        # nothing was handed over.
         self._is_handed = True
         with contextlib.closing(db.conn):
             try:

@@ -83,8 +83,9 @@ class Keeper:
     def add(self, kept: Kept) -> None:
         self._kept[kept] = None
         if not self._running:
-            # By the first hold: multiprocessing forgets what was registered before a fork. First the calls of other threads
-            # end, else one that waits would be granted what is released, and nobody would release it again.
+            # By the first hold: multiprocessing forgets what was registered before a fork. First
+            # the calls of other threads end, else one that waits would be granted what is released,
+            # and nobody would release it again.
             atexit.register(self.end)
             atexit.register(_library.end_calls)
             start_thread(self._run, self._running)
@@ -229,7 +230,8 @@ def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:
     until_ms = held._expires_at_ms = answer.lease.lease_expires_at_ms
     if until_ms >= asked_at_ms + int(held._ttl * 1000):
         return None
-    # Measured now, which is later than the row was written, in nanoseconds: so it is never too long.
+    # Measured now, which is later than the row was written, in nanoseconds: so it is never too
+    # long.
     return (until_ms * 1_000_000 - time.time_ns()) / 1e9
 
 

@@ -91,7 +91,8 @@ class Ear:
                 if found != told:
                     told = found
                     if found is not None and found.token == self._token:
-                        # A callback that is slow or fails must not keep the next request from being heard.
+                        # A callback that is slow or fails must not keep the next request from being
+                        # heard.
                         name = "litelease request"
                         threading.Thread(target=self._tell, args=(found,), name=name, daemon=True).start()
                 self._nap(heard)

@@ -77,7 +77,8 @@ class Tracker:
                 raise
             self._give_back(name, taken)
         finally:
-            # Once more, if a signal handler has raised meanwhile. Usually nothing is taken any more.
+            # Once more, if a signal handler has raised meanwhile. Usually nothing is taken any
+            # more.
             with contextlib.suppress(sqlite3.Error, LiteleaseError):
                 self._give_back(name, taken)
 

@@ -1,5 +1,5 @@
-//! Held and awaited leases on etcd and PostgreSQL: how soon a waiter has what was released, and what a thousand holds
-//! cost while nothing happens.
+//! Held and awaited leases on etcd and PostgreSQL: how soon a waiter has what was released, and
+//! what a thousand holds cost while nothing happens.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -20,8 +20,8 @@ use crate::output::{answer, complain, lines, printable, remark, say};
 ///
 /// Every call under /v1 needs an access key. A key allows scopes, each for the names that match a
 /// pattern, in which * stands for any text: observe (see), claim (claim, renew, release, transfer),
-/// send and receive (queues), operate (break). The server may be running: it heeds a change at once,
-/// and servers on an engine (--db URL) do within a second.
+/// send and receive (queues), operate (break). The server may be running: it heeds a change at
+/// once, and servers on an engine (--db URL) do within a second.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease access add ci --allow 'claim:backup/*' --allow 'observe:*' --expires 90d

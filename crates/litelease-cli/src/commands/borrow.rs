@@ -17,9 +17,9 @@ use crate::place::{Lent, Tenure, failure};
 
 /// Run a command with a slot of a pool on a server
 ///
-/// Borrows a slot, runs the command as `litelease run` does, keeps the slot alive, and returns it when
-/// the command has ended. The URL of the pool, http://HOST:PORT/l/UUID, is its secret: other users see
-/// the arguments of a process, so the URL is taken from $LITELEASE_POOL or from a file.
+/// Borrows a slot, runs the command as `litelease run` does, keeps the slot alive, and returns it
+/// when the command has ended. The URL of the pool, http://HOST:PORT/l/UUID, is its secret: other
+/// users see the arguments of a process, so the URL is taken from $LITELEASE_POOL or from a file.
 ///
 /// Sets LITELEASE_SLOT and LITELEASE_TOKEN in the command's environment.
 #[derive(clap::Args)]
@@ -43,8 +43,8 @@ pub(crate) struct Args {
     /// How long the slot stays lent out if this process dies; renewed three times per ttl
     #[arg(long, default_value = "30s", value_parser = parse_positive)]
     ttl: Duration,
-    /// Time between SIGTERM and SIGKILL when the slot is lost [default: 5s, at most a quarter of the
-    /// ttl]
+    /// Time between SIGTERM and SIGKILL when the slot is lost [default: 5s, at most a quarter of
+    /// the ttl]
     #[arg(long, value_name = "TIME", value_parser = parse)]
     kill_grace: Option<Duration>,
     /// A shell command to run when the slot is lost, with LITELEASE_LOST in its environment, too

@@ -18,9 +18,9 @@ use crate::waiting::while_waiting;
 /// The lease ends after its ttl unless it is renewed. `litelease run` claims, renews and releases
 /// by itself.
 ///
-/// On a server, the secret of the grant is kept in a file that only you can read, so that renew, release
-/// and transfer find it by the token. --json prints it, for another machine: give it to them in
-/// $LITELEASE_GRANT.
+/// On a server, the secret of the grant is kept in a file that only you can read, so that renew,
+/// release and transfer find it by the token. --json prints it, for another machine: give it to
+/// them in $LITELEASE_GRANT.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   token=$(litelease claim nightly --ttl 10m) || exit    exit code 1: somebody has it

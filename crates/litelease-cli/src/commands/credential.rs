@@ -18,8 +18,8 @@ use crate::{Common, database};
 /// Sign a live lease for a service that cannot see the file, and check what was signed
 ///
 /// A credential is a JWT with the name, the owner and the fencing token of a lease that is live. It
-/// lasts until the lease expires at the latest, and for 5 minutes at most (see rotate --max-ttl). It
-/// cannot be taken back: that of a released lease is valid until it expires.
+/// lasts until the lease expires at the latest, and for 5 minutes at most (see rotate --max-ttl).
+/// It cannot be taken back: that of a released lease is valid until it expires.
 ///
 /// The keys are in a folder that only you can read. A service needs the public ones, which `keys`
 /// prints, and the id that `issuer` prints.

@@ -12,8 +12,8 @@ use crate::place;
 /// Make a table refuse writes that do not present the newest token of a name
 ///
 /// Table and leases are in the file or the PostgreSQL that --db names. A write presents the token
-/// through its connection (litelease_present; PostgreSQL: litelease.present, for one transaction), or
-/// in a column of each row.
+/// through its connection (litelease_present; PostgreSQL: litelease.present, for one transaction),
+/// or in a column of each row.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease guard --db app.sqlite3 orders order-writer

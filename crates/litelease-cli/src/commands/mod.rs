@@ -120,8 +120,8 @@ fn nothing_was_done() -> u8 {
     code::NO
 }
 
-/// An owner on the command line. A text that `hold` or `run` made is refused: a lease under it would
-/// be taken over when their process has ended.
+/// An owner on the command line. A text that `hold` or `run` made is refused: a lease under it
+/// would be taken over when their process has ended.
 fn owner(text: &str) -> std::result::Result<String, String> {
     match Identity::parse(text).is_some_and(|who| who.is_holder()) {
         true => Err("owner texts of this form are made by hold and run; choose another".into()),

@@ -12,15 +12,17 @@ use crate::output::{answer, complain, owner, printable};
 use crate::place::Engine;
 use crate::{Common, database};
 
-/// Move the leases of a file to etcd or PostgreSQL: tokens go on there, and the file grants nothing any more
+/// Move the leases of a file to etcd or PostgreSQL: tokens go on there, and the file grants nothing
+/// any more
 ///
-/// First the engine is told to grant tokens above all of the file. Then the file is retired, in one transaction:
-/// nothing is granted there any more, while holders keep what they have, and guards in the file go on. Then this
-/// waits until nothing in the file is live. Start programs with the new URL after that: until then a name could
-/// have a holder in the file and one at the engine.
+/// First the engine is told to grant tokens above all of the file. Then the file is retired, in one
+/// transaction: nothing is granted there any more, while holders keep what they have, and guards in
+/// the file go on. Then this waits until nothing in the file is live. Start programs with the new
+/// URL after that: until then a name could have a holder in the file and one at the engine.
 ///
-/// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because a name is free
-/// where nobody has it. There is no way back, so make a backup of the file first if you want to try it.
+/// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because
+/// a name is free where nobody has it. There is no way back, so make a backup of the file first if
+/// you want to try it.
 #[derive(clap::Args)]
 #[command(
     name = "move",
@@ -65,8 +67,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     Ok(code::OK)
 }
 
-/// Makes the engine grant tokens above all of the file, and then retires the file. The other way round, a crash in
-/// between would leave nobody who knows how far the tokens of the file had come.
+/// Makes the engine grant tokens above all of the file, and then retires the file. The other way
+/// round, a crash in between would leave nobody who knows how far the tokens of the file had come.
 fn retire(
     db: &Litelease,
     cluster: &Cluster,
@@ -74,8 +76,8 @@ fn retire(
     tell: &dyn Fn(String),
 ) -> Result<Retirement> {
     if let Some(retirement) = db.retirement()? {
-        // A crash came after the second step. The first one was done; to be sure, and for a URL that names another
-        // way to the same engine, it is done again.
+        // A crash came after the second step. The first one was done; to be sure, and for a URL
+        // that names another way to the same engine, it is done again.
         if retirement.moved_to == to {
             raise(cluster, retirement.floor)?;
         }

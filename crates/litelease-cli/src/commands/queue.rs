@@ -23,9 +23,9 @@ use crate::stream::write_bytes;
 
 /// Send, receive and look after the items of queues
 ///
-/// An item that was sent is delivered to one worker at a time: hidden until a deadline, gone when it
-/// is acknowledged, delivered again when it is not. So an item is delivered at least once. `litelease
-/// work` runs a command for each item and does the rest by itself.
+/// An item that was sent is delivered to one worker at a time: hidden until a deadline, gone when
+/// it is acknowledged, delivered again when it is not. So an item is delivered at least once.
+/// `litelease work` runs a command for each item and does the rest by itself.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease queue send mail 'to: alice'
@@ -44,8 +44,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Send an item and print its id
     ///
-    /// The body is the argument, a file, or standard input; any bytes. It is stored as text if it is
-    /// UTF-8 without a NUL, else as a BLOB.
+    /// The body is the argument, a file, or standard input; any bytes. It is stored as text if it
+    /// is UTF-8 without a NUL, else as a BLOB.
     Send {
         /// The queue
         #[arg(value_parser = super::name)]
@@ -65,8 +65,8 @@ enum Verb {
     },
     /// Receive an item: print its receipt in the first line, and its body after that
     ///
-    /// The body is printed byte for byte, with nothing after it. With --json, a body that is text or
-    /// a number is `body`, and any other `body_hex`. If nothing is visible, the exit code is 1.
+    /// The body is printed byte for byte, with nothing after it. With --json, a body that is text
+    /// or a number is `body`, and any other `body_hex`. If nothing is visible, the exit code is 1.
     Receive {
         /// The queue
         #[arg(value_parser = super::name)]

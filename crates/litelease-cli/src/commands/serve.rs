@@ -36,10 +36,11 @@ use crate::output::{complain, printable, remark};
 /// To serve other machines, give it a certificate with --tls-cert and --tls-key, and the name in it
 /// with --host.
 ///
-/// With --db etcd://… or postgres://… any number of machines serve the same pools, names and queues.
-/// One of them writes, and the others pass connections on to it. If it ends, another one takes over:
-/// at once after a signal, otherwise when its lease of --writer-ttl is over. All of them need the same
-/// certificate, and --advertise if the others do not reach them where they listen.
+/// With --db etcd://… or postgres://… any number of machines serve the same pools, names and
+/// queues. One of them writes, and the others pass connections on to it. If it ends, another one
+/// takes over: at once after a signal, otherwise when its lease of --writer-ttl is over. All of
+/// them need the same certificate, and --advertise if the others do not reach them where they
+/// listen.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   litelease serve --db pools.sqlite3
@@ -105,7 +106,8 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_PATIENCE", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "10s", value_parser = positive)]
     max_patience: Duration,
-    /// The address at which the other servers on an engine reach this one [default: where it listens]
+    /// The address at which the other servers on an engine reach this one [default: where it
+    /// listens]
     #[arg(long, env = "LITELEASE_ADVERTISE", hide_env_values = true, value_name = "HOST:PORT")]
     advertise: Option<String>,
     /// How long the lease of the server that writes to an engine is: after its crash, no request is
@@ -322,8 +324,8 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// The lease of the writer is at least a second, so that a busy machine keeps it, and at most a minute:
-/// so long is nobody served after a crash.
+/// The lease of the writer is at least a second, so that a busy machine keeps it, and at most a
+/// minute: so long is nobody served after a crash.
 fn writer_ttl(text: &str) -> std::result::Result<Duration, String> {
     match parse_positive(text)? {
         time if (1..=60).contains(&time.as_secs()) => Ok(time),

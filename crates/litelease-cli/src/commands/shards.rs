@@ -99,7 +99,8 @@ fn look(db: &Litelease, group: &str) -> Result<Group> {
             rows.insert(number, row);
         }
     }
-    // Shards that no live member has had yet have no row; rows of a larger count before count while they are live.
+    // Shards that no live member has had yet have no row; rows of a larger count before count while
+    // they are live.
     let numbers = rows.iter().filter(|(_, row)| live(row).is_some() || count == 0);
     let mut numbers: Vec<usize> = (0..count).chain(numbers.map(|(number, _)| *number)).collect();
     numbers.sort_unstable();

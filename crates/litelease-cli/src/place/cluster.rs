@@ -72,7 +72,8 @@ impl Engine {
         }
     }
 
-    /// Returns a time of the engine's clock on this machine's, for people and programs of this machine.
+    /// Returns a time of the engine's clock on this machine's, for people and programs of this
+    /// machine.
     fn here_ms(&self, time_ms: i64) -> Result<i64> {
         if !self.url.has_clock() {
             return Ok(time_ms);

@@ -1,4 +1,5 @@
-//! The secrets of grants that this user's scripts have claimed on servers, each in a file of its own.
+//! The secrets of grants that this user's scripts have claimed on servers, each in a file of its
+//! own.
 
 use std::fs;
 use std::io::Write;

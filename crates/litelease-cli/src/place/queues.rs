@@ -80,8 +80,8 @@ type OnTrouble = dyn Fn(&'static str, &str) + Send + Sync;
 
 /// A worker of a queue.
 pub(crate) trait Worker: Send + Sync {
-    /// Hands items to `handler` until the worker is drained. An item whose handler returns an error is
-    /// given back with that as its note.
+    /// Hands items to `handler` until the worker is drained. An item whose handler returns an error
+    /// is given back with that as its note.
     fn run(&self, handler: &Handler<'_>) -> Result<WorkerCounts>;
     /// Receives nothing more.
     fn drain(&self);

@@ -32,8 +32,8 @@ impl Server {
         Ok(Server { url: url.trim_end_matches('/').into(), client })
     }
 
-    /// Returns the grant that a command line means: its secret is in the environment, or was kept when
-    /// it was claimed.
+    /// Returns the grant that a command line means: its secret is in the environment, or was kept
+    /// when it was claimed.
     fn find(&self, meant: &Meant) -> Result<Grant> {
         let Meant { name, token, .. } = meant;
         let is_its_name = env::var("LITELEASE_NAME").map_or(true, |other| other == *name);

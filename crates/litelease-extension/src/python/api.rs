@@ -1,7 +1,8 @@
 //! The functions of CPython that are called here, by address, and references that are counted.
 //!
-//! The library is linked with no Python: the package passes the addresses when it loads it. All of them are in CPython's
-//! stable ABI, or have been exported since 3.3. Whoever calls them holds the GIL.
+//! The library is linked with no Python: the package passes the addresses when it loads it. All of
+//! them are in CPython's stable ABI, or have been exported since 3.3. Whoever calls them holds the
+//! GIL.
 
 use std::ffi::{CStr, c_char, c_double, c_int, c_longlong, c_void};
 use std::ptr;

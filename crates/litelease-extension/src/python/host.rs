@@ -1,4 +1,5 @@
-//! The caller's `sqlite3.Connection` as the host of a store: `cursor.execute` and `fetchall`, called from here.
+//! The caller's `sqlite3.Connection` as the host of a store: `cursor.execute` and `fetchall`,
+//! called from here.
 
 use std::cell::RefCell;
 use std::rc::Rc;

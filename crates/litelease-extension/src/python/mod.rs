@@ -1,8 +1,8 @@
 //! The binding for CPython: the verbs of a hosted store as builtin functions.
 //!
-//! No bytecode runs inside a call, so no signal handler can raise in the middle of one: what goes wrong comes from
-//! SQLite or from a callback of the caller's, as an exception of `cursor.execute`, and the store undoes its work as after
-//! any other error.
+//! No bytecode runs inside a call, so no signal handler can raise in the middle of one: what goes
+//! wrong comes from SQLite or from a callback of the caller's, as an exception of `cursor.execute`,
+//! and the store undoes its work as after any other error.
 
 mod api;
 mod host;
@@ -28,7 +28,8 @@ use crate::python::values::{Names, to_integer};
 /// What the functions of one interpreter share. It is never freed.
 struct Context {
     names: Names,
-    /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it is about.
+    /// Raises an error: it gets its kind, its text, the exception behind it, and the lease that it
+    /// is about.
     fail: Object,
     calls: Calls,
 }
@@ -36,7 +37,8 @@ struct Context {
 const CONTEXT: &CStr = c"litelease.context";
 const SESSION: &CStr = c"litelease.session";
 
-/// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names, separated by spaces.
+/// The functions of CPython that [`litelease_python_init`] wants the addresses of: their names,
+/// separated by spaces.
 #[unsafe(no_mangle)]
 pub extern "C" fn litelease_python_needs() -> *const c_char {
     NAMES.as_ptr()
@@ -51,8 +53,9 @@ pub extern "C" fn litelease_version() -> *const c_char {
 /// Makes the functions of the binding: a dictionary of them, or null with an exception set.
 ///
 /// # Safety
-/// The GIL must be held. The addresses must be those of the functions that [`litelease_python_needs`] names, in their order;
-/// `classes` must be a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+/// The GIL must be held. The addresses must be those of the functions that
+/// [`litelease_python_needs`] names, in their order; `classes` must be a tuple of `None`, `str`,
+/// `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn litelease_python_init(
     addresses: *const *const c_void,
@@ -135,7 +138,8 @@ fn guarded(work: impl FnOnce() -> Result<Object>) -> Raw {
 }
 
 /// # Safety
-/// `shared` must be what the function was made with; so it is for every function below, which only Python calls.
+/// `shared` must be what the function was made with; so it is for every function below, which only
+/// Python calls.
 unsafe fn context(shared: Raw) -> Result<&'static Context> {
     // SAFETY: as promised; the context is never freed.
     unsafe {
@@ -161,8 +165,8 @@ unsafe extern "C" fn session(shared: Raw, _: Raw) -> Raw {
 }
 
 unsafe extern "C" fn free_session(capsule: Raw) {
-    // SAFETY: Python calls it once, for a capsule that `session` made. No call is under way, for that would have a
-    // reference.
+    // SAFETY: Python calls it once, for a capsule that `session` made. No call is under way, for
+    // that would have a reference.
     unsafe {
         let session = (py().PyCapsule_GetPointer)(capsule, SESSION.as_ptr());
         if !session.is_null() {
@@ -243,8 +247,8 @@ unsafe extern "C" fn begin_anew(shared: Raw, _: Raw) -> Raw {
     })
 }
 
-/// A new owner text for this process: 0 for one that holds the lease itself, 1 for a lock that another process may unlock.
-/// Empty where the system has none.
+/// A new owner text for this process: 0 for one that holds the lease itself, 1 for a lock that
+/// another process may unlock. Empty where the system has none.
 #[cfg(unix)]
 fn identity_of(kind: i64) -> String {
     let kind = if kind == 0 { HolderKind::Hold } else { HolderKind::Lock };

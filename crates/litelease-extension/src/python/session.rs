@@ -13,7 +13,8 @@ use crate::python::turn::{Calls, NoTurn, Turn};
 use crate::python::values::Names;
 use crate::python::waiting::Notifier;
 
-/// What all handles on one connection share. Apart from the turn, only the thread whose turn it is uses it.
+/// What all handles on one connection share. Apart from the turn, only the thread whose turn it is
+/// uses it.
 pub(crate) struct Session {
     names: &'static Names,
     calls: &'static Calls,
@@ -156,8 +157,8 @@ impl Session {
         }
     }
 
-    /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen by the next verb;
-    /// until then waiters notice the write to the file.
+    /// Wakes waiters of the file once what was freed is committed. A commit of the caller's is seen
+    /// by the next verb; until then waiters notice the write to the file.
     fn notify(&self, store: &HostedStore, has_freed: bool) {
         if has_freed {
             self.notifier.freed();
@@ -203,7 +204,8 @@ impl Session {
         call.values.iter().enumerate().map(value).collect()
     }
 
-    /// A cursor of ours, kept with the session's object, where Python's collector of garbage sees it.
+    /// A cursor of ours, kept with the session's object, where Python's collector of garbage sees
+    /// it.
     fn cursor(&self, session: &Object, connection: &Object) -> Result<Object> {
         let kept = session.attribute(&self.names.cursor)?;
         if !self.names.is_none(&kept) {
@@ -247,8 +249,8 @@ impl Session {
         }
     }
 
-    /// Loads the extension into the connection, if it is not there yet, and forbids loading again. Answers None where this
-    /// Python cannot load any.
+    /// Loads the extension into the connection, if it is not there yet, and forbids loading again.
+    /// Answers None where this Python cannot load any.
     fn load(&self, connection: &Object, values: &[Object]) -> std::result::Result<Object, Failed> {
         use litelease_store::Host;
 
@@ -292,7 +294,8 @@ impl Session {
         }
     }
 
-    /// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back as it is.
+    /// Has Python raise an error. Of SQLite's, the exception that `sqlite3` has raised comes back
+    /// as it is.
     fn raise(&self, fail: &Object, failed: Failed, raised: &[(String, Object)]) -> Result<Object> {
         let (kind, text, lease) = match &failed {
             Failed::Raised => return Err(Raised),

@@ -11,11 +11,12 @@ use crate::python::api::{Raised, check_signals, without_gil};
 /// How often a waiting thread lets Python handle signals.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How long an interpreter that ends waits for the calls of other threads. When it is gone, a thread that comes back to it
-/// is ended on the spot, which this library would not survive.
+/// How long an interpreter that ends waits for the calls of other threads. When it is gone, a
+/// thread that comes back to it is ended on the spot, which this library would not survive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The calls of one interpreter. A process may have several, and one that ends is not the end of the others.
+/// The calls of one interpreter. A process may have several, and one that ends is not the end of
+/// the others.
 #[derive(Default)]
 pub(crate) struct Calls {
     running: AtomicUsize,

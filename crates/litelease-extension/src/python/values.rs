@@ -35,7 +35,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// From a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and `TypeError`.
+    /// From a tuple of `None`, `str`, `int`, `float`, `bytes`, `sqlite3.Error`, `tuple`, `list` and
+    /// `TypeError`.
     pub(crate) fn new(classes: &Object) -> Result<Self> {
         Ok(Names {
             autocommit: interned(c"autocommit")?,
@@ -78,7 +79,8 @@ impl Names {
         object.as_raw() == self.none.as_raw()
     }
 
-    /// The value of an object; `None` if it is of another class than SQLite has, or a number that does not fit.
+    /// The value of an object; `None` if it is of another class than SQLite has, or a number that
+    /// does not fit.
     pub(crate) fn to_value(&self, object: &Object) -> Result<Option<OwnedValue>> {
         if self.is_none(object) {
             return Ok(Some(OwnedValue::Null));

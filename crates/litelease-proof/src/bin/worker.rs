@@ -155,8 +155,8 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
                 std::process::exit(i32::from(told.and_then(|()| until_input_ends()).is_err()))
             };
             std::thread::spawn(work);
-            // What pthread_exit does in the end; its way there is by unwinding, which Rust does not allow.
-            // SAFETY: ends this thread only, and nothing refers to what is on its stack.
+            // What pthread_exit does in the end; its way there is by unwinding, which Rust does not
+            // allow. SAFETY: ends this thread only, and nothing refers to what is on its stack.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
             Ok(())
         }
@@ -450,7 +450,8 @@ fn cached_read(file: &str, name: &str, ttl: Duration) -> Result<(), Box<dyn std:
     let (mut gets, mut answers) = (0u64, BTreeMap::new());
     tell("reads")?;
     while !ends.is_finished() {
-        // What counts is when it was asked: it may be stopped between the answer and any later look at a clock.
+        // What counts is when it was asked: it may be stopped between the answer and any later look
+        // at a clock.
         let asked = SystemClock.now();
         answers.insert(*value.get()?, asked);
         gets += 1;
@@ -515,7 +516,8 @@ fn write(
             db.checkpoint(name, lease.token, lease.token)?,
             CheckpointResult::Stale { .. }
         );
-        // Else it would nearly always be stopped with a lock in its hands, where nobody can take over.
+        // Else it would nearly always be stopped with a lock in its hands, where nobody can take
+        // over.
         sleep(Duration::from_millis(2));
     }
     // It was stopped between two of them, maybe: then the others have still to be tried.
@@ -527,8 +529,8 @@ fn write(
     tell(&db.release(&lease)?.to_text())
 }
 
-/// Answers whether the write was refused. A snapshot that became too old while the process was stopped is no
-/// refusal, and no success.
+/// Answers whether the write was refused. A snapshot that became too old while the process was
+/// stopped is no refusal, and no success.
 fn insert(db: &Litelease, sql: &str, token: i64) -> Result<bool, Box<dyn std::error::Error>> {
     loop {
         match db.conn().execute(sql, [token]) {

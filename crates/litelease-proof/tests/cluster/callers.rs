@@ -1,4 +1,5 @@
-//! Who calls a verb, and when: on any kind of thread, after a rest, after a fork, and with less time than it takes.
+//! Who calls a verb, and when: on any kind of thread, after a rest, after a fork, and with less
+//! time than it takes.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -78,8 +79,8 @@ fn verbs_on_postgresql_work_on_every_kind_of_thread() {
     }
 }
 
-/// Nobody has driven the connection since, so nobody knows yet that it is closed. The engine does not try again: had the
-/// write been sent there, its answer would be lost.
+/// Nobody has driven the connection since, so nobody knows yet that it is closed. The engine does
+/// not try again: had the write been sent there, its answer would be lost.
 #[test]
 fn a_write_after_a_restart_of_etcd_is_not_sent_over_the_old_connection() {
     if !etcd::is_installed() {
@@ -111,8 +112,8 @@ fn a_write_after_a_restart_of_postgresql_is_not_sent_over_the_old_connection() {
     is_stored(engine.store(&seen, &renewal(&seen)));
 }
 
-/// The copy is refused at once, and what it closes stays open in its parent, whose next write goes over the same
-/// connection.
+/// The copy is refused at once, and what it closes stays open in its parent, whose next write goes
+/// over the same connection.
 fn a_fork_is_refused_and_harms_nobody(url: &str) {
     let mut parent = worker(WORKER, &["engine-forked"], Path::new(url));
     let mut told = String::new();
@@ -198,7 +199,8 @@ fn a_connection_that_is_given_up_is_closed_though_nobody_calls_again() {
     assert!(cluster.engine().load(&["x"]).is_ok());
 }
 
-/// It is visible here, and may not be at the standby: the next caller waits for that before it believes what it reads.
+/// It is visible here, and may not be at the standby: the next caller waits for that before it
+/// believes what it reads.
 #[test]
 fn what_a_caller_gave_up_waiting_for_is_confirmed_before_it_is_read() {
     if !postgres::is_installed() {
@@ -227,8 +229,8 @@ fn what_a_caller_gave_up_waiting_for_is_confirmed_before_it_is_read() {
     assert!(confirmed);
 }
 
-/// The grant of the next token is not committed yet when the rows of the old one are sent. They wait for it, and are not
-/// stored.
+/// The grant of the next token is not committed yet when the rows of the old one are sent. They
+/// wait for it, and are not stored.
 #[test]
 fn rows_of_the_service_wait_for_a_grant_and_compare_again() {
     if !postgres::is_installed() {

@@ -1,4 +1,5 @@
-//! The command on real engines: it says what it says on a file, never overlaps, ends in time, and shows no password.
+//! The command on real engines: it says what it says on a file, never overlaps, ends in time, and
+//! shows no password.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -200,7 +201,8 @@ fn a_bad_url_is_a_usage_error_that_names_the_part_and_never_the_password() {
     }
 }
 
-/// What a newcomer gets wrong about a server that answers: the message says what to change, at once.
+/// What a newcomer gets wrong about a server that answers: the message says what to change, at
+/// once.
 #[test]
 fn a_server_that_refuses_is_named_with_what_to_change() {
     if !postgres::is_installed() {

@@ -1,4 +1,5 @@
-//! A real etcd: what it costs to be cut off, logins, encryption, restored data and rows that are not ours.
+//! A real etcd: what it costs to be cut off, logins, encryption, restored data and rows that are
+//! not ours.
 
 use std::fs;
 use std::path::Path;

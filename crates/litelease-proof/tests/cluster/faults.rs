@@ -1,5 +1,6 @@
-//! Workers on engines that fail, each worker a process: nobody shares a lease, no token comes twice or out of order, and
-//! no gate lets a stale write pass. Workers with planted bugs must be found out.
+//! Workers on engines that fail, each worker a process: nobody shares a lease, no token comes twice
+//! or out of order, and no gate lets a stale write pass. Workers with planted bugs must be found
+//! out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +65,8 @@ enum Fault {
     WorkerStopped(usize),
 }
 
-/// Three members on machines of their own, and four machines with two workers each; or all on one machine.
+/// Three members on machines of their own, and four machines with two workers each; or all on one
+/// machine.
 struct Trouble {
     crew: Crew,
     etcd: Etcd,
@@ -243,7 +245,8 @@ fn nobody_shares_a_lease_while_the_server_crashes_and_freezes() {
     judge(&format!("PostgreSQL: {faults} crashes and freezes"), faults, &crew.end());
 }
 
-/// A request arrives, and its answer does not: the worker finds out what became of it, or does not believe in it.
+/// A request arrives, and its answer does not: the worker finds out what became of it, or does not
+/// believe in it.
 #[test]
 fn answers_that_get_lost_make_no_second_grant() {
     let mut proxies = Vec::new();
@@ -283,7 +286,8 @@ fn answers_that_get_lost_make_no_second_grant() {
     });
 }
 
-/// The primary dies, and its standby, which lags and whose clock is 20 s ahead or behind, takes over.
+/// The primary dies, and its standby, which lags and whose clock is 20 s ahead or behind, takes
+/// over.
 struct Failovers {
     primary: Postgres,
     standby: Postgres,
@@ -376,7 +380,8 @@ fn asynchronous_failovers_bring_no_token_back() {
     assert!(record.grants() > 0);
 }
 
-/// The negative controls: with these bugs and clocks, the judge must find two believers, and gates hold where tokens do.
+/// The negative controls: with these bugs and clocks, the judge must find two believers, and gates
+/// hold where tokens do.
 #[test]
 fn workers_with_planted_bugs_are_found_out() {
     if !etcd::is_installed() || faketime().is_none() {

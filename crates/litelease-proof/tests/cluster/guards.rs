@@ -1,5 +1,6 @@
-//! Guarded tables on PostgreSQL: every form of write, by every kind of token, on plain and on partitioned tables; open
-//! transactions against grants; roles, search paths, replica mode and poolers.
+//! Guarded tables on PostgreSQL: every form of write, by every kind of token, on plain and on
+//! partitioned tables; open transactions against grants; roles, search paths, replica mode and
+//! poolers.
 
 use std::fmt::Write as _;
 use std::thread;
@@ -88,7 +89,8 @@ CREATE TABLE low PARTITION OF orders FOR VALUES FROM (0) TO (5);
 CREATE TABLE high PARTITION OF orders FOR VALUES FROM (5) TO (500) PARTITION BY RANGE (id);
 CREATE TABLE highest PARTITION OF high FOR VALUES FROM (5) TO (500)";
 
-/// Every form: what it is called, the statement with `{t}` where a token goes, and what a guard by column does.
+/// Every form: what it is called, the statement with `{t}` where a token goes, and what a guard by
+/// column does.
 #[rustfmt::skip]
 const FORMS: &[(&str, &str, ByColumn)] = &[
     ("INSERT", "INSERT INTO orders (id, v, tok) VALUES (10, 'x', {t})", ByColumn::Fresh),
@@ -231,7 +233,8 @@ fn every_form_of_write_is_refused_unless_it_presents_the_newest_token() {
     println!("{matrix}");
 }
 
-/// A write passes until its transaction ends, or not at all: a grant waits for it, and a renewal does not.
+/// A write passes until its transaction ends, or not at all: a grant waits for it, and a renewal
+/// does not.
 #[test]
 fn a_grant_waits_for_an_open_guarded_transaction_and_a_renewal_does_not() {
     if !is_installed() {
@@ -292,7 +295,8 @@ fn a_grant_waits_for_an_open_guarded_transaction_and_a_renewal_does_not() {
         session.answer().unwrap();
         session.sql("COMMIT");
 
-        // An old snapshot never passes, whatever it still sees; a renewal since does not disturb it.
+        // An old snapshot never passes, whatever it still sees; a renewal since does not disturb
+        // it.
         session.sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM orders");
         other.sql(&format!("SELECT {schema}.renew('writer', 'd', 90000)"));
         session.sql(&format!("{}; {}", present.replace('2', "4"), write.replace('3', "4")));
@@ -375,7 +379,8 @@ fn a_strict_guard_is_closed_by_a_release_and_several_names_must_all_pass() {
     assert!(cluster.guards().unwrap().iter().all(|guard| guard.is_intact));
 }
 
-/// What a session has in front of its search path must not be asked: neither tables nor functions nor operators.
+/// What a session has in front of its search path must not be asked: neither tables nor functions
+/// nor operators.
 #[test]
 fn a_hostile_search_path_and_temporary_tables_open_nothing() {
     if !is_installed() {
@@ -475,7 +480,8 @@ fn roles_without_rights_are_refused_or_pass_as_everybody_else() {
     }
 }
 
-/// A guard whose triggers do not fire is named, and `present` fails instead of leaving the door open.
+/// A guard whose triggers do not fire is named, and `present` fails instead of leaving the door
+/// open.
 #[test]
 fn triggers_fire_in_replica_mode_and_guards_that_are_gone_are_named() {
     if !is_installed() {
@@ -723,7 +729,8 @@ fn a_column_whose_default_could_be_a_token_cannot_be_guarded() {
     assert!(error.to_string().contains("drop the default"), "{error}");
 }
 
-/// Triggers and a CHECK stayed on a partition that was detached, and `unguard` failed because of them.
+/// Triggers and a CHECK stayed on a partition that was detached, and `unguard` failed because of
+/// them.
 #[test]
 fn a_partition_that_was_detached_keeps_nothing_of_a_guard_that_is_taken_off() {
     if !is_installed() {

@@ -15,7 +15,8 @@ const LONG: Duration = Duration::from_secs(60);
 /// How long a test waits for what happens at once.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Calls a test with the engine in memory and with those that are installed. `open` makes another client.
+/// Calls a test with the engine in memory and with those that are installed. `open` makes another
+/// client.
 fn on_every_engine(test: impl Fn(&str, &dyn Fn() -> Cluster)) {
     let memory = MemoryEngine::new();
     test("memory", &|| Cluster::on(memory.clone()));

@@ -1,7 +1,8 @@
-//! Every interleaving of a few verbs on an engine whose requests and answers get lost, late or doubled.
+//! Every interleaving of a few verbs on an engine whose requests and answers get lost, late or
+//! doubled.
 //!
-//! Not a sample: all histories within the bounds, with the promises checked after each step. The same walk over engines
-//! and verbs with planted bugs must find each of them.
+//! Not a sample: all histories within the bounds, with the promises checked after each step. The
+//! same walk over engines and verbs with planted bugs must find each of them.
 
 use std::sync::Mutex;
 use std::thread;
@@ -59,7 +60,8 @@ fn every_short_history_keeps_every_promise() {
     ]);
 }
 
-/// Some millions of worlds: only with `LITELEASE_STRESS_SECONDS`, which `make torture-cluster` sets.
+/// Some millions of worlds: only with `LITELEASE_STRESS_SECONDS`, which `make torture-cluster`
+/// sets.
 #[test]
 fn every_history_that_is_a_little_longer_keeps_every_promise() {
     if std::env::var_os("LITELEASE_STRESS_SECONDS").is_none() {

@@ -1,6 +1,8 @@
-//! What a keeper of holds believes while every single call to its engine fails, is late, or meets others.
+//! What a keeper of holds believes while every single call to its engine fails, is late, or meets
+//! others.
 //!
-//! Nothing sleeps: the clock is stepped, and a rival tries to get one of the two names all the time.
+//! Nothing sleeps: the clock is stepped, and a rival tries to get one of the two names all the
+//! time.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -247,7 +249,8 @@ impl Engine for Faulty {
     }
 }
 
-/// Holds two names for three ttls while the plan goes wrong. Returns what is broken, if anything is.
+/// Holds two names for three ttls while the plan goes wrong. Returns what is broken, if anything
+/// is.
 fn hold_through(plan: Plan, planted: Option<Planted>) -> Option<String> {
     let world = World::new(plan);
     let engine: Arc<dyn Engine> = Arc::new(world.engine.clone());
@@ -342,7 +345,8 @@ fn claim_all(cluster: &Cluster, names: &[String]) -> Vec<LeaseInfo> {
     })
 }
 
-/// Renews many grants of which others have taken two, and returns the answers for those and for the rest.
+/// Renews many grants of which others have taken two, and returns the answers for those and for the
+/// rest.
 fn renew_with_two_lost(options: Options) -> (Vec<Result<RenewResult>>, Vec<Result<RenewResult>>) {
     let engine = MemoryEngine::new();
     let a = Cluster::with(Arc::new(engine.clone()), Arc::new(litelease_cluster::System), options);
@@ -401,7 +405,8 @@ fn a_thousand_renewals_are_eight_requests_to_etcd_and_two_to_postgresql() {
         // Another handle must load them first.
         renew(&Cluster::open(&etcd.url("")).unwrap(), &leases);
         assert_eq!(etcd.transactions() - before, 16);
-        // And after that this one does not know them. Those it asks first are found out to be changed.
+        // And after that this one does not know them. Those it asks first are found out to be
+        // changed.
         renew(&cluster, &leases);
         let before = etcd.transactions();
         renew(&cluster, &leases);

@@ -1,5 +1,5 @@
-//! `litelease move`: tokens grow, the file grants nothing, holders keep theirs, and a crash after any step is repaired by
-//! the same command.
+//! `litelease move`: tokens grow, the file grants nothing, holders keep theirs, and a crash after
+//! any step is repaired by the same command.
 
 use std::process::Stdio;
 

@@ -27,7 +27,8 @@ fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 
-/// The standby lags, so that the failover loses two grants; its clock does not matter, because it is the same machine's.
+/// The standby lags, so that the failover loses two grants; its clock does not matter, because it
+/// is the same machine's.
 #[test]
 fn a_failover_that_loses_grants_brings_no_token_back_and_leases_get_their_ttl_again() {
     if !is_installed() {
@@ -65,7 +66,8 @@ fn a_failover_that_loses_grants_brings_no_token_back_and_leases_get_their_ttl_ag
     assert!(matches!(client.renew(&late, ttl).unwrap(), RenewResult::Rejected { .. }));
 }
 
-/// A commit that is visible here and not at the synchronous standby is no grant, also if somebody ends the waiting.
+/// A commit that is visible here and not at the synchronous standby is no grant, also if somebody
+/// ends the waiting.
 #[test]
 fn a_grant_that_did_not_reach_its_synchronous_standby_is_not_answered() {
     if !is_installed() {
@@ -179,7 +181,8 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     assert_eq!(acquired(cluster.claim("x", "a", LONG)).token, 3);
 }
 
-/// What was live when it was decided must be live when it is stored: the server's clock is asked again.
+/// What was live when it was decided must be live when it is stored: the server's clock is asked
+/// again.
 #[test]
 fn a_renewal_that_arrives_after_the_expiry_is_not_stored() {
     if !is_installed() {
@@ -412,7 +415,8 @@ fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_onc
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
     assert_eq!(engine.load_rows(b"").unwrap(), []);
 
-    // A commit is one statement. A client that is stopped between two would keep everybody else from a grant.
+    // A commit is one statement. A client that is stopped between two would keep everybody else
+    // from a grant.
     let proxy = Proxy::start(server.address().parse().unwrap());
     let url = server.url("select").replace(&server.address(), &proxy.address().to_string());
     let lossy = open(&url);

@@ -19,7 +19,8 @@ fn an_engine_with_time_to_spare_loses_no_hold_and_one_without_does() {
         let outcome = fleet.simulate(THREE_MEMBERS);
         assert_eq!(outcome.lost == 0, outcome.busy < 0.9, "{fleet:?}: {outcome:?}");
     }
-    // An engine that takes ten requests a second carries a hundred holds that are renewed every ten seconds, about.
+    // An engine that takes ten requests a second carries a hundred holds that are renewed every ten
+    // seconds, about.
     let slow = Speed { alone: 10.0, in_batches: 10.0 };
     for (holders, carries) in [(60, true), (500, false)] {
         let outcome = Fleet { holders, in_each: 1, engines: 1 }.simulate(slow);

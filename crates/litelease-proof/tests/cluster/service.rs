@@ -50,7 +50,8 @@ impl Engine {
     }
 }
 
-/// All of them on the engine in memory, and those about pools on the others, where each takes longer.
+/// All of them on the engine in memory, and those about pools on the others, where each takes
+/// longer.
 #[test]
 fn a_server_on_an_engine_plays_the_scenarios() {
     let mut number = 0;
@@ -321,7 +322,8 @@ fn access_keys_are_made_on_the_engine_and_count_on_every_server() {
     }
 }
 
-/// A program that changes the keys may be stopped for long after it has begun, and killed right after it is done.
+/// A program that changes the keys may be stopped for long after it has begun, and killed right
+/// after it is done.
 #[test]
 fn an_access_key_that_is_removed_slowly_is_refused_all_the_same() {
     let Some(engine) = Engine::any() else { return };
@@ -398,8 +400,8 @@ fn a_client_that_never_hangs_up_keeps_no_place_on_a_replica() {
     drop(silent);
 }
 
-/// A request to an engine has less than a second. Whatever the service has stored, the next writer must be able to
-/// load it.
+/// A request to an engine has less than a second. Whatever the service has stored, the next writer
+/// must be able to load it.
 #[test]
 fn rows_are_loaded_over_a_slow_line_however_many_bytes_they_have() {
     for (name, engine) in Engine::all() {

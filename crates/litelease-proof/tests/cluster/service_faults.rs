@@ -1,5 +1,6 @@
-//! Servers on one engine lend slots while servers and engines are killed, stopped and frozen: no slot is lent twice at a
-//! time, no grant that was answered is lost, and tokens grow. Servers with planted bugs must be found out.
+//! Servers on one engine lend slots while servers and engines are killed, stopped and frozen: no
+//! slot is lent twice at a time, no grant that was answered is lost, and tokens grow. Servers with
+//! planted bugs must be found out.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +22,8 @@ use crate::service::Servers;
 const SLOTS: i64 = 8;
 const CLIENTS: usize = 12;
 const TTL: Duration = Duration::from_secs(3);
-/// How many slots are lent between two faults, at least: so that it goes on, and so that there is much to be lost.
+/// How many slots are lent between two faults, at least: so that it goes on, and so that there is
+/// much to be lost.
 const FEW: u64 = 20;
 const MANY: u64 = 500;
 
@@ -51,7 +53,8 @@ impl Seen {
         self.wrongs.lock().unwrap().push(text);
     }
 
-    /// Takes note of a grant. `newest` is the newest token that was answered before it was asked for.
+    /// Takes note of a grant. `newest` is the newest token that was answered before it was asked
+    /// for.
     fn lent(&self, client: usize, position: i64, token: i64, newest: i64, until: Instant) {
         let mut slots = self.slots.lock().unwrap();
         let (belief, last) = slots.entry(position).or_default();
@@ -113,8 +116,8 @@ impl User {
         self.client = Client::of(self.addresses[at]).with_patience(Duration::from_millis(900));
     }
 
-    /// Asks until there is an answer that counts, anywhere, for at most a ttl. Returns it, and whether it was the first
-    /// time that it was asked.
+    /// Asks until there is an answer that counts, anywhere, for at most a ttl. Returns it, and
+    /// whether it was the first time that it was asked.
     fn ask(&mut self, path: &str, body: &Value, headers: &str) -> Option<(Response, bool)> {
         let begun = Instant::now();
         let mut is_first = true;
@@ -204,8 +207,8 @@ enum Fault {
     EngineFrozen,
     /// The leader of etcd, or all of PostgreSQL.
     EngineKilled,
-    /// The leader of etcd, or the processes of PostgreSQL that serve our connections. What they were sent may be done
-    /// when they go on.
+    /// The leader of etcd, or the processes of PostgreSQL that serve our connections. What they
+    /// were sent may be done when they go on.
     EngineStopped,
 }
 

@@ -1,5 +1,5 @@
-//! The verbs as functions in PostgreSQL, inside the caller's transaction: they decide as the rule does, and a rollback
-//! takes back what they did.
+//! The verbs as functions in PostgreSQL, inside the caller's transaction: they decide as the rule
+//! does, and a rollback takes back what they did.
 
 use std::thread;
 use std::time::Duration;
@@ -75,7 +75,8 @@ BEGIN
     FROM small.resources r), ' none') || ' floor ' || (SELECT m.floor FROM small.meta m);
 END $$";
 
-/// The rule is written once in Rust and once in SQL. Here both decide on every combination of small states and requests.
+/// The rule is written once in Rust and once in SQL. Here both decide on every combination of small
+/// states and requests.
 #[test]
 fn the_functions_decide_as_the_rule_does_on_every_small_state() {
     if !is_installed() {
@@ -298,7 +299,8 @@ fn two_transactions_that_claim_one_name_take_turns() {
     two.sql("ROLLBACK");
 }
 
-/// A floor that is raised while a grant is open must not come before it: no token below the floor is granted after it.
+/// A floor that is raised while a grant is open must not come before it: no token below the floor
+/// is granted after it.
 #[test]
 fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
     if !is_installed() {
@@ -323,7 +325,8 @@ fn a_grant_in_an_open_transaction_holds_up_raise_and_purge() {
     assert_eq!(session.sql("SELECT raised.claim('y', 'a', 60000)"), "1001");
 }
 
-/// After a failover the mark is another server's. The function begins an epoch, in its caller's transaction.
+/// After a failover the mark is another server's. The function begins an epoch, in its caller's
+/// transaction.
 #[test]
 fn a_function_begins_an_epoch_when_the_server_is_another_one() {
     if !is_installed() {

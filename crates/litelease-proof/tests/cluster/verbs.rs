@@ -1,5 +1,5 @@
-//! The verbs on an engine without a clock: what is counted, what the wall clock may decide, and what is refused before
-//! anything is sent.
+//! The verbs on an engine without a clock: what is counted, what the wall clock may decide, and
+//! what is refused before anything is sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};

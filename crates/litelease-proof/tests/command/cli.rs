@@ -311,7 +311,8 @@ fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
         (&["who", "x"], 1, json!(null)),
         (&["wait", "x"], 0, json!({ "free": "x" })),
     ];
-    // No file, the user's own in a folder that is not there yet, and one that an administrator has made for a group.
+    // No file, the user's own in a folder that is not there yet, and one that an administrator has
+    // made for a group.
     for state in ["missing", "own", "empty"] {
         for (words, expected, value) in &cases {
             let desk = Desk::new();

@@ -1,5 +1,5 @@
-//! The command when what it says cannot be written: standard output and standard error that are full, closed, or a pipe
-//! whose reader has left.
+//! The command when what it says cannot be written: standard output and standard error that are
+//! full, closed, or a pipe whose reader has left.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -62,7 +62,8 @@ enum End {
 
 use End::{Code, NotTold};
 
-/// Every command that ends by itself, on a desk where `held` is held by `a` under token 1, and `free` is not.
+/// Every command that ends by itself, on a desk where `held` is held by `a` under token 1, and
+/// `free` is not.
 const COMMANDS: &[(&str, End)] = &[
     ("run new -- true", Code(0)),
     ("run --slots 2 few -- true", Code(0)),
@@ -215,7 +216,8 @@ fn cannot_print(line: &str, end: End, sink: Sink) {
     is_left_as_it_should(&db, line, &case);
 }
 
-/// A grant that nobody was told of is released, unless asking again tells it; what was there before is as the verb left it.
+/// A grant that nobody was told of is released, unless asking again tells it; what was there before
+/// is as the verb left it.
 fn is_left_as_it_should(db: &Litelease, line: &str, case: &str) {
     // Who asks again is told the same token, so that `ensure` keeps the lease.
     let kept = if line.starts_with("ensure new") { Some(1) } else { None };

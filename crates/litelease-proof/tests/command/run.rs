@@ -1,4 +1,5 @@
-//! `litelease run` with real processes: ended, killed, stopped, robbed of its lease and of its file.
+//! `litelease run` with real processes: ended, killed, stopped, robbed of its lease and of its
+//! file.
 
 use std::fs;
 use std::io::Write;
@@ -259,7 +260,8 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
     assert_eq!(desk.db().token("x").unwrap(), Some(2));
 }
 
-/// No overlap is promised where renewals fail. What an operator breaks is free at once, as docs/cli.md says.
+/// No overlap is promised where renewals fail. What an operator breaks is free at once, as
+/// docs/cli.md says.
 #[test]
 fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
     let desk = Desk::new();
@@ -275,8 +277,8 @@ fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
     is_gone(child);
 }
 
-/// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead before anybody
-/// else could have been granted the name.
+/// Runs a command that says when it is alive, spoils its renewals, and checks that it was dead
+/// before anybody else could have been granted the name.
 fn ends_in_time(desk: &Desk, words: &[&str], spoil: impl FnOnce()) -> String {
     // Deaf, so that only SIGKILL ends it; each line is a time at which it still worked.
     let script =
@@ -522,8 +524,9 @@ fn two_hundred_runs_at_once_are_all_served_and_never_two_at_a_time() {
     tell(&format!("200 runs in {:?}", begin.elapsed()));
 }
 
-/// Cron starts everything at the same minute. SQLite lets one of them write at a time, and the others have to wait for
-/// that, even those who do not wait for a name; in a file with a rollback journal, for looking at it, too.
+/// Cron starts everything at the same minute. SQLite lets one of them write at a time, and the
+/// others have to wait for that, even those who do not wait for a name; in a file with a rollback
+/// journal, for looking at it, too.
 #[test]
 fn a_hundred_jobs_that_start_at_once_under_different_names_all_run() {
     // A new file gets a write-ahead log, and is there in the second round.
@@ -547,7 +550,8 @@ fn a_hundred_jobs_that_start_at_once_under_different_names_all_run() {
     }
 }
 
-/// A process of somebody else's that is stopped in the middle of a commit, until it is told to go on.
+/// A process of somebody else's that is stopped in the middle of a commit, until it is told to go
+/// on.
 struct StoppedWriter(std::process::Child);
 
 impl StoppedWriter {
@@ -574,7 +578,8 @@ impl StoppedWriter {
 fn a_writer_that_is_stopped_is_waited_for_and_a_name_that_is_held_is_told_at_once() {
     std::thread::scope(|scope| {
         scope.spawn(|| behind_a_stopped_writer("wal", "BEGIN IMMEDIATE", 4));
-        // With a rollback journal nobody can even look while somebody commits. It takes longer than an attempt to open.
+        // With a rollback journal nobody can even look while somebody commits. It takes longer than
+        // an attempt to open.
         scope.spawn(|| behind_a_stopped_writer("delete", "BEGIN EXCLUSIVE", 11));
     });
 }
@@ -706,7 +711,8 @@ fn a_signal_that_was_ignored_before_stays_ignored() {
     assert_eq!((code, out.as_str()), (0, "alive\n"));
 }
 
-/// Some daemons ignore SIGCHLD, and so does what they start: then the kernel tells nobody how a child has ended.
+/// Some daemons ignore SIGCHLD, and so does what they start: then the kernel tells nobody how a
+/// child has ended.
 #[test]
 fn the_end_of_a_command_is_heard_of_although_sigchld_was_ignored() {
     let desk = Desk::new();

@@ -123,7 +123,8 @@ fn a_command_in_the_background_that_wants_the_terminal_stops_like_any_other() {
 fn a_pipeline_keeps_the_terminal_to_itself() {
     let desk = Desk::new();
     let mut terminal = shell(&desk);
-    // The second one reads the keyboard while the first is at work, which must not have taken it away.
+    // The second one reads the keyboard while the first is at work, which must not have taken it
+    // away.
     let work = "echo > child; while [ ! -e go ]; do sleep 0.05; done; echo finished";
     let read = "while [ ! -e child ]; do sleep 0.05; done; read k </dev/tty; echo got $k; cat";
     terminal.types(&format!("litelease run x -- sh -c '{work}' | ({read})\n"));

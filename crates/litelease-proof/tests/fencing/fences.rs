@@ -60,7 +60,8 @@ fn a_checkpoint_outlives_its_lease_and_tells_the_generation_it_was_made_under() 
     assert_eq!((last.token, last.value), (first.token, Value::Text("page 3".into())));
     assert!(second.token > last.token, "the successor knows that it is not its own");
     let _ = db.release(&second).unwrap();
-    // A lease that was only released may still tell how far it has come, until somebody else has the name.
+    // A lease that was only released may still tell how far it has come, until somebody else has
+    // the name.
     assert_eq!(db.checkpoint("import", second.token, "page 4").unwrap(), CheckpointResult::Stored);
     assert_eq!(db.purge(i64::MAX).unwrap(), 1);
     assert_eq!(
@@ -206,7 +207,8 @@ fn a_gate_can_be_in_the_transaction_of_its_target() {
     assert_eq!(target.admit("x", 6).unwrap(), AdmitResult::Stale { newest: 7 });
 }
 
-/// The extension and the program's own copy of the code, on one connection: there is one set of presentations.
+/// The extension and the program's own copy of the code, on one connection: there is one set of
+/// presentations.
 #[test]
 fn two_copies_of_the_code_on_one_connection_know_the_same_presentations() {
     let path = extension();
@@ -298,8 +300,8 @@ fn wrong_arguments_of_the_fences_are_named() {
     }
 }
 
-/// In a transaction that has not read yet, a gate waits for another writer like any write does, instead of taking a
-/// snapshot that it could never upgrade.
+/// In a transaction that has not read yet, a gate waits for another writer like any write does,
+/// instead of taking a snapshot that it could never upgrade.
 #[test]
 fn a_gate_in_a_deferred_transaction_waits_for_another_writer() {
     let place = TestFolder::new("WAL");

@@ -109,7 +109,8 @@ fn contents(connection: &Connection, table: &str) -> String {
     out
 }
 
-/// Runs a write: `Ok` if it passed, and otherwise why not. A refusal must be one, and undo everything.
+/// Runs a write: `Ok` if it passed, and otherwise why not. A refusal must be one, and undo
+/// everything.
 fn attempt(connection: &Connection, sql: &str, tables: &[&str]) -> Result<(), String> {
     let before: Vec<String> = tables.iter().map(|table| contents(connection, table)).collect();
     let mut statement = connection.prepare(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));

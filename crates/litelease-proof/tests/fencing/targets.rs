@@ -1,4 +1,5 @@
-//! The compares of docs/fencing.md for PostgreSQL and Redis, on real servers that the tests start on loopback.
+//! The compares of docs/fencing.md for PostgreSQL and Redis, on real servers that the tests start
+//! on loopback.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -54,7 +55,8 @@ fn redis_refuses_an_old_token() {
         let token = format!("{token:019}");
         ask(&["EVAL", &script, "2", "fence:import", "results", &token, value])
     };
-    // Two that a floating point number could not tell apart, and one that has more digits than another.
+    // Two that a floating point number could not tell apart, and one that has more digits than
+    // another.
     let large = (1 << 53) + 1;
     for (token, value, answer) in [
         (9, "nine", "1"),

@@ -1,6 +1,8 @@
-//! Zombies: a real process is stopped at a random moment of its work, somebody else takes over, and it goes on.
+//! Zombies: a real process is stopped at a random moment of its work, somebody else takes over, and
+//! it goes on.
 //!
-//! `LITELEASE_ZOMBIES=5000 cargo test -p litelease-proof --test fencing zombies::` plays more rounds.
+//! `LITELEASE_ZOMBIES=5000 cargo test -p litelease-proof --test fencing zombies::` plays more
+//! rounds.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command};
@@ -114,7 +116,8 @@ fn take_over(db: &Litelease, lease: &LeaseInfo, zombie: &Zombie) {
         while let Err(error) = write() {
             let Error::Sqlite(error) = error else { panic!("{error}") };
             assert_eq!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy), "{error}");
-            // It was stopped again with a lock in its hands, after the grant: it may go on a little.
+            // It was stopped again with a lock in its hands, after the grant: it may go on a
+            // little.
             zombie.signal("CONT");
             sleep(Duration::from_millis(1));
             zombie.signal("STOP");

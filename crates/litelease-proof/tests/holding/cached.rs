@@ -1,4 +1,5 @@
-//! Values that are answered from memory: real readers and writers, stopped and killed, and no old answer.
+//! Values that are answered from memory: real readers and writers, stopped and killed, and no old
+//! answer.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
@@ -288,8 +289,8 @@ fn a_forked_copy_answers_nothing_from_memory_and_does_not_harm_its_parent() {
     assert_eq!(told, "Forked Forked\n1\n");
 }
 
-/// Lets three processes read and one write, stops the first reader for longer than its trust window again and
-/// again, and has the file tell whether anybody answered an old value.
+/// Lets three processes read and one write, stops the first reader for longer than its trust window
+/// again and again, and has the file tell whether anybody answered an old value.
 fn readers_and_a_writer(journal: &'static str, rounds: u64) {
     const TTL_MS: &str = "300";
     let (place, db) = place(journal);

@@ -1,4 +1,5 @@
-//! Holders that are dead, and holders that only look dead: the first are taken over at once, the others never.
+//! Holders that are dead, and holders that only look dead: the first are taken over at once, the
+//! others never.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -210,7 +211,8 @@ const OWN_PIDS: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
 fn a_holder_in_another_container_is_not_judged_by_numbers_that_are_not_its_own() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
-    // Inside, this is process 1. Outside there is one of that number, too, and it started at another time.
+    // Inside, this is process 1. Outside there is one of that number, too, and it started at
+    // another time.
     let Some(mut holder) = unshared(&OWN_PIDS, &["hold", "x", "60000", "0"], &place.file) else {
         return;
     };
@@ -238,7 +240,8 @@ fn a_holder_in_another_container_is_not_judged_by_numbers_that_are_not_its_own()
     assert!(blind.line().starts_with("busy "));
 }
 
-/// Start times are shown as the reader's time namespace has them: a living process seems to be another one.
+/// Start times are shown as the reader's time namespace has them: a living process seems to be
+/// another one.
 #[test]
 fn a_living_holder_is_not_dead_to_whoever_counts_time_from_another_moment() {
     let place = TestFolder::new("WAL");
@@ -359,7 +362,8 @@ fn working(desk: &Desk, ttl: &str) -> (Run, [i32; 2]) {
     (run, pids)
 }
 
-/// The last moment at which the first run was at work, and the first of the next one, both as told by themselves.
+/// The last moment at which the first run was at work, and the first of the next one, both as told
+/// by themselves.
 fn moments(desk: &Desk) -> (u64, u64) {
     let begin = desk.read("next").parse().unwrap();
     (desk.peek("work").lines().filter_map(|line| line.parse().ok()).max().unwrap(), begin)
@@ -391,8 +395,8 @@ fn a_killed_wrapper_is_succeeded_at_once_and_never_while_its_group_is_at_work() 
     }
 }
 
-/// Whoever kills the wrapper and its sentinel leaves behind what the command has started: the kernel ends the command
-/// only.
+/// Whoever kills the wrapper and its sentinel leaves behind what the command has started: the
+/// kernel ends the command only.
 #[test]
 fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_has_ended() {
     let desk = Desk::new();
@@ -450,8 +454,8 @@ fn a_wrapper_that_is_killed_while_it_waits_leaves_no_process_behind() {
     assert_eq!((db.token("x").unwrap(), desk.peek("started")), (Some(1), String::new()));
 }
 
-/// Several runs at a time, wrappers killed at random moments: alone, with their sentinels, with all they have started,
-/// with a stopped command. `LITELEASE_KILLS` says how often.
+/// Several runs at a time, wrappers killed at random moments: alone, with their sentinels, with all
+/// they have started, with a stopped command. `LITELEASE_KILLS` says how often.
 #[test]
 fn runs_that_are_killed_in_every_way_never_overlap() {
     let kills = std::env::var("LITELEASE_KILLS").map_or(12, |kills| kills.parse().unwrap());

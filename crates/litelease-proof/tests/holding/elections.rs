@@ -143,7 +143,8 @@ impl Candidate {
     }
 }
 
-/// Candidates write as fast as they can as long as the file lets them, and never ask whether they are trusted.
+/// Candidates write as fast as they can as long as the file lets them, and never ask whether they
+/// are trusted.
 #[test]
 fn leaders_that_are_stopped_and_killed_never_write_or_read_after_their_successors() {
     let place = TestFolder::new("WAL");
@@ -183,7 +184,8 @@ fn leaders_that_are_stopped_and_killed_never_write_or_read_after_their_successor
         }
         let mut stopped = Instant::now();
         eventually("a later one leads", || {
-            // If it was stopped with the lock of the file in its hands, nobody can: stop it once more.
+            // If it was stopped with the lock of the file in its hands, nobody can: stop it once
+            // more.
             if round % 3 != 2 && stopped.elapsed() > Duration::from_millis(1500) {
                 candidates[place_of].signal(libc::SIGCONT);
                 sleep(Duration::from_millis(5 + dice.below(10)));

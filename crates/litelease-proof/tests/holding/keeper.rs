@@ -1,4 +1,5 @@
-//! The keeper with a clock that is stepped and rows that answer as they are told: nothing sleeps here.
+//! The keeper with a clock that is stepped and rows that answer as they are told: nothing sleeps
+//! here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -241,7 +242,8 @@ fn a_file_that_somebody_has_written_is_looked_at_and_not_all_the_time() {
     rig.keeper.was_written("file");
     rig.at(1002);
     assert_eq!(rig.rows.calls(), ["look at x"], "still ours, so nothing is renewed");
-    // Written again at once, and superseded: seen a quarter of a second later, long before the renewal is due.
+    // Written again at once, and superseded: seen a quarter of a second later, long before the
+    // renewal is due.
     *rig.rows.superseded.lock().unwrap() = true;
     rig.rows.answers(Some(Loss::Broken));
     rig.keeper.was_written("file");
@@ -268,7 +270,8 @@ fn a_look_alone_loses_nothing() {
 fn time_asleep_counts() {
     let rig = Rig::new();
     let kept = rig.keep("x", TTL);
-    // Suspended for an hour: the first thing after it is that the hold is lost, before anything is renewed.
+    // Suspended for an hour: the first thing after it is that the hold is lost, before anything is
+    // renewed.
     rig.at(3_600_000);
     assert_eq!(kept.hold.loss(), Some(Loss::Expired));
     assert!(rig.rows.calls().is_empty());
@@ -433,8 +436,8 @@ fn trust_grows_by_what_was_granted_and_not_by_the_ttl_that_was_asked_for() {
     assert_eq!(kept.hold.check(Duration::from_millis(10_500)), Err(Loss::TimeIsUp));
 }
 
-/// The margin was a tenth of the ttl, which is more than was granted here: such a hold was lost when
-/// it began.
+/// The margin was a tenth of the ttl, which is more than was granted here: such a hold was lost
+/// when it began.
 #[test]
 fn a_grant_far_shorter_than_the_ttl_is_trusted_for_most_of_it() {
     let ms = Duration::from_millis;

@@ -179,7 +179,8 @@ fn a_session_does_not_lend_its_own_identity() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     let session = Session::open(&db, "worker", TTL).unwrap();
-    // The handle would have shared the grant of the session, and dropping it would have closed the session.
+    // The handle would have shared the grant of the session, and dropping it would have closed the
+    // session.
     assert!(matches!(session.claim("worker"), Err(HoldError::Busy(_))));
     session.check().unwrap();
     assert_eq!(db.owner("worker").unwrap().as_deref(), Some(session.owner()));

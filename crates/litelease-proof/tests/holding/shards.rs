@@ -219,7 +219,8 @@ fn checkpoints_never_go_back_while_five_processes_are_stopped_and_killed() {
     look(Duration::from_millis(300));
     stored.extend(members.into_iter().flat_map(Member::end));
 
-    // In the order of the grants of each shard, every checkpoint is one further than the one before.
+    // In the order of the grants of each shard, every checkpoint is one further than the one
+    // before.
     stored.sort_unstable();
     assert!(stored.len() > 200, "{}", stored.len());
     for pair in stored.windows(2).filter(|pair| pair[0].0 == pair[1].0) {

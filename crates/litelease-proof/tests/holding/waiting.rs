@@ -123,8 +123,8 @@ fn a_ring_or_a_write_ends_a_nap_long_before_its_time() {
             ready.recv().unwrap();
             thread::sleep(Duration::from_millis(50)); // so that it mostly naps already
             let mut sleeper = Some(napper);
-            // Once is enough, except when it came before the nap. So few that the file itself is not written, which
-            // a checkpoint does, but only its -wal.
+            // Once is enough, except when it came before the nap. So few that the file itself is
+            // not written, which a checkpoint does, but only its -wal.
             for _ in 0..300 {
                 match way {
                     "ring" => drop(db.release(&lease).unwrap()),
@@ -230,7 +230,8 @@ fn what_is_handed_over_to_a_waiter_at_its_last_moment_is_the_waiters() {
         db.request_wait("x", "b", LONG, LONG, Duration::from_millis(200)).unwrap()
     });
     eventually("a request", || holder.requested("x").unwrap());
-    // While this transaction is open, the waiter gives up, and waits for the lock to withdraw its request.
+    // While this transaction is open, the waiter gives up, and waits for the lock to withdraw its
+    // request.
     let tx = holder.transaction().unwrap();
     thread::sleep(Duration::from_millis(600));
     let handed = tx.hand_over(&lease, LONG).unwrap().transferred().unwrap();

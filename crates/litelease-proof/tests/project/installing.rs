@@ -1,4 +1,5 @@
-//! Installing the command: `make install`, `cargo install`, the .deb and the tarball, in folders of their own.
+//! Installing the command: `make install`, `cargo install`, the .deb and the tarball, in folders of
+//! their own.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -264,8 +265,8 @@ fn a_program_that_needs_libraries_gets_into_no_tarball() {
     assert_eq!(files(folder.path()), [""; 0]);
 }
 
-/// Compiles everything once more, statically: only with LITELEASE_DIST=1. `make dist` itself unpacks the tarball and
-/// claims with its program, as root where there is nothing else.
+/// Compiles everything once more, statically: only with LITELEASE_DIST=1. `make dist` itself
+/// unpacks the tarball and claims with its program, as root where there is nothing else.
 #[test]
 fn make_dist_makes_everything_with_checksums() {
     if std::env::var_os("LITELEASE_DIST").is_none() {

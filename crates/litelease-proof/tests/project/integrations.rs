@@ -1,5 +1,6 @@
-//! The crate next to other SQLite crates: each project in `examples/integrations` resolves as it is locked, and is what
-//! docs/rust-integrations.md shows. `make test-integrations` builds and runs them, which takes two minutes.
+//! The crate next to other SQLite crates: each project in `examples/integrations` resolves as it is
+//! locked, and is what docs/rust-integrations.md shows. `make test-integrations` builds and runs
+//! them, which takes two minutes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -43,7 +44,8 @@ fn run(command: &mut Command) -> Output {
 fn every_project_resolves_as_it_is_locked_with_one_sqlite() {
     let mut versions = vec![];
     for project in projects() {
-        // If a crate of this workspace was added, `cargo fetch` in each project puts it into the lock file.
+        // If a crate of this workspace was added, `cargo fetch` in each project puts it into the
+        // lock file.
         let mut cargo = Command::new(env!("CARGO"));
         run(cargo.args(["fetch", "-q", "--locked"]).current_dir(&project));
         let lock = read(project.join("Cargo.lock"));

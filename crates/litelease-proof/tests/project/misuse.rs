@@ -1,4 +1,5 @@
-//! Handles that are used in the wrong way do not compile: the files in `misuse/` name each error on its line.
+//! Handles that are used in the wrong way do not compile: the files in `misuse/` name each error on
+//! its line.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -173,6 +173,37 @@ fn every_source_file_begins_with_its_job() {
     }
 }
 
+/// Returns the numbers of the comment lines that are too long to be read at a glance. Code and
+/// tables in them may be longer.
+fn long_comments(text: &str) -> Vec<usize> {
+    let mut is_code = false;
+    let is_long = |line: &str| {
+        let comment = line
+            .trim_start()
+            .strip_prefix("//")
+            .map(|text| text.trim_start_matches(['/', '!']).trim_start());
+        is_code = match comment {
+            Some(text) if text.starts_with("```") => !is_code,
+            Some(_) => is_code,
+            None => false,
+        };
+        comment.is_some_and(|text| !is_code && !text.starts_with('|')) && line.chars().count() > 100
+    };
+    let lines: Vec<bool> = text.lines().map(is_long).collect();
+    (1..).zip(lines).filter_map(|(number, is_long)| is_long.then_some(number)).collect()
+}
+
+#[test]
+fn comments_have_at_most_100_columns() {
+    let long = format!("// {}", "a".repeat(98));
+    let code = format!("{long}\n/// ```\n{long}\n/// ```\nlet a = 1;\n    {long}\n/// | {long}");
+    assert_eq!(long_comments(&code), [1, 6]);
+    for file in tracked("*.rs") {
+        let lines = long_comments(&read(&file));
+        assert!(lines.is_empty(), "{file} has comments over 100 columns in the lines {lines:?}");
+    }
+}
+
 /// The source files that contain `unsafe`, and why they need it.
 const UNSAFE: &[(&str, &str, &[&str])] = &[
     (
@@ -351,8 +382,8 @@ fn dependencies_point_inward() {
         ("litelease-store", &["libc", "litelease-core"]),
         (
             "litelease-extension",
-            // The keeper judges owner texts for hosts that hold leases by themselves, and the file lock is the write lock of
-            // hosts that write on connections of their own.
+            // The keeper judges owner texts for hosts that hold leases by themselves, and the file
+            // lock is the write lock of hosts that write on connections of their own.
             &["litelease-core", "litelease-filelock", "litelease-keeper", "litelease-store"],
         ),
         ("litelease-files", &["libc"]),
@@ -459,7 +490,8 @@ fn dependencies_point_inward() {
     }
 }
 
-/// What several machines need stays out of the crate for one file: it is built from these crates and no others.
+/// What several machines need stays out of the crate for one file: it is built from these crates
+/// and no others.
 #[test]
 fn the_embedded_crate_gets_no_larger() {
     let arguments = ["tree", "-p", "litelease", "-e", "normal", "--prefix", "none", "--no-dedupe"];
@@ -499,7 +531,8 @@ fn credentials_cost_nothing_without_their_feature_and_verifiers_need_no_sqlite()
     assert!(signs(&verifier) && !verifier.contains("sqlite"), "{verifier}");
 }
 
-/// SQLite hands an extension a table of functions. A name in the wrong position would call another function.
+/// SQLite hands an extension a table of functions. A name in the wrong position would call another
+/// function.
 #[test]
 fn the_extensions_table_has_the_order_of_sqlites_own_header() {
     let version = run(Command::new("rustc").arg("-vV"));

@@ -1,5 +1,5 @@
-//! The recipes in docs/recipes: their programs are the examples and print what the pages say, each page answers the
-//! same questions, and the table of failures is true.
+//! The recipes in docs/recipes: their programs are the examples and print what the pages say, each
+//! page answers the same questions, and the table of failures is true.
 
 use std::collections::BTreeSet;
 use std::fs;

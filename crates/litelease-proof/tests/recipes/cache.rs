@@ -60,8 +60,8 @@ fn a_renewal_racing_an_invalidation_is_refused() {
     });
 }
 
-/// The file is restored from a backup that was made before a reader was granted its read. The restored
-/// file knows of no reader, and the reader goes on answering from memory.
+/// The file is restored from a backup that was made before a reader was granted its read. The
+/// restored file knows of no reader, and the reader goes on answering from memory.
 #[test]
 fn an_issuer_that_forgot_its_readers_lets_nobody_write() {
     both_halves(Refused, |protection| {

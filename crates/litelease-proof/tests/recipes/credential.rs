@@ -36,8 +36,8 @@ impl App {
     }
 }
 
-/// An operator takes the lease back. The credential of its holder has not expired, and is shown again after that of
-/// the successor.
+/// An operator takes the lease back. The credential of its holder has not expired, and is shown
+/// again after that of the successor.
 #[test]
 fn a_credential_revoked_but_unexpired_is_refused() {
     both_halves(Refused, |protection| {
@@ -64,7 +64,8 @@ fn a_credential_revoked_but_unexpired_is_refused() {
     });
 }
 
-/// A credential is stolen, with a ttl of a day. Nobody else ever claims the name, so no newer token comes to the gate.
+/// A credential is stolen, with a ttl of a day. Nobody else ever claims the name, so no newer token
+/// comes to the gate.
 #[test]
 fn a_long_ttls_blast_radius_is_capped() {
     const DAY: Duration = Duration::from_secs(86_400);

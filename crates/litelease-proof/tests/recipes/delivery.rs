@@ -5,8 +5,8 @@ use litelease::{AckResult, Error, StaleReason};
 
 use crate::{End::*, Protection::*, Two, both_halves, ms, number};
 
-/// A worker takes longer than its delivery lasts. Another one gets the item and does the work. Then the
-/// first one completes, too: the customer pays twice.
+/// A worker takes longer than its delivery lasts. Another one gets the item and does the work. Then
+/// the first one completes, too: the customer pays twice.
 #[test]
 fn completing_after_expiry_does_not_duplicate_the_effect() {
     both_halves(Refused, |protection| {
@@ -36,7 +36,8 @@ fn completing_after_expiry_does_not_duplicate_the_effect() {
     });
 }
 
-/// The visibility is 50 ms and the work takes 120: the item is delivered again while it is worked on.
+/// The visibility is 50 ms and the work takes 120: the item is delivered again while it is worked
+/// on.
 #[test]
 fn a_mistuned_visibility_is_extended_while_the_worker_works() {
     both_halves(Refused, |protection| {
@@ -56,8 +57,8 @@ fn a_mistuned_visibility_is_extended_while_the_worker_works() {
     });
 }
 
-/// A worker acknowledges late, and removes the delivery of another worker, which then dies: the item is
-/// lost though nobody has done it.
+/// A worker acknowledges late, and removes the delivery of another worker, which then dies: the
+/// item is lost though nobody has done it.
 #[test]
 fn a_stale_ack_is_refused() {
     both_halves(Refused, |protection| {

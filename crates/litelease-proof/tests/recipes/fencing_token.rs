@@ -23,7 +23,8 @@ fn a_token_unchecked_at_one_target_is_checked_at_all_of_them() {
     });
 }
 
-/// A file is restored from a backup. It has forgotten a grant, and gives its token to somebody else.
+/// A file is restored from a backup. It has forgotten a grant, and gives its token to somebody
+/// else.
 #[test]
 fn a_token_going_backwards_after_issuer_rollback_is_refused() {
     both_halves(Refused, |protection| {
@@ -47,8 +48,8 @@ fn a_token_going_backwards_after_issuer_rollback_is_refused() {
     });
 }
 
-/// The leases move to a new file, which counts from 1. The numbers of two files say nothing about which
-/// grant is the later one.
+/// The leases move to a new file, which counts from 1. The numbers of two files say nothing about
+/// which grant is the later one.
 #[test]
 fn incomparable_tokens_of_two_issuers_are_put_in_order() {
     both_halves(Refused, |protection| {
@@ -64,7 +65,8 @@ fn incomparable_tokens_of_two_issuers_are_put_in_order() {
         let seen = zombie.token;
         let current = acquired(match protection {
             Off => new_file.b.at(500).claim("import", "b", ms(50)),
-            // Larger than what the target has seen: its answer to a token that is too small says so.
+            // Larger than what the target has seen: its answer to a token that is too small says
+            // so.
             On => new_file.b.at(500).claim_above("import", "b", ms(50), seen),
         });
         let is_current_admitted = gate.admit("import", current.token).unwrap();

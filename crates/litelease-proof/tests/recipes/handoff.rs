@@ -5,7 +5,8 @@ use litelease_proof::rig::acquired;
 
 use crate::{End::*, Protection::*, Two, both_halves, ms};
 
-/// The old holder releases, and the new one claims. In between nobody works, and anybody may come first.
+/// The old holder releases, and the new one claims. In between nobody works, and anybody may come
+/// first.
 #[test]
 fn a_gap_is_chosen_or_there_is_none() {
     both_halves(Chosen, |protection| {
@@ -35,7 +36,8 @@ fn a_gap_is_chosen_or_there_is_none() {
     });
 }
 
-/// The new holder is ready while the old one is in the middle of something. It takes the lease, and both work.
+/// The new holder is ready while the old one is in the middle of something. It takes the lease, and
+/// both work.
 #[test]
 fn an_overlap_is_chosen_or_there_is_none() {
     both_halves(Chosen, |protection| {
@@ -69,7 +71,8 @@ fn stored_row(db: &Litelease) -> i64 {
     }
 }
 
-/// The old holder has done 30 rows and stored 10. Its successor starts at 10 and does 20 rows once more.
+/// The old holder has done 30 rows and stored 10. Its successor starts at 10 and does 20 rows once
+/// more.
 #[test]
 fn uncommitted_progress_is_not_lost_if_the_holder_is_told() {
     both_halves(Told, |protection| {
@@ -101,8 +104,8 @@ fn uncommitted_progress_is_not_lost_if_the_holder_is_told() {
     });
 }
 
-/// The last checkpoint is of the first grant. The second one did more and stored nothing. The third one
-/// takes the checkpoint for the present state.
+/// The last checkpoint is of the first grant. The second one did more and stored nothing. The third
+/// one takes the checkpoint for the present state.
 #[test]
 fn a_stale_starting_checkpoint_is_told() {
     both_halves(Told, |protection| {

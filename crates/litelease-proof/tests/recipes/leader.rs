@@ -25,7 +25,8 @@ fn two_leaders_at_once_cannot_both_decide() {
     });
 }
 
-/// A leader answers from what it remembers. It was paused, another one leads, and the answer is old.
+/// A leader answers from what it remembers. It was paused, another one leads, and the answer is
+/// old.
 #[test]
 fn an_old_leader_serving_stale_reads_from_memory_is_told() {
     both_halves(Told, |protection| {
@@ -64,7 +65,8 @@ fn an_old_leader_serving_stale_reads_from_memory_is_told() {
     });
 }
 
-/// The clock of `b` is a minute ahead, so it sees the lease of `a` as expired while `a` renews it happily.
+/// The clock of `b` is a minute ahead, so it sees the lease of `a` as expired while `a` renews it
+/// happily.
 #[test]
 fn a_clock_based_lease_on_two_disagreeing_clocks_is_fenced_by_its_token() {
     both_halves(Refused, |protection| {

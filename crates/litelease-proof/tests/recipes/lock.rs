@@ -5,8 +5,8 @@ use litelease_proof::rig::acquired;
 
 use crate::{End::*, Protection::*, Two, both_halves, late, ms, write};
 
-/// The owner is paused between its last check and its write. Its lease expires, a successor is granted
-/// the name and writes, and the owner goes on where it was.
+/// The owner is paused between its last check and its write. Its lease expires, a successor is
+/// granted the name and writes, and the owner goes on where it was.
 #[test]
 fn resume_after_a_pause_past_expiry_is_refused() {
     both_halves(Refused, |protection| {
@@ -21,7 +21,8 @@ fn resume_after_a_pause_past_expiry_is_refused() {
     });
 }
 
-/// Two processes were given the same owner text. The one whose lease has expired releases "its" lock.
+/// Two processes were given the same owner text. The one whose lease has expired releases "its"
+/// lock.
 #[test]
 fn release_by_the_wrong_holder_is_refused() {
     both_halves(Refused, |protection| {
@@ -48,7 +49,8 @@ fn release_by_the_wrong_holder_is_refused() {
     });
 }
 
-/// The lock is fine, and so is its token; but the target is a file in a folder, which looks at neither.
+/// The lock is fine, and so is its token; but the target is a file in a folder, which looks at
+/// neither.
 #[test]
 fn a_target_without_a_fence_is_closed_by_a_gate() {
     both_halves(Refused, |protection| {

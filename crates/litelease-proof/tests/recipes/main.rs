@@ -1,8 +1,8 @@
 //! The signature failures of the recipes in docs/recipes: a test each, named after the failure.
 //!
 //! Each story is told twice. With its protection off, the failure happens: otherwise the test would
-//! prove nothing. With it on, the story ends as its first word says: refused, told, listed, capped or
-//! chosen. docs/recipes/README.md has the table from each failure to its test.
+//! prove nothing. With it on, the story ends as its first word says: refused, told, listed, capped
+//! or chosen. docs/recipes/README.md has the table from each failure to its test.
 
 mod cache;
 mod credential;
@@ -24,7 +24,8 @@ use litelease_proof::rig::{LONG, TestFolder};
 use End::*;
 use Protection::*;
 
-/// Whether the protection that a story is about is there. It is the only difference between the halves.
+/// Whether the protection that a story is about is there. It is the only difference between the
+/// halves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protection {
     Off,
@@ -68,7 +69,8 @@ impl Two {
         Two { a: place.open(LONG), b: place.open(LONG), place }
     }
 
-    /// Makes a table of texts. With the protection on, it refuses writes without the newest token of `name`.
+    /// Makes a table of texts. With the protection on, it refuses writes without the newest token
+    /// of `name`.
     fn table(&self, table: &str, name: &str, protection: Protection) {
         self.a.conn().execute_batch(&format!("CREATE TABLE {table} (text)")).unwrap();
         if protection == On {

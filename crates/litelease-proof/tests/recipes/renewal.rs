@@ -79,8 +79,8 @@ impl Rows for Counted {
     }
 }
 
-/// A process has a hundred leases, and all are due at once. Each commit waits for the disk, so the last
-/// renewals may come too late.
+/// A process has a hundred leases, and all are due at once. Each commit waits for the disk, so the
+/// last renewals may come too late.
 #[test]
 fn a_renewal_storm_is_capped_at_one_commit_per_file() {
     both_halves(Capped, |protection| {

@@ -94,7 +94,8 @@ fn overbooking_is_refused() {
     });
 }
 
-/// A seat was sold for good and is used by nobody. Nothing frees it by itself, so somebody has to see it.
+/// A seat was sold for good and is used by nobody. Nothing frees it by itself, so somebody has to
+/// see it.
 #[test]
 fn stranded_capacity_is_listed() {
     both_halves(Listed, |protection| {

@@ -5,8 +5,8 @@ use litelease_proof::rig::{LONG, acquired, eventually};
 
 use crate::{End::*, Protection::*, Two, both_halves, late, ms, number, write};
 
-/// Nothing of the process can renew for longer than the ttl, as when it is stopped or suspended. The
-/// session is over, its names are granted to others, and the process works on.
+/// Nothing of the process can renew for longer than the ttl, as when it is stopped or suspended.
+/// The session is over, its names are granted to others, and the process works on.
 #[test]
 fn a_pause_that_kills_the_session_is_told() {
     both_halves(Told, |protection| {
@@ -34,7 +34,8 @@ fn a_pause_that_kills_the_session_is_told() {
     });
 }
 
-/// A new deployment replaces the session of a process that hangs. The old process wakes up and writes.
+/// A new deployment replaces the session of a process that hangs. The old process wakes up and
+/// writes.
 #[test]
 fn an_old_session_that_believes_it_lives_is_refused() {
     both_halves(Refused, |protection| {

@@ -9,8 +9,8 @@ use crate::{End::*, Protection::*, Two, both_halves, ms, number};
 
 const SHARD: &str = "orders/shard/7";
 
-/// A member that was paused goes on and stores how far it is. That is behind where its successor is, so
-/// the next one starts too early, and what it processes was processed before.
+/// A member that was paused goes on and stores how far it is. That is behind where its successor
+/// is, so the next one starts too early, and what it processes was processed before.
 #[test]
 fn a_zombie_checkpoint_is_refused() {
     both_halves(Refused, |protection| {
@@ -58,7 +58,8 @@ fn by_remainder(members: &[usize], shards: &[ShardState<usize>], me: usize) -> S
     plan
 }
 
-/// A member joins and leaves again, as in every deployment. Each move of a shard is a drain and a cold start.
+/// A member joins and leaves again, as in every deployment. Each move of a shard is a drain and a
+/// cold start.
 #[test]
 fn rebalance_thrash_is_capped_at_the_share_of_the_member_that_came_or_went() {
     both_halves(Capped, |protection| {

@@ -1,5 +1,5 @@
-//! Random histories, longer and odder than the enumerated ones: the crate on a real file answers what the
-//! pure rule answers, in and out of transactions.
+//! Random histories, longer and odder than the enumerated ones: the crate on a real file answers
+//! what the pure rule answers, in and out of transactions.
 
 use litelease_proof::crate_player::{CratePlayer, Mode};
 use litelease_proof::hosted_player::HostedPlayer;

@@ -1,4 +1,5 @@
-//! The model of limits and handoff: with all protections every promise holds, and without any one of them one does not.
+//! The model of limits and handoff: with all protections every promise holds, and without any one
+//! of them one does not.
 
 use litelease_proof::handoff_model::{PROTECTIONS, search};
 use litelease_proof::rig::tell;

@@ -1,7 +1,7 @@
 //! Every short history of the pure rule, with the promises as assertions.
 //!
-//! Not a sample: all sequences of verbs by two owners, with the clock standing still, advancing and going
-//! back between them. The same walk over rules with planted bugs must find each of them.
+//! Not a sample: all sequences of verbs by two owners, with the clock standing still, advancing and
+//! going back between them. The same walk over rules with planted bugs must find each of them.
 
 use std::thread;
 use std::time::Instant;
@@ -13,7 +13,8 @@ use litelease_core::{
 use litelease_proof::mutant::*;
 use litelease_proof::rig::tell;
 
-/// What can happen in a step. `Newest` forms name the newest grant's token, `First` forms the first one's.
+/// What can happen in a step. `Newest` forms name the newest grant's token, `First` forms the first
+/// one's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verb {
     Claim(&'static str),
@@ -57,7 +58,8 @@ const LENGTH: usize = 5;
 /// How the clock moves before a step.
 const TICKS: [i64; 4] = [-1, 0, 1, 2];
 
-/// A lease of 2 ms expires within a short history, and one tick before, at and after its end are all met.
+/// A lease of 2 ms expires within a short history, and one tick before, at and after its end are
+/// all met.
 const TTL_MS: i64 = 2;
 
 /// A grant as its holder knows it.
@@ -386,8 +388,9 @@ impl World {
         }
     }
 
-    /// Asks the holders instead of the row: how many believe that the name is theirs now? A clock that was
-    /// set back makes old beliefs look fresh; what is promised then is the order of tokens.
+    /// Asks the holders instead of the row: how many believe that the name is theirs now? A clock
+    /// that was set back makes old beliefs look fresh; what is promised then is the order of
+    /// tokens.
     fn check_one_owner(&self) -> Result<(), Broken> {
         if self.clock_went_back {
             return Ok(());

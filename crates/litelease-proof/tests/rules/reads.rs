@@ -1,7 +1,7 @@
 //! Every short history of shared reads among the verbs on leases, on the pure rule.
 //!
-//! Readers rely on what they were told by elapsed time; the wall clock, which the rule decides by, also goes back.
-//! Rules with planted bugs must be found wrong.
+//! Readers rely on what they were told by elapsed time; the wall clock, which the rule decides by,
+//! also goes back. Rules with planted bugs must be found wrong.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Every short history of what rides on a grant: values, limits and requests, mixed with the verbs that begin and end
-//! grants. The same walk over rules with planted bugs must find each of them.
+//! Every short history of what rides on a grant: values, limits and requests, mixed with the verbs
+//! that begin and end grants. The same walk over rules with planted bugs must find each of them.
 
 use std::thread;
 use std::time::Instant;

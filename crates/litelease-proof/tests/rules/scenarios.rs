@@ -10,7 +10,8 @@ use litelease_proof::rule_player::RulePlayer;
 use litelease_proof::scenario::{self, Scenario};
 use litelease_proof::sql_player::SqlPlayer;
 
-/// Plays all files. The outcome goes straight to the terminal, because a test that passes prints nothing.
+/// Plays all files. The outcome goes straight to the terminal, because a test that passes prints
+/// nothing.
 fn check<P: Player>(surface: &str, new_player: impl Fn() -> P) -> Tally {
     let scenarios = scenario::all().unwrap();
     let mut tally = Tally::default();

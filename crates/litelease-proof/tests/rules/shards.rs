@@ -14,8 +14,8 @@ fn bound(variable: &str, short: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(short)
 }
 
-/// Calls `look` with every way to have `count` shards of these kinds. Shards are alike, so only how many there are
-/// of each kind makes a difference.
+/// Calls `look` with every way to have `count` shards of these kinds. Shards are alike, so only how
+/// many there are of each kind makes a difference.
 fn every_mix(
     kinds: &[ShardState<usize>],
     count: usize,
@@ -62,8 +62,9 @@ fn held(holder: usize) -> ShardState<usize> {
     ShardState { holder: Some(holder), requester: None }
 }
 
-/// Settles every distribution of up to `most` shards over up to 5 members and nobody, in every order of heartbeats. For
-/// 5 members, a short run tries two orders: another order is the same as another distribution, but for ties.
+/// Settles every distribution of up to `most` shards over up to 5 members and nobody, in every
+/// order of heartbeats. For 5 members, a short run tries two orders: another order is the same as
+/// another distribution, but for ties.
 fn settle_every_distribution(planner: Planner, most: usize) -> Result<String, String> {
     let (mut starts, mut longest) = (0, 0);
     for m in 1..=5 {
@@ -117,7 +118,8 @@ fn settle_every_request(planner: Planner, bounds: &[(usize, usize)]) -> Result<S
     Ok(format!("{starts} starts with requests, at rest after {longest} heartbeats at most"))
 }
 
-/// Every group at rest of up to 5 members and `most` shards: nothing moves; one more joins; each one leaves.
+/// Every group at rest of up to 5 members and `most` shards: nothing moves; one more joins; each
+/// one leaves.
 fn change_every_group(planner: Planner, most: usize) -> Result<String, String> {
     let mut changes = 0;
     for m in 1..=5 {

@@ -1,5 +1,6 @@
-//! The Rust client behind a network that loses, cuts, delays and replays answers, and a server that restarts or stands
-//! still: no client ever trusts a lease while another one has been granted its name.
+//! The Rust client behind a network that loses, cuts, delays and replays answers, and a server that
+//! restarts or stands still: no client ever trusts a lease while another one has been granted its
+//! name.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -28,7 +29,8 @@ pub(crate) enum Fault {
     Cut,
     /// It is passed on that much later.
     Delay(Duration),
-    /// The request is not passed on, and answered with the last answer to a request of the same path.
+    /// The request is not passed on, and answered with the last answer to a request of the same
+    /// path.
     Replay,
 }
 
@@ -163,7 +165,8 @@ fn options() -> HoldOptions {
     HoldOptions::new(TTL)
 }
 
-/// Watches a hold until it is lost, and checks that no larger token was granted while it was still trusted.
+/// Watches a hold until it is lost, and checks that no larger token was granted while it was still
+/// trusted.
 #[track_caller]
 fn lost_in_time(held: &Held, db: &Litelease, name: &str) -> Loss {
     let begin = Instant::now();
@@ -236,8 +239,8 @@ fn an_answer_that_comes_after_the_ttl_is_not_trusted() {
     second.check().unwrap();
 }
 
-// A client that counted its trust in a grant that was waited for from the answer to its first renewal, and not from the
-// request, passed all other tests.
+// A client that counted its trust in a grant that was waited for from the answer to its first
+// renewal, and not from the request, passed all other tests.
 #[test]
 fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_comes() {
     let scene = Scene::new();
@@ -253,7 +256,8 @@ fn a_grant_is_trusted_from_the_start_of_its_request_however_late_the_answer_come
     let trusted_for = slot.held.trusted_for();
     assert!(trusted_for <= whole - late + slack, "{trusted_for:?}");
 
-    // What comes so late that it may have been waited for is renewed before it is trusted, from the start of that renewal.
+    // What comes so late that it may have been waited for is renewed before it is trusted, from the
+    // start of that renewal.
     let before = proxy.requests.load(SeqCst);
     proxy.plan(&[Fault::Delay(Duration::from_millis(1_100)), Fault::Delay(late)]);
     let held = client.hold("y", HoldOptions::new(seconds(3))).unwrap();

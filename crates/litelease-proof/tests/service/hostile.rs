@@ -1,5 +1,5 @@
-//! Clients that want more than they may have: the slot of another client, what a removed or expired key still opens, and
-//! tokens that a restored file would grant again.
+//! Clients that want more than they may have: the slot of another client, what a removed or expired
+//! key still opens, and tokens that a restored file would grant again.
 
 use std::fs;
 use std::io::Read;
@@ -39,8 +39,9 @@ fn waiters(server: &Server) -> i64 {
     count.unwrap().parse().unwrap()
 }
 
-// A slot of a named pool was found by its idempotency key alone. So a client with another access key that sent the same
-// one, `attempt-1` say, was given the lease of the first: two clients in one slot, and each could return it.
+// A slot of a named pool was found by its idempotency key alone. So a client with another access
+// key that sent the same one, `attempt-1` say, was given the lease of the first: two clients in one
+// slot, and each could return it.
 #[test]
 fn a_client_does_not_get_the_slot_of_another_one_that_has_sent_the_same_key() {
     let (desk, server) = served();
@@ -76,8 +77,9 @@ fn a_client_does_not_get_the_slot_of_another_one_that_has_sent_the_same_key() {
     );
 }
 
-// The key of a borrow that waited for a slot by name was checked after the slot was lent. If it had been removed
-// meanwhile, the client was refused, and the slot, which an idempotency key kept for a retry, was lost until its ttl.
+// The key of a borrow that waited for a slot by name was checked after the slot was lent. If it had
+// been removed meanwhile, the client was refused, and the slot, which an idempotency key kept for a
+// retry, was lost until its ttl.
 #[test]
 fn a_borrow_whose_access_key_is_removed_while_it_waits_takes_no_slot() {
     let (desk, server) = served();
@@ -97,7 +99,8 @@ fn a_borrow_whose_access_key_is_removed_while_it_waits_takes_no_slot() {
     assert_eq!(next.receive().unwrap().json()["token"], json!(2), "the next one has it");
 }
 
-// A claim whose time to wait was over was told who has the name, whatever had become of its access key meanwhile.
+// A claim whose time to wait was over was told who has the name, whatever had become of its access
+// key meanwhile.
 #[test]
 fn a_claim_whose_access_key_is_removed_while_it_waits_is_not_told_who_has_the_name() {
     let (desk, server) = served();
@@ -112,8 +115,9 @@ fn a_claim_whose_access_key_is_removed_while_it_waits_is_not_told_who_has_the_na
     assert_eq!((refused.status, refused.body.contains("secret")), (401, false), "{refused:?}");
 }
 
-// A stream looked at its key again when keys changed in the file, or when nothing had happened for 15 seconds. An expiry
-// changes nothing in the file, so on a busy name the stream of an expired key went on for ever.
+// A stream looked at its key again when keys changed in the file, or when nothing had happened for
+// 15 seconds. An expiry changes nothing in the file, so on a busy name the stream of an expired key
+// went on for ever.
 #[test]
 fn a_stream_ends_when_its_key_expires_however_much_there_is_to_tell() {
     let (desk, server) = served();
@@ -155,8 +159,8 @@ fn refusal(place: &TestFolder) -> String {
     String::from_utf8_lossy(&refused.stderr).into_owned()
 }
 
-// The high-water mark was that of slots. A file with names only could be restored from a backup and served again, and
-// granted each token that had been granted since for a second time.
+// The high-water mark was that of slots. A file with names only could be restored from a backup and
+// served again, and granted each token that had been granted since for a second time.
 #[test]
 fn a_restored_backup_of_a_file_with_names_is_refused_until_it_is_fenced() {
     let place = TestFolder::new("WAL");
@@ -197,8 +201,8 @@ fn a_restored_backup_of_a_file_with_names_is_refused_until_it_is_fenced() {
     assert!(server.stop());
     assert!(Server::start(&place.file, &[]).stop(), "once is enough");
 
-    // A file that was not restored is not refused: neither after a purge of the last name, nor with a mark by a version
-    // that knew nothing of names.
+    // A file that was not restored is not refused: neither after a purge of the last name, nor with
+    // a mark by a version that knew nothing of names.
     let server = Server::start(&place.file, &[]);
     let mut client = server.client();
     let last =
@@ -246,8 +250,9 @@ fn a_slot_that_has_expired_cannot_be_kept() {
     assert_eq!(client.ask("GET", &url, &Value::Null, "").unwrap().json()["available"], json!(1));
 }
 
-// A client renews its holds one after the other. A renewal that the server refused, because of a damaged row or of the
-// access key, stopped all that came behind it in the same round, and so again in every round: they were lost as well.
+// A client renews its holds one after the other. A renewal that the server refused, because of a
+// damaged row or of the access key, stopped all that came behind it in the same round, and so again
+// in every round: they were lost as well.
 #[test]
 fn a_hold_that_cannot_be_renewed_takes_no_other_hold_with_it() {
     let place = TestFolder::new("WAL");

@@ -1,4 +1,5 @@
-//! The server as its clients see it: every call, every status, bad input, foreign pages, and no secret anywhere.
+//! The server as its clients see it: every call, every status, bad input, foreign pages, and no
+//! secret anywhere.
 
 use std::fs;
 use std::io::Read;
@@ -357,7 +358,8 @@ fn no_secret_is_in_a_log_a_metric_an_error_or_a_page() {
     }
 }
 
-/// What is said over HTTP/2, whose library likes to tell what it reads. The paths are partly not even well-formed.
+/// What is said over HTTP/2, whose library likes to tell what it reads. The paths are partly not
+/// even well-formed.
 fn over_http2(server: &Server, lease: &str) -> String {
     let mut seen = String::new();
     for path in [format!("/l/{POOL}/renew"), format!("/l/{lease}/\"5ec7e7\\<>"), "*5ec7e7".into()] {
@@ -458,7 +460,8 @@ fn events_tell_what_happens_to_a_pool_without_uuids() {
     until("event: gone");
 }
 
-/// Runs the shell lines of a document, with these words replaced, and compares what they print with what it shows.
+/// Runs the shell lines of a document, with these words replaced, and compares what they print with
+/// what it shows.
 pub(crate) fn run_document(name: &str, skipped: usize, replaced: &[(&str, &str)], desk: &Desk) {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     let document = fs::read_to_string(path).unwrap();

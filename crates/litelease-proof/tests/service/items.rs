@@ -1,5 +1,5 @@
-//! Queues over HTTP: every call, waiting in order, answers that are lost or repeated, long bodies, and other processes
-//! on the file.
+//! Queues over HTTP: every call, waiting in order, answers that are lost or repeated, long bodies,
+//! and other processes on the file.
 
 use std::time::Duration;
 
@@ -379,7 +379,8 @@ fn operators_redrive_discard_cancel_and_list_what_is_in_a_queue() {
     for meant in [json!({}), json!({"id": 1, "key": "k"}), json!({"id": 0})] {
         assert_eq!(cancel(&mut client, meant).status, 400);
     }
-    // A redrive wakes a client that waits, and a request that is repeated under its key is done once.
+    // A redrive wakes a client that waits, and a request that is repeated under its key is done
+    // once.
     let mut waiter = server.client();
     let emptied: Vec<Value> = (0..2).map(|_| receive(&mut client, "q")).collect();
     assert!(emptied.iter().all(|item| !item.is_null()));
@@ -436,7 +437,8 @@ fn a_key_that_may_not_is_told_the_scope_and_a_receipt_alone_opens_nothing_to_oth
         if more == 1 {
             body["visibility"] = json!(600);
         }
-        // Without the scope for any queue, the scope is told. With it for another queue, nothing is.
+        // Without the scope for any queue, the scope is told. With it for another queue, nothing
+        // is.
         let refused = ask(&mut sender, call, body.clone());
         assert!(refused.status == 403 && refused.error().contains("receive"), "{refused:?}");
         let unknown = ask(&mut worker, call, body);

@@ -1,4 +1,5 @@
-//! Slots that are kept, over HTTP: the answers, the events, and a queue before a pool of which all is kept.
+//! Slots that are kept, over HTTP: the answers, the events, and a queue before a pool of which all
+//! is kept.
 
 use std::io::{BufRead, BufReader};
 use std::thread;

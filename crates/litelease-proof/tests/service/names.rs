@@ -1,4 +1,5 @@
-//! Named leases over HTTP: every call, waiting in order, hand-overs, retries, restarts, and other processes on the file.
+//! Named leases over HTTP: every call, waiting in order, hand-overs, retries, restarts, and other
+//! processes on the file.
 
 use std::io::Read;
 use std::process::Stdio;

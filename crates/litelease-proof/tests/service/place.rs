@@ -1,4 +1,5 @@
-//! The command on a server as on a file: the same answers, no overlap behind a network that fails, and slots.
+//! The command on a server as on a file: the same answers, no overlap behind a network that fails,
+//! and slots.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! `litelease work` on a server, with real processes: killed, stopped, cut off, and without the right to.
+//! `litelease work` on a server, with real processes: killed, stopped, cut off, and without the
+//! right to.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -115,7 +116,8 @@ fn a_restart_costs_nothing_and_a_server_that_stands_still_ends_the_command_in_ti
     fs::write(scene.desk.folder.path().join("go"), "").unwrap();
     assert_eq!(run.end().0, 0, "the outage was shorter than the trust window");
     assert_eq!(items(&scene), []);
-    // A command that ignores SIGTERM is gone before the server can deliver its item to another worker.
+    // A command that ignores SIGTERM is gone before the server can deliver its item to another
+    // worker.
     assert_eq!(scene.ask(&["queue", "send", "q", "b"]).0, 0);
     let deaf = "trap '' TERM; echo $$ > leader; while :; do sleep 0.05; done";
     let run = work(&scene, address, &["--visibility", "2s", "--once"], deaf);

@@ -1,4 +1,5 @@
-//! Waiting for a slot of a served pool: in order, through hang-ups, kills and restarts, and no slot is lost or lent twice.
+//! Waiting for a slot of a served pool: in order, through hang-ups, kills and restarts, and no slot
+//! is lost or lent twice.
 
 use std::collections::HashSet;
 use std::fs;
@@ -116,7 +117,8 @@ fn a_client_that_hangs_up_with_its_answer_under_way_gives_the_slot_back() {
         }
     }
     assert_eq!(client.in_use(), 0);
-    // These hang up without reading: before, while or after the grant. What the server has sent in full is theirs.
+    // These hang up without reading: before, while or after the grant. What the server has sent in
+    // full is theirs.
     let mut lost = 0;
     for _ in 0..200 {
         let mut hasty = server.client();
@@ -355,7 +357,8 @@ fn a_database_that_is_locked_fails_all_and_works_again() {
     assert_eq!(borrow(&mut client)["token"], json!(1), "nothing was lent out meanwhile");
 }
 
-/// Clients that borrow, hold and return, and hang up now and then. Answers how many grants they have got.
+/// Clients that borrow, hold and return, and hang up now and then. Answers how many grants they
+/// have got.
 fn crowd(server: &Server, borrows: i64, clients: u64, slots: usize) -> i64 {
     let (left, grants) = (AtomicI64::new(borrows), AtomicI64::new(0));
     let held: Vec<AtomicBool> = (0..slots).map(|_| AtomicBool::new(false)).collect();
@@ -368,7 +371,8 @@ fn crowd(server: &Server, borrows: i64, clients: u64, slots: usize) -> i64 {
                 let mut client = server.client();
                 while left.fetch_sub(1, Ordering::SeqCst) > 0 {
                     if dice.below(5) == 0 {
-                        // It hangs up at a random moment. If it was answered, its lease ends by itself.
+                        // It hangs up at a random moment. If it was answered, its lease ends by
+                        // itself.
                         let path = format!("/l/{POOL}/borrow");
                         let body = r#"{"ttl":0.05,"wait":60}"#;
                         client.send("POST", &path, body, "").unwrap();
@@ -420,7 +424,8 @@ fn after_a_kill_the_books_balance() {
         server.client().register(8);
         let is_over = AtomicBool::new(false);
         let (address, is_over) = (&server, &is_over);
-        // What each client has been told, in the order it was: a lease, and whether it was told to be returned.
+        // What each client has been told, in the order it was: a lease, and whether it was told to
+        // be returned.
         type Told = Vec<(Value, Option<bool>)>;
         let told: Vec<Told> = thread::scope(|scope| {
             let clients: Vec<_> = (0..8)

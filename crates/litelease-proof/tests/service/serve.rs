@@ -1,5 +1,6 @@
-//! `litelease serve` as a command: its flags and variables, how it refuses to start and how it ends; and that what is in
-//! `packaging/` and the documents speaks of flags and variables that there are.
+//! `litelease serve` as a command: its flags and variables, how it refuses to start and how it
+//! ends; and that what is in `packaging/` and the documents speaks of flags and variables that
+//! there are.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -255,7 +256,8 @@ fn stop(mut child: Child) {
 
 #[test]
 fn a_second_server_on_one_file_is_refused_and_told_who_has_it() {
-    // Each of two servers knows who waits at itself only, and lets its own clients overtake those of the other.
+    // Each of two servers knows who waits at itself only, and lets its own clients overtake those
+    // of the other.
     let desk = Desk::new();
     let (mut child, line) = start(&desk, &[], &[]);
     let mut first = client(&line);

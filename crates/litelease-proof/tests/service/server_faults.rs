@@ -1,6 +1,8 @@
-//! The server in trouble: a full or failing disk, no file descriptors, kill -9 between commit and answer.
+//! The server in trouble: a full or failing disk, no file descriptors, kill -9 between commit and
+//! answer.
 //!
-//! Nobody is told that a slot is his unless it is, no slot is lost or lent twice, and all is well when the cause is gone.
+//! Nobody is told that a slot is his unless it is, no slot is lost or lent twice, and all is well
+//! when the cause is gone.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -51,7 +53,8 @@ impl Books {
         assert_eq!(refused.status, 502, "{what}: {refused:?}");
     }
 
-    /// What must be so when the cause is gone: the slot that is free is lent once, under a new token.
+    /// What must be so when the cause is gone: the slot that is free is lent once, under a new
+    /// token.
     fn balance(&mut self, what: &str) {
         eventually("it works again", || {
             let returned = self.client.call("POST", "/return", &json!({"lease": "nobody's"}));
@@ -124,7 +127,8 @@ fn a_server_on_a_full_disk_is_not_ready_and_is_again_when_there_is_room() {
             eventually("a borrow fails", || {
                 let answer = borrow(&mut books.client, "Idempotency-Key: a\r\n");
                 let body = json!({"lease": "nobody's"});
-                // A commit of nothing works on any disk, and is no reason to believe that it is well.
+                // A commit of nothing works on any disk, and is no reason to believe that it is
+                // well.
                 assert_eq!(books.client.call("POST", "/return", &body).status, 200);
                 (answer.status == 502 && readiness(&mut other) == full).then_some(())
             });
@@ -309,7 +313,8 @@ fn without_file_descriptors_who_is_connected_is_served_and_others_are_when_there
     assert!(server.stop());
 }
 
-/// Sends a request to a server that is killed when it begins to answer. None where nobody may be traced.
+/// Sends a request to a server that is killed when it begins to answer. None where nobody may be
+/// traced.
 fn killed_at_its_answer(server: Server, ask: impl FnOnce(&mut Client)) -> Option<()> {
     let mut client = server.client();
     // Connected, and answered once, before the trap is set.

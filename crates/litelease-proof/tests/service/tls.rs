@@ -1,5 +1,5 @@
-//! TLS: who may listen without it, HTTP/2 by negotiation, certificates that are replaced while they are served, and clients
-//! that misbehave inside and outside of it.
+//! TLS: who may listen without it, HTTP/2 by negotiation, certificates that are replaced while they
+//! are served, and clients that misbehave inside and outside of it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +15,8 @@ use litelease_proof::server::{Client, POOL, Server};
 use litelease_proof::tls::{Certificate, connect};
 use serde_json::{Value, json};
 
-/// Asks for a path with curl, which trusts only this certificate. Returns status and version, or the error.
+/// Asks for a path with curl, which trusts only this certificate. Returns status and version, or
+/// the error.
 fn curl(server: &Server, cert: &Path, path: &str, words: &[&str]) -> Result<String, String> {
     let port = server.address.port();
     let output = Command::new("curl")
@@ -196,9 +197,10 @@ fn read_to_the_end(stream: &mut impl Read) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-// The server closed the socket without ending TLS: `close_notify` was missing after `Connection: close`, after a client
-// had closed its side, when an idle client was let go, and at a shutdown. A client cannot tell such an end from an
-// attacker who cuts an answer short, and OpenSSL reports an error.
+// The server closed the socket without ending TLS: `close_notify` was missing after `Connection:
+// close`, after a client had closed its side, when an idle client was let go, and at a shutdown. A
+// client cannot tell such an end from an attacker who cuts an answer short, and OpenSSL reports an
+// error.
 #[test]
 fn tls_is_ended_before_the_connection_whatever_ends_it() {
     let place = TestFolder::new("WAL");

@@ -1,4 +1,5 @@
-//! Many who watch one pool: all are told the same, once for all of them, and whoever comes or goes changes nothing.
+//! Many who watch one pool: all are told the same, once for all of them, and whoever comes or goes
+//! changes nothing.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
@@ -55,14 +56,16 @@ fn all_who_watch_a_pool_are_told_the_same_text() {
     }
     // Whoever comes later is told at once, and not only when something changes.
     Watcher::of(&server).until("\"in_use\":400");
-    // How much time each lease has left is told to the millisecond: who looks for himself is told something else.
+    // How much time each lease has left is told to the millisecond: who looks for himself is told
+    // something else.
     for in_use in 401..=403 {
         borrow(&mut client, 1);
         let words = format!("\"in_use\":{in_use}");
         let texts: HashSet<String> = watchers.iter_mut().map(|one| one.until(&words)).collect();
         assert_eq!(texts.len(), 1);
     }
-    // The first ones leave, new ones come, and all leave: who comes then is told what is so, and what happens next.
+    // The first ones leave, new ones come, and all leave: who comes then is told what is so, and
+    // what happens next.
     watchers.drain(..20);
     watchers.push(Watcher::of(&server));
     borrow(&mut client, 1);

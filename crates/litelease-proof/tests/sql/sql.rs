@@ -1,5 +1,5 @@
-//! The SQL functions as guests of somebody else's connection: what they are, what they refuse, and how they
-//! come and go.
+//! The SQL functions as guests of somebody else's connection: what they are, what they refuse, and
+//! how they come and go.
 
 use std::process::Command;
 use std::time::Duration;
@@ -157,8 +157,9 @@ fn the_list_of_functions_is_pinned() {
     assert_eq!(modules, 10);
 }
 
-/// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and `fetchArray` steps it again:
-/// so a SELECT that claims was granted its lease unseen, and then told that somebody has it.
+/// PHP's `SQLite3::query` steps a statement to learn whether it has rows, resets it, and
+/// `fetchArray` steps it again: so a SELECT that claims was granted its lease unseen, and then told
+/// that somebody has it.
 #[test]
 fn ensure_tells_the_token_to_a_driver_that_executes_a_select_twice() {
     let conn = memory();

@@ -53,7 +53,8 @@ fn run(conn: &Connection, sql: &str) -> Result<Vec<String>, litelease::rusqlite:
     Ok(answer)
 }
 
-/// A statement with every integer that it hands to a function of ours written as a REAL, as JavaScript binds it.
+/// A statement with every integer that it hands to a function of ours written as a REAL, as
+/// JavaScript binds it.
 fn with_reals(sql: &str) -> String {
     let mut changed = String::new();
     let (mut depth, mut is_ours, mut in_text) = (0, false, false);
@@ -149,7 +150,8 @@ fn project() -> tempfile::TempDir {
     folder
 }
 
-/// Runs a command in a folder, and gives what it prints. Warnings that it prints elsewhere are its own affair.
+/// Runs a command in a folder, and gives what it prints. Warnings that it prints elsewhere are its
+/// own affair.
 fn printed(command: &mut Command, folder: &Path) -> String {
     let output = command.current_dir(folder).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -164,7 +166,8 @@ fn node() -> Command {
     node
 }
 
-/// The two SQLites of Node, and a program that ends well where they are there and were compiled for this Node.
+/// The two SQLites of Node, and a program that ends well where they are there and were compiled for
+/// this Node.
 const MODULES: [(&str, &str); 2] = [
     ("better-sqlite3", "new (require('better-sqlite3'))(':memory:')"),
     ("node:sqlite", "require('node:sqlite')"),

@@ -1,5 +1,6 @@
-//! One file, every surface: a lease claimed through one of them is seen, respected, renewed and succeeded
-//! through each of the others. The story is told once; a surface is what it is told through.
+//! One file, every surface: a lease claimed through one of them is seen, respected, renewed and
+//! succeeded through each of the others. The story is told once; a surface is what it is told
+//! through.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -367,7 +368,8 @@ fn a_lease_of_any_surface_is_respected_by_every_other() {
     assert_eq!(token, 2 * (surfaces.len() * surfaces.len()) as i64);
 }
 
-/// Tokens were above 2⁵³ after a restore once, where JavaScript rounds: the example reported "lost the lease".
+/// Tokens were above 2⁵³ after a restore once, where JavaScript rounds: the example reported "lost
+/// the lease".
 #[test]
 fn the_example_for_node_works_after_a_restore() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();

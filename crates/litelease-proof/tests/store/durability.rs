@@ -227,7 +227,8 @@ fn in_a_transaction_of_the_callers_the_mark_comes_and_goes_with_it_and_the_next_
 
 #[test]
 fn in_a_strong_transaction_of_the_callers_the_mark_stays_unsure_until_it_is_confirmed() {
-    // A process that is killed between writing and syncing records an epoch that others see, and that can still get lost.
+    // A process that is killed between writing and syncing records an epoch that others see, and
+    // that can still get lost.
     let place = TestFolder::new("WAL");
     in_boot(7, &place, 1).bootstrap().unwrap();
     let db = in_boot(8, &place, 2);
@@ -322,7 +323,8 @@ fn a_single_writer_records_the_boot_by_itself() {
     writer.write(|tx| tx.execute("INSERT INTO litelease_resources VALUES (1)", [])).unwrap();
 }
 
-/// Puts the record of the boot at risk, as a transaction that a caller begins does if it crosses into a later epoch.
+/// Puts the record of the boot at risk, as a transaction that a caller begins does if it crosses
+/// into a later epoch.
 fn put_at_risk(place: &TestFolder, epoch: i64) {
     let conn = place.connect(Duration::ZERO);
     conn.execute_batch("PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE").unwrap();
@@ -370,7 +372,8 @@ fn whoever_begins_a_transaction_looks_at_the_record_each_time() {
     assert_eq!(epoch_row(db.conn()), None);
 }
 
-/// `query_only` can be switched off again, so an answer that everything is recorded would be wrong then.
+/// `query_only` can be switched off again, so an answer that everything is recorded would be wrong
+/// then.
 #[test]
 fn a_boot_that_cannot_be_recorded_for_query_only_is_an_error() {
     let place = plain("WAL");
@@ -391,7 +394,8 @@ fn a_boot_that_cannot_be_recorded_for_query_only_is_an_error() {
     assert_eq!(epoch_row(&read_only), Some((0, 7)));
 }
 
-/// Each way to a new token, at the last token of an epoch: the next epoch is recorded, durably, and the token is above it.
+/// Each way to a new token, at the last token of an epoch: the next epoch is recorded, durably, and
+/// the token is above it.
 #[test]
 fn a_grant_that_crosses_into_the_next_epoch_records_it() {
     let newest: fn(&Litelease) -> i64 = |db| db.token("x").unwrap().unwrap();
@@ -470,7 +474,8 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
             assert!(token > EPOCH, "{case}: {token}");
             let (floor, boot) = epoch_row(db.conn()).unwrap();
             assert_eq!(floor >> 32, 1, "{case}");
-            // In a batch, which is a transaction, it cannot be durable before: the next call makes sure.
+            // In a batch, which is a transaction, it cannot be durable before: the next call makes
+            // sure.
             assert_eq!(boot, if *verb == "a batch" { -7 } else { 7 }, "{case}");
             assert_eq!(synchronous(db.conn()), level, "{case}");
             let next = in_boot(8, &place, level);
@@ -479,7 +484,8 @@ fn a_grant_that_crosses_into_the_next_epoch_records_it() {
     }
 }
 
-/// A file with epochs of another size: a boot that passes only 2³² tokens is not above those that a cut took.
+/// A file with epochs of another size: a boot that passes only 2³² tokens is not above those that a
+/// cut took.
 #[test]
 fn a_file_with_epochs_of_another_size_is_refused_by_its_column() {
     let place = plain("WAL");
@@ -641,12 +647,13 @@ fn synchronous_is_put_back_after_an_interrupt_at_any_step() {
         }
         interrupted += 1;
         assert!(conn.is_autocommit(), "interrupted at step {step}: a transaction is left open");
-        // SQLite must read the schema again before a pragma after a rollback that has changed it. While it is
-        // interrupted it does not: then this is made up for at the next call.
+        // SQLite must read the schema again before a pragma after a rollback that has changed it.
+        // While it is interrupted it does not: then this is made up for at the next call.
         owed += u32::from(synchronous(&conn) != 2);
         let again = "SELECT litelease_claim('x', 'b', 50, 100)";
         let again = || conn.query_row(again, [], |row| row.get::<_, i64>(0));
-        // Of a BEGIN that was interrupted nobody knows whose it is: then the next call only ends it.
+        // Of a BEGIN that was interrupted nobody knows whose it is: then the next call only ends
+        // it.
         let token = again().or_else(|_| {
             assert_eq!(synchronous(&conn), 2, "interrupted at step {step}");
             again()
@@ -689,7 +696,8 @@ fn a_process_that_cannot_tell_boots_apart_begins_one_epoch_and_shares_it() {
     first.bootstrap().unwrap();
     assert_eq!(claim_at(&first, "x", 0), 1);
     assert_eq!(claim_at(&first, "x", 1_000), 2);
-    // The memory of who has left an epoch is the process's, so one more process here is one more file.
+    // The memory of who has left an epoch is the process's, so one more process here is one more
+    // file.
     let moved = TestFolder::new("DELETE");
     drop(first);
     std::fs::copy(&place.file, &moved.file).unwrap();

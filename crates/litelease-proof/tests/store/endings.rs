@@ -1,5 +1,5 @@
-//! Transactions that end in odd ways: by SQLite itself, by an interrupt, by a hook, by a statement in the way.
-//! What a verb answers is what is stored, and what is the caller's stays theirs.
+//! Transactions that end in odd ways: by SQLite itself, by an interrupt, by a hook, by a statement
+//! in the way. What a verb answers is what is stored, and what is the caller's stays theirs.
 
 use std::time::Duration;
 
@@ -180,8 +180,8 @@ fn a_statement_that_is_writing_elsewhere_is_left_alone() {
 
 #[test]
 fn a_statement_that_would_delay_the_commit_means_no_grant() {
-    // SQLite commits nothing before such a statement has ended, and some of them hold no transaction by which
-    // to see it. Either nothing is granted, or others see the grant.
+    // SQLite commits nothing before such a statement has ended, and some of them hold no
+    // transaction by which to see it. Either nothing is granted, or others see the grant.
     let mut blocked = 0;
     for pragma in ["PRAGMA journal_mode", "PRAGMA journal_mode = WAL", "PRAGMA wal_checkpoint"] {
         let place = TestFolder::new("WAL");
@@ -231,8 +231,8 @@ fn a_transaction_of_the_callers_is_never_rolled_back_for_them() {
     assert_eq!(rows, 1);
 }
 
-/// A handle whose purge was interrupted after so many steps, its rollback too, and whose caller has then begun a
-/// transaction of their own. Also whether the purge came through.
+/// A handle whose purge was interrupted after so many steps, its rollback too, and whose caller has
+/// then begun a transaction of their own. Also whether the purge came through.
 fn after_an_interrupted_purge(budget: i64) -> (Litelease, bool) {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};

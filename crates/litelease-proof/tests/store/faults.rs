@@ -1,4 +1,5 @@
-//! What must be survived: bad rows, bad disks, bad input. Refused means a typed error and nothing written.
+//! What must be survived: bad rows, bad disks, bad input. Refused means a typed error and nothing
+//! written.
 
 use std::fs;
 use std::thread;
@@ -257,7 +258,8 @@ fn a_full_disk_means_no_grant_and_works_again_when_there_is_room() {
         for round in 0..40 {
             match db.claim(&format!("{round}"), "a", LONG) {
                 Ok(_) => {}
-                // The frames of a commit did not fit: SQLite cannot say what a crash would bring back.
+                // The frames of a commit did not fit: SQLite cannot say what a crash would bring
+                // back.
                 Err(Error::CommitUnknown(error)) => {
                     failures += 1;
                     assert!(error.to_string().contains("full"), "{error}");

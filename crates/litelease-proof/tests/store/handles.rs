@@ -1,5 +1,5 @@
-//! Handles on connections of the caller's: what is kept with a connection between calls, and handles that demand a
-//! transaction.
+//! Handles on connections of the caller's: what is kept with a connection between calls, and
+//! handles that demand a transaction.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -142,7 +142,8 @@ fn connections_move_between_threads_with_what_is_kept_with_them() {
     LiteleaseRef::new(&pool[0]).bootstrap().unwrap();
     let mut newest = 0;
     for round in 0..20 {
-        // Each thread uses the connection that another one had before; some are closed, and replaced by new ones.
+        // Each thread uses the connection that another one had before; some are closed, and
+        // replaced by new ones.
         let threads: Vec<_> = pool
             .into_iter()
             .map(|conn| {
@@ -351,7 +352,8 @@ fn an_interrupt_leaves_nothing_behind_for_the_next_handle() {
         left.store(i64::MAX, Ordering::Relaxed);
         interrupted += usize::from(purged.is_err()) + usize::from(claimed.is_err());
 
-        // Whatever is still open is not the next caller's: their transaction is their own, and stays so.
+        // Whatever is still open is not the next caller's: their transaction is their own, and
+        // stays so.
         if !conn.is_autocommit() {
             let _ = LiteleaseRef::new(&conn).token("x");
         }

@@ -1,5 +1,5 @@
-//! A store whose statements a host runs: whatever the host fails at, nothing is left behind, and the host's errors and
-//! settings stay its own.
+//! A store whose statements a host runs: whatever the host fails at, nothing is left behind, and
+//! the host's errors and settings stay its own.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
-//! `sqlite3_interrupt` while a statement of the caller's is running: it stops ROLLBACK too, and still no transaction of
-//! ours may stay open, nor may a later verb join one.
+//! `sqlite3_interrupt` while a statement of the caller's is running: it stops ROLLBACK too, and
+//! still no transaction of ours may stay open, nor may a later verb join one.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -105,8 +105,9 @@ fn synchronous(conn: &Connection) -> i64 {
 
 #[test]
 fn an_interrupted_call_leaves_no_transaction_open_while_rows_are_read() {
-    // SQLite refused our ROLLBACK, because the interrupt lasted as long as the caller's read. The transaction stayed
-    // open, a claim through the next handle joined it, and was told as granted although nobody ever committed it.
+    // SQLite refused our ROLLBACK, because the interrupt lasted as long as the caller's read. The
+    // transaction stayed open, a claim through the next handle joined it, and was told as granted
+    // although nobody ever committed it.
     for (what, call) in [
         ("raise", (|db| db.raise(5)) as fn(&LiteleaseRef<'_>) -> litelease::Result<()>),
         ("borrow", |db| db.pools().borrow("p", LONG).map(drop)),
@@ -133,7 +134,8 @@ fn an_interrupted_call_leaves_no_transaction_open_while_rows_are_read() {
 
 #[test]
 fn joining_joins_no_transaction_that_an_interrupted_call_has_left() {
-    // The rollback was owed by the handle for plain verbs, and the one for joined verbs did not know.
+    // The rollback was owed by the handle for plain verbs, and the one for joined verbs did not
+    // know.
     for is_used_before in [false, true] {
         let (_place, other, mut conn) = file();
         if is_used_before {
@@ -151,7 +153,8 @@ fn joining_joins_no_transaction_that_an_interrupted_call_has_left() {
 
 #[test]
 fn an_owner_joins_no_transaction_that_an_interrupted_call_has_left() {
-    // A connection was interrupted under a borrowed handle, and then given to a handle that owns it.
+    // A connection was interrupted under a borrowed handle, and then given to a handle that owns
+    // it.
     let (_place, other, mut conn) = file();
     interrupted(&mut conn, |db| db.raise(5));
     let db = Litelease::from_connection(conn);
@@ -161,8 +164,8 @@ fn an_owner_joins_no_transaction_that_an_interrupted_call_has_left() {
 
 #[test]
 fn the_first_claim_of_a_boot_that_is_interrupted_takes_no_row_of_the_callers_with_it() {
-    // The first claim of a boot records it, in a transaction of its own. The caller went on in what they took for
-    // autocommit, and the next verb joined.
+    // The first claim of a boot records it, in a transaction of its own. The caller went on in what
+    // they took for autocommit, and the next verb joined.
     let (_place, other, mut conn) = file();
     pretend(Some(Boot::Known(77)));
     interrupted(&mut conn, |db| db.claim("job 1", "a", LONG).map(drop));
@@ -177,8 +180,8 @@ fn the_first_claim_of_a_boot_that_is_interrupted_takes_no_row_of_the_callers_wit
 
 #[test]
 fn an_interrupted_sql_function_takes_no_row_of_the_callers_with_it() {
-    // The transaction of an interrupted function stayed open, the caller wrote a row into it, and the next call rolled
-    // it back.
+    // The transaction of an interrupted function stayed open, the caller wrote a row into it, and
+    // the next call rolled it back.
     let (_place, other, mut conn) = file();
     functions::register(&conn).unwrap();
     interrupt_next_write(&mut conn, Besides::Nothing);
@@ -253,7 +256,8 @@ fn rows_of_the_callers_in_a_transaction_that_was_left_open_are_not_lost_silently
 
 /// A file, and a connection whose `synchronous` was NORMAL and is still raised after an interrupt.
 ///
-/// After a rollback that changes the schema SQLite must read that again, and does not while it is interrupted.
+/// After a rollback that changes the schema SQLite must read that again, and does not while it is
+/// interrupted.
 fn left_raised() -> (TestFolder, Connection) {
     let (place, other, mut conn) = file();
     other.conn().execute_batch("DROP TABLE litelease_meta").unwrap();

@@ -1,7 +1,7 @@
 //! What users tell: whole stories on one real file, through the public API only.
 //!
-//! `LITELEASE_STRESS_SECONDS=120 cargo test -p litelease-proof --test store journeys::` tells them again and again,
-//! several at a time on one file.
+//! `LITELEASE_STRESS_SECONDS=120 cargo test -p litelease-proof --test store journeys::` tells them
+//! again and again, several at a time on one file.
 
 use std::io::Read;
 use std::path::Path;
@@ -166,7 +166,8 @@ fn a_drifted_schema_fails_loudly_and_loses_nothing() {
     assert_eq!(owner, "worker-a");
 }
 
-/// Four threads tell all stories on one file until the time is up. One round unless more is asked for.
+/// Four threads tell all stories on one file until the time is up. One round unless more is asked
+/// for.
 #[test]
 fn the_journeys_hold_under_stress() {
     let asked = std::env::var("LITELEASE_STRESS_SECONDS").ok();

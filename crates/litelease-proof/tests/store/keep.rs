@@ -1,4 +1,5 @@
-//! Slots that are kept: lists, resizes, restores, operators, damage, and what a borrow costs beside them.
+//! Slots that are kept: lists, resizes, restores, operators, damage, and what a borrow costs beside
+//! them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,5 @@
-//! Pools of numbered slots: their cost, their tokens after accidents, damage, and many processes at once.
+//! Pools of numbered slots: their cost, their tokens after accidents, damage, and many processes at
+//! once.
 
 use std::collections::HashSet;
 use std::fmt::Debug;
@@ -102,7 +103,8 @@ fn a_full_pool_is_told_without_the_write_lock() {
 
 #[test]
 fn tokens_of_pools_go_on_above_all_lost_ones_after_a_power_cut() {
-    // WAL with synchronous=NORMAL may lose what it has acknowledged. Here it does: the copy is from before.
+    // WAL with synchronous=NORMAL may lose what it has acknowledged. Here it does: the copy is from
+    // before.
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);
     db.conn().execute_batch("PRAGMA synchronous = NORMAL").unwrap();
@@ -160,7 +162,8 @@ fn a_token_counts_even_if_its_slot_was_given_back_or_its_pool_deleted_in_the_sam
 
 #[test]
 fn a_batch_answers_and_stores_what_a_plain_transaction_would() {
-    // A batch remembers what it has read and stores counts once; a plain transaction remembers nothing.
+    // A batch remembers what it has read and stores counts once; a plain transaction remembers
+    // nothing.
     let (batched, plain) = (memory(), memory());
     let (mut dice, mut leases) = (Dice::new("batches"), Vec::new());
     for turn in 0..400 {

@@ -50,8 +50,9 @@ fn after_a_power_cut_no_file_is_damaged_and_no_token_comes_back() {
     assert!(all.lost > 100, "the cuts took nothing, so they prove nothing");
 }
 
-/// Connections of different `synchronous` share a file. `bootstrap` on one that loses nothing once left no record of the boot,
-/// and a grant inside a transaction of a weaker one recorded it in the commit that the cut took: token 1, and token 1 again.
+/// Connections of different `synchronous` share a file. `bootstrap` on one that loses nothing once
+/// left no record of the boot, and a grant inside a transaction of a weaker one recorded it in the
+/// commit that the cut took: token 1, and token 1 again.
 #[test]
 fn no_token_comes_back_where_connections_of_different_strength_share_a_file() {
     let both = [Journals::Wal, Journals::Rollback].map(|journals| {
@@ -82,8 +83,8 @@ fn without_the_epoch_tokens_come_back_where_commits_get_lost_and_only_there() {
     }
 }
 
-/// A process is killed after it has written the mark and before it has synced it. Another one of the same boot finds
-/// the mark, and grants by it; then the power goes.
+/// A process is killed after it has written the mark and before it has synced it. Another one of
+/// the same boot finds the mark, and grants by it; then the power goes.
 #[test]
 fn a_mark_that_was_never_synced_is_not_trusted() {
     assert!(never_synced("NORMAL", |db| db.bootstrap().unwrap()) > 0, "it is trusted in the end");
@@ -94,7 +95,8 @@ fn a_mark_that_was_never_synced_is_not_trusted() {
         acquired(db.at(5_000).claim_above("y", "o", Duration::from_millis(1), 5 << 32));
     });
     assert!(trusted > 0, "it is trusted in the end");
-    // A commit that is synced leaves one inside the caller's transaction, too. It was once taken for safe before the sync.
+    // A commit that is synced leaves one inside the caller's transaction, too. It was once taken
+    // for safe before the sync.
     let trusted = never_synced("FULL", |db| {
         db.conn().execute_batch("BEGIN IMMEDIATE").unwrap();
         acquired(db.at(5_000).claim("y", "o", Duration::from_millis(1)));
@@ -103,7 +105,8 @@ fn a_mark_that_was_never_synced_is_not_trusted() {
     assert_eq!(trusted, 0, "the next bootstrap makes sure");
 }
 
-/// Returns how often the mark was trusted that `leave` has left, with the process killed after each of its events.
+/// Returns how often the mark was trusted that `leave` has left, with the process killed after each
+/// of its events.
 fn never_synced(synchronous: &str, leave: impl Fn(&Litelease)) -> usize {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("db");
@@ -187,8 +190,9 @@ fn never_synced(synchronous: &str, leave: impl Fn(&Litelease)) -> usize {
     trusted
 }
 
-/// Runs `work` in boot 1, cuts the power so that everything that was not synced is lost, and claims the same name in
-/// boot 2. Returns the token that `work` was granted, and the one that boot 2 grants.
+/// Runs `work` in boot 1, cuts the power so that everything that was not synced is lost, and claims
+/// the same name in boot 2. Returns the token that `work` was granted, and the one that boot 2
+/// grants.
 fn before_and_after_a_cut(work: impl FnOnce(&dyn Fn() -> Connection) -> i64) -> (i64, i64) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("db");
@@ -218,8 +222,9 @@ fn before_and_after_a_cut(work: impl FnOnce(&dyn Fn() -> Connection) -> i64) -> 
     (told, again)
 }
 
-/// Another process crosses into the next epoch inside a transaction of its own, which puts the record of the boot at risk.
-/// A handle that had seen the record before trusted what it had seen: its token came back.
+/// Another process crosses into the next epoch inside a transaction of its own, which puts the
+/// record of the boot at risk. A handle that had seen the record before trusted what it had seen:
+/// its token came back.
 #[test]
 fn a_record_that_others_put_at_risk_is_made_sure_before_the_next_transaction() {
     let ttl = Duration::from_millis(1);

@@ -1,4 +1,5 @@
-//! Simulated power cuts with queues: what was sent is there, what was acknowledged is gone, no receipt comes back.
+//! Simulated power cuts with queues: what was sent is there, what was acknowledged is gone, no
+//! receipt comes back.
 
 use std::time::Duration;
 use std::{fs, thread};
@@ -57,7 +58,8 @@ fn without_the_epoch_numbers_of_queues_come_back() {
     }
 }
 
-/// A boot in which nobody calls `bootstrap`: the first send or receive must record it before it gives out a number.
+/// A boot in which nobody calls `bootstrap`: the first send or receive must record it before it
+/// gives out a number.
 #[test]
 fn the_first_number_of_a_boot_is_above_all_that_the_power_cut_took() {
     let visibility = Duration::from_secs(60);

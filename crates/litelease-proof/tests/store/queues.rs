@@ -1,4 +1,5 @@
-//! Queues: what a receive costs, bad input, damage, `finish`, and real processes that are killed and stopped.
+//! Queues: what a receive costs, bad input, damage, `finish`, and real processes that are killed
+//! and stopped.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -152,8 +152,8 @@ fn what_the_caller_inserted_last_stays_so_when_somebody_reads() {
     }
 }
 
-/// Random histories of readers and writers at a clock that goes on: whenever a writer is drained, no reader that was
-/// told a version may still rely on it.
+/// Random histories of readers and writers at a clock that goes on: whenever a writer is drained,
+/// no reader that was told a version may still rely on it.
 #[test]
 fn no_writer_is_drained_while_a_reader_relies_on_what_it_was_told() {
     let mut dice = Dice::new("readers and writers");

@@ -1,4 +1,5 @@
-//! A file whose leases went elsewhere: nothing is granted there, and everything else goes on, also after a reboot.
+//! A file whose leases went elsewhere: nothing is granted there, and everything else goes on, also
+//! after a reboot.
 
 use std::time::Duration;
 

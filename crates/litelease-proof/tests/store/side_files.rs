@@ -1,4 +1,5 @@
-//! The files that are made beside a database: who may use them, and what happens where something else is in their place.
+//! The files that are made beside a database: who may use them, and what happens where something
+//! else is in their place.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -81,7 +82,8 @@ impl Shared {
         format!("{}{ending}", self.file.display()).into()
     }
 
-    /// Runs a line of shell as somebody, under an umask. `litelease` is on the path, and has the file.
+    /// Runs a line of shell as somebody, under an umask. `litelease` is on the path, and has the
+    /// file.
     fn shell(&self, user: User, umask: &str, line: &str) -> Command {
         let User(uid, gid, group) = user;
         let mut command = match user {
@@ -181,7 +183,8 @@ fn serve(shared: &Shared, user: User, umask: &str) -> Serving {
     Serving { _started: started, client: Client::of(address.parse().unwrap()) }
 }
 
-/// Starts a server and stops it again, if it starts within half a minute: how it ended, and what it said.
+/// Starts a server and stops it again, if it starts within half a minute: how it ended, and what it
+/// said.
 fn try_to_serve(shared: &Shared, user: User, words: &str) -> (i32, String, String) {
     let line = format!("exec timeout 30 litelease serve --listen 127.0.0.1:0 --log warn {words}");
     let mut started = shared.start(user, "022", &line);
@@ -197,7 +200,8 @@ fn try_to_serve(shared: &Shared, user: User, words: &str) -> (i32, String, Strin
     (if has_started { 0 } else { code }, said, errors)
 }
 
-/// Makes every side file that there is: two who want one name, three who want the write lock, and a server.
+/// Makes every side file that there is: two who want one name, three who want the write lock, and a
+/// server.
 fn use_everything(
     shared: &Shared,
     first: User,
@@ -221,7 +225,8 @@ fn use_everything(
     ];
     let endings = ["-bell", "-shm", "-wal", ".lock", ".lock.queue", ".mark", ".serve.lock", ""];
     shared.once_there(&endings);
-    // Whoever makes one sets its mode a moment later, and so does its owner who finds that the database is shared now.
+    // Whoever makes one sets its mode a moment later, and so does its owner who finds that the
+    // database is shared now.
     let deadline = Instant::now() + Duration::from_secs(3);
     let modes = loop {
         let modes = shared.modes();
@@ -374,7 +379,8 @@ fn a_group_shares_a_database_and_nobody_else_gets_in() {
             assert_eq!(code, 69, "{line}: {said}");
         }
     }
-    // Where the folder gives new files another group, ours have the right one nevertheless, and doctor tells.
+    // Where the folder gives new files another group, ours have the right one nevertheless, and
+    // doctor tells.
     let shared = Shared::with_file(0o755, 0o660);
     shared.give_to_group(STAFF, 0o770);
     let holder = shared.start(alice, "077", "litelease write -- sleep 1");

@@ -1,4 +1,5 @@
-//! A process is killed, or its disk fails, at every single write, sync, truncation and deletion of a run.
+//! A process is killed, or its disk fails, at every single write, sync, truncation and deletion of
+//! a run.
 //!
 //! What it told before is stored, no token is ever granted twice, and the file works on.
 
@@ -37,8 +38,8 @@ fn calls_of(journal: &'static str, call: &str) -> usize {
     text.lines().filter(|line| line.contains(&format!("{call}("))).count()
 }
 
-/// A file with one lease in it, so that there is something to lose. Where commits can get lost, its epoch is from
-/// another boot, so that the first grant of the run leaves a new one.
+/// A file with one lease in it, so that there is something to lose. Where commits can get lost, its
+/// epoch is from another boot, so that the first grant of the run leaves a new one.
 fn prepared(journal: &'static str) -> (TestFolder, LeaseInfo) {
     let place = TestFolder::new(journal);
     let db = place.open(Duration::ZERO);

@@ -151,8 +151,8 @@ impl Batch {
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
         for grant in grants {
-            // One whose row is damaged is left alone: tried again, it would fail every commit from now
-            // on, and it ends by itself.
+            // One whose row is damaged is left alone: tried again, it would fail every commit from
+            // now on, and it ends by itself.
             _ = names::for_client(self.take_one_back(grant, file, waiting))?;
         }
         Ok(())
@@ -204,7 +204,8 @@ impl Batch {
     }
 }
 
-/// What becomes of a borrow or a claim: the client's answer, or an error that fails the whole batch.
+/// What becomes of a borrow or a claim: the client's answer, or an error that fails the whole
+/// batch.
 pub(super) type Granting = Result<Result<Answer, JobError>, Error>;
 
 /// Lends a slot or grants a name.

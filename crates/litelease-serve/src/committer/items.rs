@@ -19,7 +19,8 @@ use crate::secret::request_hash;
 /// How long the answer to a request with a key is kept.
 const ANSWERS_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
-/// Receives an item. The inner result is the client's answer; the outer error fails the whole batch.
+/// Receives an item. The inner result is the client's answer; the outer error fails the whole
+/// batch.
 pub(super) fn receive(file: &Served<'_>, job: &GrantJob, caller: Caller, now_ms: i64) -> Granting {
     let (name, db) = (&*job.id, file.db);
     // A receive may have waited, and its key may have been removed meanwhile.
@@ -190,8 +191,8 @@ impl QueueVerb {
     }
 }
 
-/// Checks whether a client may do a verb. If it has not named the queue, a receipt of a queue that it
-/// may not use is unknown to it, as one of another queue than it has named.
+/// Checks whether a client may do a verb. If it has not named the queue, a receipt of a queue that
+/// it may not use is unknown to it, as one of another queue than it has named.
 fn check(
     file: &Served<'_>,
     caller: Caller,

@@ -270,8 +270,8 @@ impl Batch {
 fn find(db: &Litelease, grant: &str, now_ms: i64) -> Result<Option<LeaseInfo>, Error> {
     let Some((number, hash)) = secret::read(grant) else { return Ok(None) };
     let Some(served) = db.served(number)? else { return Ok(None) };
-    // Comparing hashes tells nothing about a secret, however long it takes. A secret that is not the
-    // newest one of its name belongs to an older grant.
+    // Comparing hashes tells nothing about a secret, however long it takes. A secret that is not
+    // the newest one of its name belongs to an older grant.
     let token = if served.hash == Some(hash) { served.token } else { served.token - 1 };
     let current = db.at(now_ms).inspect(&served.name)?;
     // The token says which grant is meant; so the owner is the one that the lease has.

@@ -190,8 +190,8 @@ impl ServedFile {
         self.poll_interval = CHANGE_POLL_INTERVAL.max(took * 10);
     }
 
-    /// Raises the high-water mark to the token of a slot and the grant of a name that are about to be
-    /// answered.
+    /// Raises the high-water mark to the token of a slot and the grant of a name that are about to
+    /// be answered.
     pub(super) fn raise_mark(&mut self, token: i64, name: Option<NameGrant>) {
         // On failure the grants are stored; only a restored backup might go unnoticed.
         warn_about_mark(self.mark.as_mut().map_or(Ok(()), |mark| mark.rise(token, name)));

@@ -1,8 +1,8 @@
 //! Stores the rows of a commit all or not at all, though a transaction of the engine has limits.
 //!
 //! What fits goes into one transaction. What does not is written twice: first as a journal, which
-//! counts from the transaction that completes it on, and then row by row. Whoever loads after a crash
-//! finishes a journal that is complete, and drops one that is not.
+//! counts from the transaction that completes it on, and then row by row. Whoever loads after a
+//! crash finishes a journal that is complete, and drops one that is not.
 
 use std::collections::BTreeMap;
 
@@ -40,8 +40,8 @@ pub(super) fn store(
     finish(engine, tenure, rows.to_vec(), count)
 }
 
-/// Finishes what a writer has left behind, and adds it to the rows that were loaded. Deletes a journal
-/// that is not complete.
+/// Finishes what a writer has left behind, and adds it to the rows that were loaded. Deletes a
+/// journal that is not complete.
 pub(super) fn recover(
     engine: &dyn Engine,
     tenure: &dyn Tenure,
@@ -72,8 +72,8 @@ pub(super) fn recover(
     Ok(())
 }
 
-/// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and a
-/// crash at any moment leaves the journal until all rows are stored.
+/// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and
+/// a crash at any moment leaves the journal until all rows are stored.
 fn finish(
     engine: &dyn Engine,
     tenure: &dyn Tenure,

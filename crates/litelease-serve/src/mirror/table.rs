@@ -17,14 +17,15 @@ WHERE type = 'table' AND name LIKE 'litelease~_%' ESCAPE '~' ORDER BY name";
 /// The columns that are stored: generated ones are not among them.
 const COLUMNS: &str = "SELECT name, type, pk FROM pragma_table_info(?1) ORDER BY cid";
 
-/// The keys of queues, which follow from their items. Of a dead item and a newer one, the newer has it.
+/// The keys of queues, which follow from their items. Of a dead item and a newer one, the newer has
+/// it.
 const KEYS_TABLE: &str = "litelease_queue_keys";
 const FILL_KEYS: &str = "INSERT INTO main.litelease_queue_keys (queue, key, item)
 SELECT queue, key, max(id) FROM main.litelease_queue_items WHERE key IS NOT NULL
 GROUP BY queue, key";
 
-/// The columns with a moment of the service's time. Moments that people are told and nothing depends on
-/// stay as they are, and so do the dates at which access keys end.
+/// The columns with a moment of the service's time. Moments that people are told and nothing
+/// depends on stay as they are, and so do the dates at which access keys end.
 pub(super) const MOMENTS: [(&str, &str); 11] = [
     ("litelease_answered", "at_ms"),
     ("litelease_limits", "not_after_ms"),
@@ -48,8 +49,8 @@ pub(super) struct Table {
     columns: Vec<(String, bool)>,
 }
 
-/// Makes a table by the definition that the engine has. Other SQL is refused, and not run: whoever may
-/// write to the engine must not be able to write files here.
+/// Makes a table by the definition that the engine has. Other SQL is refused, and not run: whoever
+/// may write to the engine must not be able to write files here.
 pub(super) fn create(connection: &Connection, name: &str, sql: &str) -> Result<(), Error> {
     let mut statements = Batch::new(connection, sql);
     let first = statements.next()?.filter(|_| sql.starts_with(&format!("CREATE TABLE {name} ")));

@@ -348,8 +348,9 @@ fn send_much(db: &Litelease) {
     }
 }
 
-/// A member of etcd that was stopped, or a backend of PostgreSQL, may carry out a request long after its client has
-/// given up. By then the writer has loaded what was there, and has stored more.
+/// A member of etcd that was stopped, or a backend of PostgreSQL, may carry out a request long
+/// after its client has given up. By then the writer has loaded what was there, and has stored
+/// more.
 #[test]
 fn a_commit_that_arrives_late_is_not_mixed_with_later_ones() {
     let small = |db: &Litelease| use_everything(db, 2);
@@ -377,8 +378,9 @@ fn a_commit_that_arrives_late_is_not_mixed_with_later_ones() {
     }
 }
 
-/// What was left of one journal was deleted with the rows of the next commit, whose journal had parts of the same
-/// names. After a crash in between, that one had lost a part, and nobody could load any more.
+/// What was left of one journal was deleted with the rows of the next commit, whose journal had
+/// parts of the same names. After a crash in between, that one had lost a part, and nobody could
+/// load any more.
 #[test]
 fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {
     // So many rows that each boundary between transactions is met.

@@ -1,7 +1,7 @@
 //! Which rows a thread has changed in the database in memory, as SQLite's update hook tells.
 //!
-//! The hook does not tell of rows that `INSERT OR REPLACE` deletes, of a DELETE without WHERE, and of
-//! tables WITHOUT ROWID. `table.rs` makes up for the first and the last.
+//! The hook does not tell of rows that `INSERT OR REPLACE` deletes, of a DELETE without WHERE, and
+//! of tables WITHOUT ROWID. `table.rs` makes up for the first and the last.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -107,7 +107,8 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// The largest whole number that JavaScript calls safe, 2^53 - 1. Beyond it a REAL may be a rounded integer.
+/// The largest whole number that JavaScript calls safe, 2^53 - 1. Beyond it a REAL may be a rounded
+/// integer.
 const MOST_EXACT: f64 = 9_007_199_254_740_991.0;
 
 /// An INTEGER, or a REAL that is exactly one.

@@ -25,11 +25,12 @@ struct Registered {
     shared: Rc<Shared>,
 }
 
-/// Puts the functions and the table-valued functions on a connection. Doing it again changes nothing.
+/// Puts the functions and the table-valued functions on a connection. Doing it again changes
+/// nothing.
 ///
 /// # Safety
-/// The functions use the connection until it is closed, so what [`Connection::from_raw`] asks for must hold
-/// until then. `L` must be the library of the connection.
+/// The functions use the connection until it is closed, so what [`Connection::from_raw`] asks for
+/// must hold until then. `L` must be the library of the connection.
 pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> {
     // SQLite does not let a function be replaced while a statement runs, and there is no need to.
     let sql = format!("SELECT litelease_version() = '{}'", env!("CARGO_PKG_VERSION"));
@@ -37,7 +38,8 @@ pub unsafe fn register<L: Library>(connection: Connection) -> Result<(), Error> 
         return Ok(());
     }
     let shared = Shared::new(connection);
-    // The tables first and the version last: that is what tells the next time that everything is there.
+    // The tables first and the version last: that is what tells the next time that everything is
+    // there.
     for table in TABLES.iter().chain(queue::TABLES) {
         // SAFETY: as this function asks.
         unsafe { table::register::<L>(connection, table, Rc::clone(&shared)) }?;

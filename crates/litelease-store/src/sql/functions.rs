@@ -19,8 +19,9 @@ pub(crate) struct Function {
     pub(crate) run: fn(&Store, &Arguments<'_>) -> Result<Answer, Error>,
 }
 
-/// The effect of a function on the database. One that writes may be called by a statement of the application
-/// only, never by a view, trigger or generated column of a file that somebody else could have made.
+/// The effect of a function on the database. One that writes may be called by a statement of the
+/// application only, never by a view, trigger or generated column of a file that somebody else
+/// could have made.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Writes {
     Yes,

@@ -1,7 +1,8 @@
-//! The state that the functions of one connection share: its store, with the statements it has compiled.
+//! The state that the functions of one connection share: its store, with the statements it has
+//! compiled.
 //!
-//! SQLite refuses to close a connection that has statements left, so somebody must drop them in time. SQLite
-//! disconnects virtual tables before it looks, so the table-valued functions do it.
+//! SQLite refuses to close a connection that has statements left, so somebody must drop them in
+//! time. SQLite disconnects virtual tables before it looks, so the table-valued functions do it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -33,7 +33,8 @@ pub(crate) struct TableFunction {
 /// Rows of a table, each with all its columns, read as SQLite asks for them.
 pub(crate) type Rows = Box<dyn Iterator<Item = Result<Vec<Answer>, Error>>>;
 
-/// The texts between which the statement looks, both included, where it says so. SQLite compares again.
+/// The texts between which the statement looks, both included, where it says so. SQLite compares
+/// again.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Range<'a> {
     pub(crate) from: Option<&'a str>,
@@ -43,8 +44,8 @@ pub(crate) struct Range<'a> {
 /// The most arguments that any of them takes.
 const MOST: usize = 2;
 
-/// The number by which a plan is told to the cursor: a bit for each argument that is given, and above them which of
-/// the values it is. The two ends of the range come after the arguments.
+/// The number by which a plan is told to the cursor: a bit for each argument that is given, and
+/// above them which of the values it is. The two ends of the range come after the arguments.
 const FIRST_PLACE: usize = MOST;
 const PLACE_BITS: usize = 4;
 const PLACE: c_int = (1 << PLACE_BITS) - 1;
@@ -163,8 +164,8 @@ struct Usage {
     omit: c_uchar,
 }
 
-/// The module for the connections of one library. It lives for ever, because SQLite may look at it after it
-/// has freed what the module was registered with.
+/// The module for the connections of one library. It lives for ever, because SQLite may look at it
+/// after it has freed what the module was registered with.
 struct Modules<L>(PhantomData<L>);
 
 impl<L: Library> Modules<L> {
@@ -222,8 +223,8 @@ unsafe extern "C" fn connect<L: Library>(
     _error: *mut *mut c_char,
 ) -> c_int {
     let api = L::api();
-    // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite wants the new
-    // table in `table`.
+    // SAFETY: the connection is open, `data` is what the module was registered with, and SQLite
+    // wants the new table in `table`.
     unsafe {
         let registered = &*data.cast::<Registered>();
         let function = registered.function;
@@ -249,7 +250,8 @@ unsafe extern "C" fn disconnect(table: *mut Table) -> c_int {
 }
 
 unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexInfo) -> c_int {
-    // SAFETY: SQLite hands over a valid description with that many constraints, usages and terms of an order.
+    // SAFETY: SQLite hands over a valid description with that many constraints, usages and terms of
+    // an order.
     unsafe {
         let function = (*table).function;
         let info = &mut *info;
@@ -269,7 +271,8 @@ unsafe extern "C" fn best_index<L: Library>(table: *mut Table, info: *mut IndexI
                     // The argument depends on a table that comes later: this plan cannot work.
                     return code::CONSTRAINT;
                 }
-                // The values come in the order of the constraints; the number tells where each belongs.
+                // The values come in the order of the constraints; the number tells where each
+                // belongs.
                 given += 1;
                 (usage.argument, usage.omit) = (given, 1);
                 info.number |= 1 << argument | given << place(argument);

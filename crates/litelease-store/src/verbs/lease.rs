@@ -60,9 +60,9 @@ pub(super) fn renew(store: &Store, given: Arguments<'_>) -> Result<Answer, Misus
     Ok(vec![renewed(store, name, answer)?])
 }
 
-/// name, owner, ttl, token and the time since its holder made progress, which may be NULL, of each grant, one after the
-/// other; of a slot its pool, its lease, the ttl, NULL and NULL. One row answers each: what is wrong with one lease is not
-/// the others' fault.
+/// name, owner, ttl, token and the time since its holder made progress, which may be NULL, of each
+/// grant, one after the other; of a slot its pool, its lease, the ttl, NULL and NULL. One row
+/// answers each: what is wrong with one lease is not the others' fault.
 pub(super) fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let all = || {
         given.0.chunks_exact(5).map(|grant| {

@@ -97,8 +97,9 @@ pub(super) fn claim_with(store: &Store, given: Arguments<'_>) -> Result<Answer, 
     })
 }
 
-/// Takes the grant under `token` that was handed to this requester since it asked for the one under `asked`, renews it, and
-/// stores what rides on it, in one commit. No row where it is not the requester's.
+/// Takes the grant under `token` that was handed to this requester since it asked for the one under
+/// `asked`, renews it, and stores what rides on it, in one commit. No row where it is not the
+/// requester's.
 pub(super) fn accept_with(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, who, ttl_ms) = (given.text(0)?, given.who(1, 3)?, given.integer(2)?);
     let (asked, riders) = (given.optional(4, Arguments::integer)?, Riders::of(given)?);

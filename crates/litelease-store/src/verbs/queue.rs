@@ -49,8 +49,8 @@ pub(super) fn extend(store: &Store, given: Arguments<'_>) -> Result<Answer, Misu
     Ok(deadline_ms.map(number).unwrap_or_default())
 }
 
-/// Receipt and visibility of each delivery, one after the other, in one commit. One row answers each: what is wrong with
-/// one delivery is not the others' fault.
+/// Receipt and visibility of each delivery, one after the other, in one commit. One row answers
+/// each: what is wrong with one delivery is not the others' fault.
 pub(super) fn extend_all(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let all =
         (0..given.0.len() / 2).map(|at| Ok((given.text(2 * at)?, given.integer(2 * at + 1)?)));
@@ -152,7 +152,8 @@ pub(super) fn items(store: &Store, given: Arguments<'_>) -> Result<Answer, Misus
     Ok(rows)
 }
 
-/// Begins a transaction for the effect of an item, unless its receipt is stale: then no transaction is open.
+/// Begins a transaction for the effect of an item, unless its receipt is stale: then no transaction
+/// is open.
 pub(super) fn begin_finish(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let receipt = given.text(0)?;
     store.begin_for_caller()?;
@@ -160,7 +161,8 @@ pub(super) fn begin_finish(store: &Store, given: Arguments<'_>) -> Result<Answer
     Ok(vec![or_roll_back(store, || store.check_receipt(receipt))?])
 }
 
-/// Acknowledges the item, and commits. If the receipt is stale, rolls everything back. No transaction is open afterwards.
+/// Acknowledges the item, and commits. If the receipt is stale, rolls everything back. No
+/// transaction is open afterwards.
 pub(super) fn end_finish(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let receipt = given.text(0)?;
     let answer = or_roll_back(store, || {

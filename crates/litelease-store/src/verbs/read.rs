@@ -24,7 +24,8 @@ pub(super) fn drained(store: &Store, given: Arguments<'_>) -> Result<Answer, Mis
     Ok(vec![vec![truth(drained)]])
 }
 
-/// In the transaction that writes: whether the writer may, and then forgets the readers that it has waited for.
+/// In the transaction that writes: whether the writer may, and then forgets the readers that it has
+/// waited for.
 pub(super) fn drain(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (name, token) = (given.text(0)?, given.integer(1)?);
     let is_drained = store.drained(name, token, When::Now)?;
@@ -34,7 +35,8 @@ pub(super) fn drain(store: &Store, given: Arguments<'_>) -> Result<Answer, Misus
     Ok(vec![vec![truth(is_drained)]])
 }
 
-/// Wakes those who wait at the file, without having freed anything: readers look whether a writer has come.
+/// Wakes those who wait at the file, without having freed anything: readers look whether a writer
+/// has come.
 pub(super) fn ring(_: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     Ok(vec![])
 }

@@ -1,5 +1,5 @@
-//! Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its answer is
-//! no.
+//! Sessions and shards. Each verb runs in a transaction of its own, and is rolled back if its
+//! answer is no.
 
 use litelease_core::{ClaimResult, LeaseInfo, Reason, ReleaseResult, RenewResult};
 
@@ -10,7 +10,8 @@ use crate::{
     When, is_passing,
 };
 
-/// The arguments from `at` on: identity, owner, token, ttl, and then name and token of each of its names.
+/// The arguments from `at` on: identity, owner, token, ttl, and then name and token of each of its
+/// names.
 struct SessionArguments<'a> {
     grants: SessionGrants<'a>,
     names: Vec<(&'a str, i64)>,
@@ -113,8 +114,8 @@ pub(super) fn shard_join(store: &Store, given: Arguments<'_>) -> Result<Answer, 
     })
 }
 
-/// Whether the member must write now, and then each shard that it is to give up, and until when. What follows the named
-/// arguments are the shards that it knows to be its own.
+/// Whether the member must write now, and then each shard that it is to give up, and until when.
+/// What follows the named arguments are the shards that it knows to be its own.
 pub(super) fn shard_look(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (group, me, repeats) = (checked_group(given)?, given.text(2)?, given.integer(3)? == 1);
     let held = (4..given.0.len()).map(|at| given.integer(at)).collect::<Result<Vec<_>, _>>()?;
@@ -128,8 +129,8 @@ pub(super) fn shard_look(store: &Store, given: Arguments<'_>) -> Result<Answer, 
     Ok([vec![truth(has_work)]].into_iter().chain(requested).collect())
 }
 
-/// As a heartbeat, and at the end one row for each shard that was granted: its number, the grant, and the token, the value
-/// and the time of its last checkpoint.
+/// As a heartbeat, and at the end one row for each shard that was granted: its number, the grant,
+/// and the token, the value and the time of its last checkpoint.
 pub(super) fn shard_step(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
     let (group, session) = (checked_group(given)?, SessionArguments::new(given, 3)?);
     let drain_ms = given.integer(2)?;
@@ -148,9 +149,9 @@ pub(super) fn shard_step(store: &Store, given: Arguments<'_>) -> Result<Answer, 
     })
 }
 
-/// One row for the identity, one for each name, and then the rest; only the rest if that says not to commit. A renewal ends
-/// with how long it was granted for. A refusal that may pass is told as `Refused`, and a name that is over only because its
-/// session is as `SessionOver`.
+/// One row for the identity, one for each name, and then the rest; only the rest if that says not
+/// to commit. A renewal ends with how long it was granted for. A refusal that may pass is told as
+/// `Refused`, and a name that is over only because its session is as `SessionOver`.
 fn beat_rows<T>(
     store: &Store,
     session: SessionGrants<'_>,

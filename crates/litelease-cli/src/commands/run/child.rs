@@ -246,7 +246,8 @@ pub(crate) fn group_exists(group: pid_t) -> bool {
     asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// Makes sure that the ends of children are told: whoever starts us with SIGCHLD ignored has the kernel forget them.
+/// Makes sure that the ends of children are told: whoever starts us with SIGCHLD ignored has the
+/// kernel forget them.
 pub(crate) fn hear_of_children() {
     // SAFETY: no pointers are involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };

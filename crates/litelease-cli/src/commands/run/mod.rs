@@ -28,8 +28,8 @@ use crate::waiting::while_waiting;
 /// breaks it, the group has its kill grace to end, and a successor may already run.
 ///
 /// Sets LITELEASE_NAME, LITELEASE_OWNER, LITELEASE_TOKEN, LITELEASE_EXPIRES_AT_MS and LITELEASE_DB
-/// (or LITELEASE_SERVER and LITELEASE_GRANT) in the command's environment. Running the same name inside the command is an error: it would
-/// wait for itself.
+/// (or LITELEASE_SERVER and LITELEASE_GRANT) in the command's environment. Running the same name
+/// inside the command is an error: it would wait for itself.
 ///
 /// You may leave out the --: the command begins with the first word after the name.
 #[derive(clap::Args)]
@@ -79,8 +79,8 @@ pub(crate) struct Args {
     progress_within: Option<Duration>,
     /// Run at most so many at a time under this name, instead of one
     ///
-    /// The command finds the number of its slot, from 0 on, in LITELEASE_SLOT. Everybody should give
-    /// the same number: the last one counts.
+    /// The command finds the number of its slot, from 0 on, in LITELEASE_SLOT. Everybody should
+    /// give the same number: the last one counts.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     slots: Option<u32>,
     /// End the command after this time at the latest
@@ -148,7 +148,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     session::run(task, common, Box::new(take))
 }
 
-/// Refuses a grace that a lease of this length has no room for. `what` is what its length is called.
+/// Refuses a grace that a lease of this length has no room for. `what` is what its length is
+/// called.
 pub(super) fn check_grace(what: &str, length: Duration, grace: Duration) -> Result<()> {
     if length / 2 > grace {
         return Ok(());

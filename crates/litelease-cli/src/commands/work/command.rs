@@ -77,7 +77,8 @@ impl ItemCommand {
         ended
     }
 
-    /// Checks whether a process of the group is left. Those whose parent has ended are ours to reap.
+    /// Checks whether a process of the group is left. Those whose parent has ended are ours to
+    /// reap.
     fn is_left(&self) -> bool {
         child::reap_group(self.group);
         group_exists(self.group)

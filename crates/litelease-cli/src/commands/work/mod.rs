@@ -26,16 +26,16 @@ use crate::output::printable;
 /// An item is delivered at least once: if litelease work is killed, or stopped for longer than the
 /// visibility, another worker gets the item, although the command may have done its work. If the
 /// delivery cannot be extended, the group is ended before another worker can get the item: SIGTERM,
-/// and after the kill grace SIGKILL. If litelease work is killed, the group is killed, too. While it
-/// is stopped it ends nothing; when it goes on, it ends the group, and the receipt is refused.
+/// and after the kill grace SIGKILL. If litelease work is killed, the group is killed, too. While
+/// it is stopped it ends nothing; when it goes on, it ends the group, and the receipt is refused.
 ///
 /// SIGTERM, SIGINT, SIGHUP and SIGQUIT drain: it receives nothing more, and ends when the commands
 /// under way have ended. A second signal ends those, too, and gives their items back.
 ///
 /// Sets LITELEASE_QUEUE, LITELEASE_ITEM_ID, LITELEASE_ITEM_ATTEMPT, LITELEASE_ITEM_TOKEN,
-/// LITELEASE_ITEM_RECEIPT and LITELEASE_DB in the command's environment; on a server LITELEASE_SERVER
-/// instead of LITELEASE_DB. In a file, a command that acknowledges the receipt itself, in the
-/// transaction that writes its effect, has that effect once.
+/// LITELEASE_ITEM_RECEIPT and LITELEASE_DB in the command's environment; on a server
+/// LITELEASE_SERVER instead of LITELEASE_DB. In a file, a command that acknowledges the receipt
+/// itself, in the transaction that writes its effect, has that effect once.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease work [OPTIONS] <QUEUE> [--] <COMMAND>...")]
 #[command(after_help = "Examples:
@@ -71,8 +71,8 @@ pub(crate) struct Args {
     /// The longest time for which an item is hidden after a failure
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse)]
     max_backoff: Duration,
-    /// Time between SIGTERM and SIGKILL when the item is lost [default: 5s, at most a quarter of the
-    /// visibility]
+    /// Time between SIGTERM and SIGKILL when the item is lost [default: 5s, at most a quarter of
+    /// the visibility]
     #[arg(long, value_name = "TIME", value_parser = parse)]
     kill_grace: Option<Duration>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! One worker, from the first item to the last: its threads run commands, and a loop over everything
-//! that can happen ends those whose item is lost.
+//! One worker, from the first item to the last: its threads run commands, and a loop over
+//! everything that can happen ends those whose item is lost.
 
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};

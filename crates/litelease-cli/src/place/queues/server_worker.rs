@@ -185,8 +185,8 @@ impl ServerWorker {
         }
     }
 
-    /// Reports an error that may pass, and returns any other. A server that was never heard of may not
-    /// be there at all.
+    /// Reports an error that may pass, and returns any other. A server that was never heard of may
+    /// not be there at all.
     fn pass(&self, error: Error) -> Result<()> {
         let may_pass = match &error {
             Error::Unreachable(_) => self.state().was_heard,

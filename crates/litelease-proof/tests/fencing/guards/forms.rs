@@ -218,8 +218,9 @@ fn cell(sql: &str, token: Token, guard: &Guard, by_column: Option<ByColumn>) -> 
     }
 }
 
-/// Whatever keeps a presented token from being negated (a policy for conflicts, a constraint, a trigger of the user's)
-/// must not leave one behind that lets an update pass which does not mention the column.
+/// Whatever keeps a presented token from being negated (a policy for conflicts, a constraint, a
+/// trigger of the user's) must not leave one behind that lets an update pass which does not mention
+/// the column.
 #[test]
 fn a_token_that_cannot_be_used_up_opens_nothing() {
     for (schema, write) in [

@@ -110,7 +110,8 @@ fn a_rebuild_of_the_table_is_noticed_and_guarding_again_restores_the_fence() {
                 missing.iter().any(|guard| guard.table == "orders" && !guard.is_intact),
                 "{rebuild}"
             );
-            // Another name's guards are not in question, and a failed presentation leaves none behind.
+            // Another name's guards are not in question, and a failed presentation leaves none
+            // behind.
             db.present("another", 2).unwrap();
             let presented: Option<i64> = db
                 .conn()
@@ -175,7 +176,8 @@ fn guards_survive_renames_vacuum_and_dump() {
             }
         };
         check(&db);
-        // Guarding it under its new names changes nothing; a table of the old name is another table.
+        // Guarding it under its new names changes nothing; a table of the old name is another
+        // table.
         let renamed = if by_column { Guard::by_column("my \"token\"") } else { guard.clone() };
         db.guard("new \"orders\"", "writer", &renamed).unwrap();
         db.conn().execute_batch("CREATE TABLE orders (k1, tok)").unwrap();

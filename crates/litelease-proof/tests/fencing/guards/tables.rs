@@ -177,7 +177,8 @@ fn what_cannot_be_guarded_is_refused_by_name_and_changes_nothing() {
         assert_eq!(schema, contents(db.conn(), "sqlite_schema"), "{table}");
         println!("{table:<22} {:<38} {found}", format!("{guard:?}").replace("Guard ", ""));
     }
-    // The same table by connection is fine where no column is needed, and after doing what the error says.
+    // The same table by connection is fine where no column is needed, and after doing what the
+    // error says.
     db.guard("hidden", "writer", &by_connection()).unwrap();
     db.guard("busy", "writer", &by_connection()).unwrap();
     db.conn().execute_batch("UPDATE used SET tok = -tok WHERE tok > 0").unwrap();
