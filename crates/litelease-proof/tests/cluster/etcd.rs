@@ -312,7 +312,7 @@ fn connections_are_encrypted_and_certificates_checked() {
     let ours = format!("{url}?ca={ca}&cert={cert}&key={key}");
     acquired(Cluster::open_with(&ours, patient).unwrap().claim("x", "a", LONG));
 
-    let hasty = Options { patience: Duration::from_millis(500), ..Options::default() };
+    let hasty = Options { patience: Duration::from_secs(2), ..Options::default() };
     let refused =
         |url: &str| Cluster::open_with(url, hasty).unwrap().claim("y", "a", LONG).unwrap_err();
     for url in [url.clone(), format!("{url}?ca={cert}")] {

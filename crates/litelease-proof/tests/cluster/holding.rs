@@ -39,7 +39,8 @@ fn on_every_engine(test: impl Fn(&str, &dyn Fn() -> Cluster)) {
 fn a_hold_outlives_its_ttl_and_its_end_frees_the_name() {
     on_every_engine(|engine, open| {
         let (a, b) = (open(), open());
-        let ttl = Duration::from_millis(600);
+        // Long enough for a busy machine to renew it in time.
+        let ttl = Duration::from_millis(1_500);
         let held = a.hold("kept", HoldOptions::new(ttl)).unwrap();
         let until = Instant::now() + 2 * ttl;
         let waited = b.claim_wait("kept", "b", LONG, 2 * ttl).unwrap();

@@ -398,19 +398,23 @@ fn a_thousand_renewals_are_eight_requests_to_etcd_and_two_to_postgresql() {
         let etcd = Etcd::start(1);
         let cluster = Cluster::open(&etcd.url("")).unwrap();
         let leases = claim_all(&cluster, &names);
-        let before = etcd.transactions();
-        renew(&cluster, &leases);
-        assert_eq!(etcd.transactions() - before, 8);
-        let before = etcd.transactions();
+        // On a busy machine, one that is not answered in time is sent again. So the fewest count.
+        let fewest = |renews: &dyn Fn()| {
+            let counts = (0..3).map(|_| {
+                let before = etcd.transactions();
+                renews();
+                etcd.transactions() - before
+            });
+            counts.min()
+        };
+        assert_eq!(fewest(&|| renew(&cluster, &leases)), Some(8));
         // Another handle must load them first.
-        renew(&Cluster::open(&etcd.url("")).unwrap(), &leases);
-        assert_eq!(etcd.transactions() - before, 16);
+        let other = || renew(&Cluster::open(&etcd.url("")).unwrap(), &leases);
+        assert_eq!(fewest(&other), Some(16));
         // And after that this one does not know them. Those it asks first are found out to be
         // changed.
         renew(&cluster, &leases);
-        let before = etcd.transactions();
-        renew(&cluster, &leases);
-        assert_eq!(etcd.transactions() - before, 8);
+        assert_eq!(fewest(&|| renew(&cluster, &leases)), Some(8));
     }
     if postgres::is_installed() {
         let server = Postgres::shared();
