@@ -13,6 +13,7 @@ use litelease_engine::{Driver, Error, EtcdUrl, Result};
 use prost::Message;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -161,7 +162,12 @@ impl Client {
 
     /// Waits until something happens to a key after a revision, for at most `time`.
     pub(crate) fn watch(&self, key: Vec<u8>, revision: i64, time: Duration) {
-        let watch = async { timeout(time, self.calls.watch_once(key, revision)).await };
+        let watch = async {
+            let watched = timeout(time, self.calls.watch_once(key, revision)).await;
+            // Lets the connection tell that the watch is over. Nobody may drive it for long.
+            yield_now().await;
+            watched
+        };
         // An error ends the waiting, too: whoever waits looks at the row. But it must not spin.
         if !matches!(self.driver.run(watch), Ok(Ok(Ok(())) | Err(_))) {
             std::thread::sleep(time.min(Duration::from_millis(100)));

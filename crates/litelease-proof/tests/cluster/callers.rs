@@ -160,7 +160,38 @@ fn a_caller_with_little_time_finds_out_for_others_that_a_member_of_etcd_does_not
     assert_eq!(engine.load(&["x"]).unwrap().rows.len(), 1);
 }
 
-/// The same for a server that takes connections and says nothing.
+/// Nobody asks this member anything else, and it does not close the connection.
+#[test]
+fn a_watch_leaves_a_member_of_etcd_that_has_fallen_silent() {
+    if !etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::start(3);
+    let leader = etcd.wait_for_leader();
+    let follower = (leader + 1) % 3;
+    let url = |at: usize| format!("etcd://{}", etcd.address(at));
+    let writer = ready(&url(leader));
+    let watching = ready(&format!("{},{}", url(follower), etcd.address(leader)));
+    let watch = watching.watch();
+    let notices = |name: &str| {
+        let seen = watch.changes();
+        for number in 0..600 {
+            acquired(writer.claim(&format!("{name}{number}"), "a", LONG));
+            watch.wait(seen, i64::MAX, Duration::from_millis(100));
+            if watch.changes() != seen {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(notices("before"));
+    // What it has told already comes first.
+    thread::sleep(Duration::from_millis(500));
+    etcd.signal(follower, libc::SIGSTOP);
+    assert!(notices("after"));
+}
+
+/// A server of PostgreSQL that takes connections and says nothing is left, too.
 #[test]
 fn callers_with_little_time_come_past_a_server_that_does_not_answer() {
     if !postgres::is_installed() {
