@@ -394,7 +394,11 @@ fn under_random_faults_no_client_trusts_what_another_one_was_granted() {
             })
         })
         .collect();
-    thread::sleep(Duration::from_secs(4));
+    let start = Instant::now();
+    let is_enough = || rounds.load(SeqCst) >= 5 || start.elapsed() > Duration::from_secs(60);
+    while start.elapsed() < Duration::from_secs(4) || !is_enough() {
+        thread::sleep(Duration::from_millis(50));
+    }
     ends.store(true, SeqCst);
     for client in clients {
         client.join().unwrap();
