@@ -14,7 +14,7 @@ mod journal;
 mod table;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use litelease::rusqlite::{self, Connection, ErrorCode, ffi};
@@ -235,6 +235,9 @@ impl Mirror {
         let now_ms = (self.clock)().saturating_sub(self.offset_ms.unwrap_or(0));
         let at_ms = self.at_ms.max(now_ms);
         rows.push((META.to_vec(), Some(Meta { at_ms }.write())));
+        // A row that is written now is wanted again.
+        let written: BTreeSet<&[u8]> = rows.iter().map(|(key, _)| key.as_slice()).collect();
+        self.unwanted.retain(|(key, _)| !written.contains(key.as_slice()));
         rows.append(&mut self.unwanted);
         let stored = journal::store(&*self.engine, &*self.tenure, &rows);
         self.needs_fence = stored.is_err();

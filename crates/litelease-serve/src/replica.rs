@@ -281,6 +281,9 @@ impl Role {
                 return;
             }
         }
+        // For good: a renewal that is answered while this server stops to write must not bring the
+        // lease back. What serves under it next would not know what was lost before.
+        held.give_up();
     }
 }
 
