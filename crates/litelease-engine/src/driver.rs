@@ -130,10 +130,9 @@ impl Drop for Driver {
 /// one must be known before a request is sent over it, because nobody could tell what became of
 /// that.
 async fn look_at_sockets() {
-    // The runtime asks for events when nothing is left to do, and goes on with this future first.
-    // The connections come to their turn before it asks again.
-    yield_now().await;
-    yield_now().await;
+    // A task that yields goes on after the runtime has asked for events, and after the connections
+    // that they wake. In a task, because a caller that does not drive would yield to nobody.
+    let _ = tokio::spawn(yield_now()).await;
 }
 
 fn on_a_thread<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T> {
