@@ -180,8 +180,13 @@ impl Client {
         Q: Message,
         A: Message + Default,
     {
-        let until = Instant::now() + MOST;
-        let answer = self.driver.run(self.calls.ask(member, path, Framed::of(&request), until))?;
+        let (request, until) = (Framed::of(&request), Instant::now() + MOST);
+        let ask = || self.driver.run(self.calls.ask(member, path, request.clone(), until));
+        let answer = match ask()? {
+            // The next one logs in again.
+            Err(Failure::LoggedOut) if self.calls.shared.login.is_some() => ask()?,
+            answer => answer,
+        };
         answer.map_err(Failure::of_read)
     }
 
@@ -245,7 +250,6 @@ impl Connections {
             failure = match self.ask(at, path, request.clone(), until).await {
                 Err(Failure::LoggedOut) if logins == 0 && self.shared.login.is_some() => {
                     logins += 1;
-                    *locked(&self.shared.token) = None;
                     continue;
                 }
                 Err(failure @ Failure::NotDone(_)) => {
@@ -288,10 +292,16 @@ impl Connections {
         if time.is_zero() {
             return Err(Failure::NotDone(format!("{host}: there was no time left to ask")));
         }
-        match timeout(time, channel.ask(path, request, self.token())).await {
+        let token = self.token();
+        let answer = match timeout(time, channel.ask(path, request, token.clone())).await {
             Ok(answer) => answer.map_err(|status| Failure::of(host, &status)),
             Err(_) => Err(Failure::Unknown(late(time))),
+        };
+        if let Err(Failure::LoggedOut) = answer {
+            // Another caller may have logged in again meanwhile.
+            locked(&self.shared.token).take_if(|kept| Some(&*kept) == token.as_ref());
         }
+        answer
     }
 
     /// Returns a connection to a member, whose version is known to do, with a login if there is to

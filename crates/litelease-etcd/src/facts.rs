@@ -25,7 +25,7 @@ impl EtcdEngine {
         fact("engine", "etcd".into());
         let mut revision = 0;
         let mut failure = None;
-        let mut has_answered = false;
+        let mut answering = None;
         for (number, member) in self.client.members().iter().enumerate() {
             let status = "/etcdserverpb.Maintenance/Status";
             let status: StatusResponse = match self.client.ask(number, status, Nothing {}) {
@@ -36,7 +36,7 @@ impl EtcdEngine {
                     continue;
                 }
             };
-            has_answered = true;
+            answering = answering.or(Some(number));
             revision = status.header.as_ref().map_or(0, |header| header.revision).max(revision);
             let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
             let is_leader = if status.leader == 0 { ", no leader" } else { "" };
@@ -53,11 +53,13 @@ impl EtcdEngine {
             }
             warnings.extend(status.errors.iter().map(|error| format!("{}: {error}", member.host)));
         }
-        if let (false, Some(error)) = (has_answered, failure) {
-            return Err(error);
-        }
-        let members: MemberListResponse =
-            self.client.ask(0, "/etcdserverpb.Cluster/MemberList", Nothing {}).unwrap_or_default();
+        let Some(answering) = answering else {
+            return Err(failure.unwrap_or_else(|| Error::Unreachable("there is no member".into())));
+        };
+        let members: MemberListResponse = self
+            .client
+            .ask(answering, "/etcdserverpb.Cluster/MemberList", Nothing {})
+            .unwrap_or_default();
         if !members.members.is_empty() {
             let voting = members.members.iter().filter(|member| !member.is_learner).count();
             fact("members", voting.to_string());
@@ -67,16 +69,16 @@ impl EtcdEngine {
                 ));
             }
         }
-        if revision > UNCOMPACTED && !self.is_compacted(revision - UNCOMPACTED)? {
+        if revision > UNCOMPACTED && !self.is_compacted(answering, revision - UNCOMPACTED)? {
             warnings.push(format!(
                 "the last {UNCOMPACTED} changes and more are kept: start etcd with \
                  --auto-compaction-retention=1h, because every renewal adds some 300 bytes"
             ));
         }
-        match self.clock_difference() {
+        match self.clock_difference(answering) {
             Some(ahead) if ahead > SKEW => warnings.push(format!(
                 "this clock and that of {} are {} s apart: set them (NTP)",
-                self.client.members()[0].host,
+                self.client.members()[answering].host,
                 ahead.as_secs()
             )),
             Some(_) => fact("clocks", format!("less than {} s apart", SKEW.as_secs())),
@@ -86,20 +88,20 @@ impl EtcdEngine {
         Ok(found)
     }
 
-    /// Checks whether a revision is gone.
-    fn is_compacted(&self, revision: i64) -> Result<bool> {
+    /// Checks whether a revision is gone, as a member says.
+    fn is_compacted(&self, member: usize, revision: i64) -> Result<bool> {
         let key = self.keys.mark();
         let at = RangeRequest { key, revision, count_only: true, ..RangeRequest::default() };
-        match self.client.ask::<_, RangeResponse>(0, RANGE, at) {
+        match self.client.ask::<_, RangeResponse>(member, RANGE, at) {
             Err(Error::Unreachable(text)) if text.contains("compacted") => Ok(true),
             answer => answer.map(|_| false),
         }
     }
 
-    /// Returns how far this clock and that of the first member are apart, if it tells: etcd speaks
-    /// HTTP at the same port.
-    fn clock_difference(&self) -> Option<Duration> {
-        let host = self.client.members()[0].host.clone();
+    /// Returns how far this clock and that of a member are apart, if it tells: etcd speaks HTTP at
+    /// the same port.
+    fn clock_difference(&self, member: usize) -> Option<Duration> {
+        let host = self.client.members()[member].host.clone();
         let asked = async move {
             let asked = timeout(Duration::from_secs(1), async {
                 let mut stream = TcpStream::connect(&host).await.ok()?;

@@ -36,6 +36,10 @@ impl Failure {
             code::INVALID_ARGUMENT if text.contains("user name is empty") => Failure::Refused(
                 format!("{host}: etcd asks for a user: write etcd://USER:PASSWORD@HOST"),
             ),
+            // Users were changed since the login, and the token knows only those of before.
+            code::INVALID_ARGUMENT if text.contains("revision of auth store is old") => {
+                Failure::LoggedOut
+            }
             code::FAILED_PRECONDITION if text.contains("authentication is not enabled") => {
                 Failure::Refused(format!(
                     "{host}: this etcd knows no users: leave USER:PASSWORD@ out of the URL"
@@ -102,9 +106,33 @@ fn logged_out() -> Error {
     )
 }
 
-/// What etcd says before it proposes anything to the others. A timeout and a leader that changed
-/// are not among it.
+/// Checks whether etcd says this before it proposes anything to the others. A timeout, a leader that
+/// changed and a member that stops are not among it.
 fn is_not_done(text: &str) -> bool {
-    let texts = ["no leader", "not supported for learner", "too many learner", "server stopped"];
+    let texts = ["no leader", "not supported for learner", "too many learner"];
     texts.iter().any(|known| text.contains(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: u32, message: &str) -> Failure {
+        Failure::of("m1", &Status { code, message: format!("etcdserver: {message}") })
+    }
+
+    #[test]
+    fn only_what_etcd_says_before_it_proposes_is_not_done() {
+        assert!(matches!(of(code::UNAVAILABLE, "no leader"), Failure::NotDone(_)));
+        // It says so when it stops while others may already agree.
+        assert!(matches!(of(code::UNAVAILABLE, "server stopped"), Failure::Unknown(_)));
+        assert!(matches!(of(code::UNAVAILABLE, "request timed out"), Failure::Unknown(_)));
+    }
+
+    #[test]
+    fn a_login_from_before_a_change_of_users_is_made_again() {
+        let old = of(code::INVALID_ARGUMENT, "revision of auth store is old");
+        assert!(matches!(old, Failure::LoggedOut));
+        assert!(matches!(of(code::INVALID_ARGUMENT, "duplicate key"), Failure::Refused(_)));
+    }
 }
