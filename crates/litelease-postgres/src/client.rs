@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use crate::statements::Statements;
 use crate::tls::Tls;
 
 /// How long one request may take. Then the connection is dropped.
-const REQUEST: Duration = Duration::from_millis(800);
+pub(crate) const REQUEST: Duration = Duration::from_millis(800);
 /// How long all requests of a call may take.
 const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
@@ -74,9 +74,11 @@ pub(crate) struct Shared {
     /// Connections that were dropped, and are about to be closed.
     closing: Closing,
     is_checked: AtomicBool,
-    /// The answer of a commit was lost. What is read here may not be at its synchronous standby
-    /// yet.
-    is_unconfirmed: AtomicBool,
+    /// How many answers of commits were lost. What is read here may not be at its synchronous
+    /// standby yet.
+    lost: AtomicU64,
+    /// How many of them were followed by a commit that has waited for the standby.
+    confirmed: AtomicU64,
     /// A pooler gives connections to others between transactions: statements have no names.
     has_pooler: AtomicBool,
 }
@@ -122,7 +124,8 @@ impl Pool {
             idle: Mutex::default(),
             closing: Closing::default(),
             is_checked: AtomicBool::new(false),
-            is_unconfirmed: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            confirmed: AtomicU64::new(0),
             has_pooler: AtomicBool::new(false),
         };
         let driver = Driver::new("litelease-postgres")?;
@@ -201,10 +204,12 @@ impl Shared {
     /// Returns a connection whose tables are known to be ours.
     pub(crate) async fn session(&self) -> Result<Session> {
         let mut session = self.any_session().await.map_err(Failure::of_read)?;
-        if self.is_unconfirmed.load(Ordering::Acquire) {
+        let lost = self.lost.load(Ordering::Acquire);
+        if self.confirmed.load(Ordering::Acquire) < lost {
             let confirmed = Box::pin(self.query(&mut session, CONFIRM, &[])).await;
             confirmed.map_err(Failure::of_read)?;
-            self.is_unconfirmed.store(false, Ordering::Release);
+            // Not what was lost while this one waited.
+            self.confirmed.fetch_max(lost, Ordering::AcqRel);
         }
         if !self.is_checked.load(Ordering::Relaxed) {
             let checked = Box::pin(schema::check(&session.client, &session.host, &self.schema));
@@ -252,7 +257,7 @@ impl Shared {
 
     /// The answer to a statement was lost.
     fn lost_answer(&self) {
-        self.is_unconfirmed.store(true, Ordering::Release);
+        self.lost.fetch_add(1, Ordering::AcqRel);
         self.drop_all();
     }
 

@@ -39,7 +39,11 @@ impl Failure {
         match db.code() {
             &SqlState::LOCK_NOT_AVAILABLE
             | &SqlState::T_R_SERIALIZATION_FAILURE
-            | &SqlState::T_R_DEADLOCK_DETECTED => Failure::Locked(said),
+            | &SqlState::T_R_DEADLOCK_DETECTED
+            // A limit of the server's or the role's own.
+            | &SqlState::QUERY_CANCELED => Failure::Locked(said),
+            // The server has ended a transaction that rested too long, and with it the session.
+            code if matches!(code.code(), "25P03" | "25P04") => Failure::NotDone(said),
             &SqlState::DUPLICATE_PSTATEMENT | &SqlState::INVALID_SQL_STATEMENT_NAME => {
                 Failure::NamedStatement
             }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use litelease_engine::Listener;
+use tokio::time::timeout;
 
-use crate::client::Shared;
+use crate::client::{REQUEST, Shared};
 
 /// How long nobody sleeps longer without a look at the row: a ring is only a hint.
 const POLL: Duration = Duration::from_millis(500);
@@ -82,17 +83,22 @@ pub(crate) async fn listen(shared: Arc<Shared>) {
     loop {
         if let Ok(session) = shared.connect().await {
             let sql = format!("LISTEN \"{}\"", shared.schema);
-            let is_listening = session.client.batch_execute(&sql).await.is_ok();
+            let is_listening = in_time(session.client.batch_execute(&sql)).await;
             shared.bell.is_listening.store(is_listening, Ordering::Relaxed);
             // Whatever was told before was not heard.
             shared.bell.tell(None);
             // The connection's own task rings; a question now and then finds out that the server
             // has gone.
-            while is_listening && session.client.simple_query("").await.is_ok() {
+            while is_listening && in_time(session.client.simple_query("")).await {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             shared.bell.is_listening.store(false, Ordering::Relaxed);
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
+}
+
+/// Checks whether a request succeeds in time. A server that is gone without a word never answers.
+async fn in_time<T>(request: impl Future<Output = Result<T, tokio_postgres::Error>>) -> bool {
+    matches!(timeout(REQUEST, request).await, Ok(Ok(_)))
 }
