@@ -266,6 +266,19 @@ impl Engine for MemoryEngine {
         }))
     }
 
+    fn commit_rows_of(
+        &self,
+        boot: i64,
+        name: &str,
+        token: i64,
+        changes: &[RowChange],
+    ) -> Result<Stored> {
+        match self.rows().boot == boot {
+            true => self.commit_rows(name, token, changes),
+            false => Ok(Stored::Conflict),
+        }
+    }
+
     fn most_rows(&self, _: bool) -> usize {
         127
     }

@@ -87,6 +87,19 @@ pub trait Engine: Send + Sync {
     /// still the newest token of `name`.
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
 
+    /// Does the same if the engine is still the incarnation `boot` that rows were
+    /// [loaded](Engine::load) from. Another one may have lost commits, and these rows may be changes
+    /// to what it does not have. An engine that loses none does not compare.
+    fn commit_rows_of(
+        &self,
+        _boot: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        self.commit_rows(name, token, rows)
+    }
+
     /// Returns how many rows one [`Change`] may have, with new tokens or with those they have.
     fn most_rows(&self, new_tokens: bool) -> usize;
 

@@ -72,6 +72,28 @@ impl PostgresEngine {
             Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
         })
     }
+
+    /// Stores rows of the service, on this incarnation only if one is given.
+    fn commit_rows_on(
+        &self,
+        boot: Option<i64>,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        let shared = &self.pool.shared;
+        self.pool.run(async {
+            let mut session = shared.session().await?;
+            if boot.is_some_and(|boot| session.boot != boot) {
+                shared.keep(session);
+                return Ok(Stored::Conflict);
+            }
+            let stored = shared.commit_rows(&mut session, name, token, rows).await;
+            let stored = stored.map_err(Failure::of_write)?;
+            shared.keep(session);
+            Ok(stored)
+        })
+    }
 }
 
 impl Engine for PostgresEngine {
@@ -203,14 +225,17 @@ impl Engine for PostgresEngine {
     }
 
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored> {
-        let shared = &self.pool.shared;
-        self.pool.run(async {
-            let mut session = shared.session().await?;
-            let stored = shared.commit_rows(&mut session, name, token, rows).await;
-            let stored = stored.map_err(Failure::of_write)?;
-            shared.keep(session);
-            Ok(stored)
-        })
+        self.commit_rows_on(None, name, token, rows)
+    }
+
+    fn commit_rows_of(
+        &self,
+        boot: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Result<Stored> {
+        self.commit_rows_on(Some(boot), name, token, rows)
     }
 
     fn most_rows(&self, _: bool) -> usize {

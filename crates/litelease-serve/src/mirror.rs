@@ -22,6 +22,7 @@ use litelease::{AccessRow, Error, Litelease};
 use litelease_engine::Engine;
 
 use self::encoding::{ACCESS, META, Meta, SCHEMA};
+use self::journal::Destination;
 use self::table::Table;
 
 /// A row of the engine: its key, and its new value or none.
@@ -68,6 +69,8 @@ pub(crate) struct Mirror {
     is_stale: bool,
     /// The engine may still store what it was sent before the last error.
     needs_fence: bool,
+    /// The incarnation of the engine that was loaded.
+    boot: i64,
 }
 
 impl Mirror {
@@ -91,6 +94,7 @@ impl Mirror {
             is_access_old: false,
             is_stale: true,
             needs_fence: false,
+            boot: 0,
         }
     }
 
@@ -147,11 +151,13 @@ impl Mirror {
             self.needs_fence = false;
         }
         let name = self.tenure.name();
-        let floor = self.engine.load(&[name]).map_err(unloaded)?.mark.epoch.floor;
+        let loaded = self.engine.load(&[name]).map_err(unloaded)?;
+        let floor = loaded.mark.epoch.floor;
+        self.boot = loaded.boot;
         let stored = self.engine.load_rows(b"").map_err(unloaded)?;
         let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = stored.into_iter().collect();
         let now_ms = (self.clock)();
-        let recovered = journal::recover(&*self.engine, &*self.tenure, &mut rows);
+        let recovered = journal::recover(self.destination(), &mut rows);
         self.needs_fence = recovered.is_err();
         recovered?;
         self.unwanted.clear();
@@ -239,11 +245,15 @@ impl Mirror {
         let written: BTreeSet<&[u8]> = rows.iter().map(|(key, _)| key.as_slice()).collect();
         self.unwanted.retain(|(key, _)| !written.contains(key.as_slice()));
         rows.append(&mut self.unwanted);
-        let stored = journal::store(&*self.engine, &*self.tenure, &rows);
+        let stored = journal::store(self.destination(), &rows);
         self.needs_fence = stored.is_err();
         stored?;
         self.at_ms = at_ms;
         Ok(())
+    }
+
+    fn destination(&self) -> Destination<'_> {
+        Destination { engine: &*self.engine, tenure: &*self.tenure, boot: self.boot }
     }
 
     /// Returns the definitions of tables that the engine does not have yet.

@@ -639,4 +639,19 @@ mod tests {
         held.trust(SystemClock.now());
         assert!(!held.is_trusted());
     }
+
+    #[test]
+    fn a_lease_that_ends_while_this_server_writes_is_over_for_good() {
+        let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
+        let lease = cluster.claim(NAME, "a", ttl).unwrap().acquired().unwrap();
+        let (roles, mut role) = watch::channel(Role::Waiting);
+        let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
+        let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
+        let held = Arc::new(Held::new(&candidate, &lease, SystemClock.now().saturating_sub(ttl)));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(Role::Writing(Arc::clone(&held)).ends(&mut role));
+        // A renewal is answered while the server stops to write.
+        held.trust(SystemClock.now());
+        assert!(!held.is_trusted());
+    }
 }

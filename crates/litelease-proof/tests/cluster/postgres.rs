@@ -414,6 +414,13 @@ fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_onc
     let gone: Vec<_> = names.iter().map(|name| (name.clone().into(), None)).collect();
     assert!(matches!(engine.commit_rows("007", floor + 1, &gone), Ok(Stored::Done { .. })));
     assert_eq!(engine.load_rows(b"").unwrap(), []);
+    // After a failover, rows may be changes to what was lost in it.
+    let boot = engine.load(&["007"]).unwrap().boot;
+    let other = engine.commit_rows_of(boot + 1, "007", floor + 1, &rows);
+    assert_eq!(other, Ok(Stored::Conflict));
+    assert_eq!(engine.load_rows(b"").unwrap(), []);
+    let same = engine.commit_rows_of(boot, "007", floor + 1, &gone);
+    assert!(matches!(same, Ok(Stored::Done { .. })), "{same:?}");
 
     // A commit is one statement. A client that is stopped between two would keep everybody else
     // from a grant.

@@ -18,14 +18,19 @@ const MOST_BYTES: usize = 1_200_000;
 /// The length of a part of a journal, in bytes.
 const PART: usize = 1_000_000;
 
+/// Where rows are stored: an engine, the lease to store them under, and the incarnation of the
+/// engine that was loaded.
+#[derive(Clone, Copy)]
+pub(super) struct Destination<'a> {
+    pub(super) engine: &'a dyn Engine,
+    pub(super) tenure: &'a dyn Tenure,
+    pub(super) boot: i64,
+}
+
 /// Stores all rows, or nothing if this fails with anything but an unknown outcome.
-pub(super) fn store(
-    engine: &dyn Engine,
-    tenure: &dyn Tenure,
-    rows: &[RowChange],
-) -> Result<(), Error> {
-    if split(engine, rows).count() <= 1 {
-        return put(engine, tenure, rows);
+pub(super) fn store(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Error> {
+    if split(destination.engine, rows).count() <= 1 {
+        return put(destination, rows);
     }
     let bytes = encoding::write_changes(rows);
     let parts: Vec<&[u8]> = bytes.chunks(PART).collect();
@@ -35,16 +40,15 @@ pub(super) fn store(
         if number + 1 == count {
             rows.push((JOURNAL.to_vec(), Some(count.to_be_bytes().to_vec())));
         }
-        put(engine, tenure, &rows)?;
+        put(destination, &rows)?;
     }
-    finish(engine, tenure, rows.to_vec(), count)
+    finish(destination, rows.to_vec(), count)
 }
 
 /// Finishes what a writer has left behind, and adds it to the rows that were loaded. Deletes a
 /// journal that is not complete.
 pub(super) fn recover(
-    engine: &dyn Engine,
-    tenure: &dyn Tenure,
+    destination: Destination<'_>,
     rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
 ) -> Result<(), Error> {
     let keys = rows.range(JOURNAL.to_vec()..).take_while(|(key, _)| key.starts_with(JOURNAL));
@@ -53,7 +57,7 @@ pub(super) fn recover(
         let dropped = keys.into_iter().inspect(|key| _ = rows.remove(key));
         let dropped: Vec<RowChange> = dropped.map(|key| (key, None)).collect();
         // Not later, with other rows: a commit could delete parts of its own journal.
-        return split(engine, &dropped).try_for_each(|some| put(engine, tenure, some));
+        return split(destination.engine, &dropped).try_for_each(|some| put(destination, some));
     };
     let count = u32::from_be_bytes(encoding::take(&mut count.as_slice())?);
     let mut bytes = Vec::new();
@@ -61,7 +65,7 @@ pub(super) fn recover(
         bytes.extend(rows.get(&part_key(number)).ok_or_else(encoding::damaged)?);
     }
     let changes = encoding::read_changes(&bytes)?;
-    finish(engine, tenure, changes.clone(), count)?;
+    finish(destination, changes.clone(), count)?;
     for (key, value) in changes {
         match value {
             Some(value) => _ = rows.insert(key, value),
@@ -74,15 +78,10 @@ pub(super) fn recover(
 
 /// Stores the rows of a complete journal, and then deletes it. Doing so twice changes nothing, and
 /// a crash at any moment leaves the journal until all rows are stored.
-fn finish(
-    engine: &dyn Engine,
-    tenure: &dyn Tenure,
-    mut rows: Vec<RowChange>,
-    count: u32,
-) -> Result<(), Error> {
+fn finish(destination: Destination<'_>, mut rows: Vec<RowChange>, count: u32) -> Result<(), Error> {
     rows.push((JOURNAL.to_vec(), None));
     rows.extend((0..count).map(|number| (part_key(number), None)));
-    split(engine, &rows).try_for_each(|some| put(engine, tenure, some))
+    split(destination.engine, &rows).try_for_each(|some| put(destination, some))
 }
 
 /// Splits rows into what fits into one transaction each, in order.
@@ -104,8 +103,9 @@ fn split<'a>(
     })
 }
 
-fn put(engine: &dyn Engine, tenure: &dyn Tenure, rows: &[RowChange]) -> Result<(), Error> {
-    match engine.commit_rows(tenure.name(), tenure.token(), rows) {
+fn put(destination: Destination<'_>, rows: &[RowChange]) -> Result<(), Error> {
+    let Destination { engine, tenure, boot } = destination;
+    match engine.commit_rows_of(boot, tenure.name(), tenure.token(), rows) {
         Ok(Stored::Done { .. } | Stored::DoneAt { .. }) => Ok(()),
         Ok(Stored::Conflict) => {
             tenure.give_up();

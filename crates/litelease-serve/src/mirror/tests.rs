@@ -73,6 +73,19 @@ impl Engine for Failing {
         self.rows.load_rows(prefix)
     }
 
+    fn commit_rows_of(
+        &self,
+        boot: i64,
+        name: &str,
+        token: i64,
+        rows: &[RowChange],
+    ) -> Outcome<Stored> {
+        match self.rows.load(&[name])?.boot == boot {
+            true => self.commit_rows(name, token, rows),
+            false => Ok(Stored::Conflict),
+        }
+    }
+
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Outcome<Stored> {
         let number = self.commits.fetch_add(1, Ordering::SeqCst);
         let fails = *self.fails.lock().unwrap();
@@ -412,6 +425,43 @@ fn a_journal_after_one_that_was_not_completed_survives_a_crash_at_every_call() {
             }
         }
     }
+}
+
+#[test]
+fn nothing_is_stored_on_an_engine_that_may_have_lost_what_was_loaded() {
+    let engine = failing();
+    let mut writer = Writer::take_over(&engine, || 2_000);
+    writer.commit(|db| use_everything(db, 0)).unwrap();
+    let before = engine.load_rows(b"").unwrap();
+    // A failover, and the lease of the writer is there.
+    engine.rows.edit(|rows| rows.boot += 1);
+    assert!(writer.commit(|db| use_everything(db, 1)).is_err());
+    assert_eq!(engine.load_rows(b"").unwrap(), before);
+    assert!(!writer.term.is_trusted(), "it must load again, under a lease of its own");
+    let mut next = Writer::take_over(&engine, || 2_000);
+    next.commit(|db| use_everything(db, 1)).unwrap();
+}
+
+#[test]
+fn a_row_that_meant_nothing_and_is_written_again_is_kept() {
+    let engine = failing();
+    let mut writer = Writer::take_over(&engine, || 2_000);
+    writer.commit(|db| _ = db.pools().at(1_000).register("p", 5).unwrap()).unwrap();
+    let mut changed = Vec::new();
+    let key = |rows: Vec<(Vec<u8>, Vec<u8>)>| {
+        let of_pool = |(key, _): &(Vec<u8>, Vec<u8>)| key.starts_with(b"rlitelease_pools\0");
+        rows.into_iter().find(of_pool).unwrap().0
+    };
+    let pool = key(engine.load_rows(b"r").unwrap());
+    writer.mirror.unwanted.push((pool.clone(), None));
+    writer
+        .commit(|db| {
+            let _ = db.pools().at(1_000).register("p", 6).unwrap();
+            changed = everything(db);
+        })
+        .unwrap();
+    assert!(engine.load_rows(&pool).unwrap().len() == 1, "the row that was written is deleted");
+    assert_eq!(everything(&Writer::take_over(&engine, || 2_000).db), changed);
 }
 
 #[test]
