@@ -88,8 +88,8 @@ pub trait Engine: Send + Sync {
     fn commit_rows(&self, name: &str, token: i64, rows: &[RowChange]) -> Result<Stored>;
 
     /// Does the same if the engine is still the incarnation `boot` that rows were
-    /// [loaded](Engine::load) from. Another one may have lost commits, and these rows may be changes
-    /// to what it does not have. An engine that loses none does not compare.
+    /// [loaded](Engine::load) from. Another one may have lost commits, and these rows may be
+    /// changes to what it does not have. An engine that loses none does not compare.
     fn commit_rows_of(
         &self,
         _boot: i64,

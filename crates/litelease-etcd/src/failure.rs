@@ -106,8 +106,8 @@ fn logged_out() -> Error {
     )
 }
 
-/// Checks whether etcd says this before it proposes anything to the others. A timeout, a leader that
-/// changed and a member that stops are not among it.
+/// Checks whether etcd says this before it proposes anything to the others. A timeout, a leader
+/// that changed and a member that stops are not among it.
 fn is_not_done(text: &str) -> bool {
     let texts = ["no leader", "not supported for learner", "too many learner"];
     texts.iter().any(|known| text.contains(known))
