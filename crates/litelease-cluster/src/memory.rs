@@ -273,7 +273,8 @@ impl Engine for MemoryEngine {
         token: i64,
         changes: &[RowChange],
     ) -> Result<Stored> {
-        match self.rows().boot == boot {
+        let is_same = self.rows().boot == boot;
+        match is_same {
             true => self.commit_rows(name, token, changes),
             false => Ok(Stored::Conflict),
         }
