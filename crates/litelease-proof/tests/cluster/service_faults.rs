@@ -403,16 +403,21 @@ impl Trouble {
         // What was lent to clients that gave up is over soon, and then every slot can be had again.
         servers.wait_for_all();
         let mut positions: Vec<i64> = (0..SLOTS)
-            .map(|_| {
+            .map(|number| {
+                // The server may just have ceased to write. Clients ask again then, with the same
+                // key.
                 let body = json!({ "ttl": 60, "wait": 30 });
-                let borrow = || servers.client(1).call("POST", "/borrow", &body);
-                let (start, mut lent) = (Instant::now(), borrow());
-                // The server may just have ceased to write. Clients ask again then.
-                while lent.status == 503 && start.elapsed() < Duration::from_secs(60) {
-                    thread::sleep(Duration::from_millis(100));
-                    lent = borrow();
-                }
-                assert_eq!(lent.status, 200, "a slot is lost: {lent:?}");
+                let key = format!("Idempotency-Key: last-{number}\r\n");
+                let start = Instant::now();
+                let lent = loop {
+                    match servers.client(1).try_call("POST", "/borrow", &body, &key) {
+                        Ok(lent) if lent.status == 200 => break lent,
+                        other if start.elapsed() > Duration::from_secs(60) => {
+                            panic!("a slot is lost: {other:?}")
+                        }
+                        _ => thread::sleep(Duration::from_millis(100)),
+                    }
+                };
                 lent.json()["position"].as_i64().unwrap()
             })
             .collect();
