@@ -128,10 +128,11 @@ impl Committer {
     /// Waits for a job, or until something is due without one, and does it. Returns false once
     /// every sender of jobs is gone.
     fn turn(&mut self, jobs: &Receiver<Job>) -> bool {
-        match receive(jobs, self.patience()) {
+        let patience = if self.inbox.has_more() { Duration::ZERO } else { self.patience() };
+        match receive(jobs, patience) {
             Ok(job) => self.take(job),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Disconnected) if !self.inbox.has_more() => return false,
+            Err(_) => {}
         }
         if self.file.refresh() | self.file.poll_for_changes() {
             self.waiting.make_all_due();
@@ -163,12 +164,12 @@ impl Committer {
     /// Takes a job in. Jobs that need no transaction and no answer are done at once.
     fn take(&mut self, job: Job) {
         match job {
-            Job::Look { id, reply } => self.inbox.looks.push((id, reply)),
+            Job::Look { id, reply } => self.inbox.looks.push_back((id, reply)),
             job @ (Job::Leases { .. }
             | Job::Queues { .. }
             | Job::LastCheckpoint { .. }
             | Job::AdmitKey { .. }
-            | Job::Admit { .. }) => self.inbox.reads.push(job),
+            | Job::Admit { .. }) => self.inbox.reads.push_back(job),
             Job::Ready { reply } => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
@@ -188,7 +189,7 @@ impl Committer {
             | Job::Queued(_)
             | Job::Return { .. }
             | Job::Renew { .. }
-            | Job::Keep { .. }) => self.inbox.todo.push_back(job),
+            | Job::Keep { .. }) => self.inbox.push(job),
         }
     }
 
@@ -198,14 +199,14 @@ impl Committer {
         let due = self.take_due();
         let returns = self.undelivered.due_in().is_some_and(|due| due.is_zero());
         let repeats = self.requests.due_in(self.clock).is_some_and(|due| due.is_zero());
-        if self.inbox.todo.is_empty() && !returns && due.is_empty() && !repeats {
+        if !self.inbox.has_jobs() && !returns && due.is_empty() && !repeats {
             return;
         }
         let grants = self.undelivered.take();
         let mut batch = Batch::default();
         let started = Instant::now();
         let begun = self.file.begin();
-        let done = begun.and_then(|()| self.fill(&mut batch, jobs, started, &grants, &due));
+        let done = begun.and_then(|()| self.fill(&mut batch, jobs, &grants, &due));
         let count = *done.as_ref().unwrap_or(&0);
         match self.file.end(done.map(|_| ())) {
             Ok(took) => {
@@ -235,13 +236,12 @@ impl Committer {
         &mut self,
         batch: &mut Batch,
         jobs: &Receiver<Job>,
-        started: Instant,
         grants: &[Grant],
         due: &[Id],
     ) -> Result<usize, Error> {
         // Read the clock under the write lock: waiting for the lock takes time too.
         batch.now_ms = (self.clock)();
-        let mut count = 0;
+        let (mut count, started) = (0, Instant::now());
         if self.uses_names {
             self.file.refresh_keys();
         }
@@ -249,6 +249,9 @@ impl Committer {
         self.requests.repeat(&self.file.db, &self.waiting, batch.now_ms)?;
         while let Some(job) = self.next_job(jobs, count, started) {
             count += 1;
+            // A job may have been sent after the batch began. Dated from there, its lease would end
+            // before its client stops to trust it.
+            batch.now_ms = (self.clock)();
             if !self.uses_names && job.needs_keys() {
                 self.uses_names = true;
                 self.file.refresh_keys();
@@ -259,6 +262,7 @@ impl Committer {
             }
         }
         self.requests.watch(&mut batch.requesters, &self.waiting, batch.now_ms);
+        batch.now_ms = (self.clock)();
         for id in due {
             batch.freed(id, &self.file.served(), &mut self.waiting)?;
         }
@@ -270,14 +274,18 @@ impl Committer {
     }
 
     fn next_job(&mut self, jobs: &Receiver<Job>, done: usize, started: Instant) -> Option<Job> {
-        if self.inbox.is_full(done) {
+        if self.inbox.is_full(done, started) {
             return None;
         }
-        while self.inbox.todo.is_empty() {
+        // A holder's job may be behind those of other clients.
+        while let Ok(job) = jobs.try_recv() {
+            self.take(job);
+        }
+        while !self.inbox.has_jobs() {
             let job = self.inbox.receive(jobs, done, started)?;
             self.take(job);
         }
-        self.inbox.todo.pop_front()
+        self.inbox.pop()
     }
 
     /// Sends the answers of a commit.
@@ -323,7 +331,7 @@ impl Committer {
     fn fail(&mut self, mut batch: Batch, grants: Vec<Grant>, error: &Error) {
         // Jobs behind the one that failed are answered too.
         let failure = self.file.failure();
-        for job in self.inbox.todo.drain(..) {
+        while let Some(job) = self.inbox.pop() {
             batch.refuse(job, failure);
         }
         self.metrics.failed();
@@ -363,10 +371,12 @@ impl Committer {
     }
 
     fn answer_looks(&mut self) {
-        let looks = std::mem::take(&mut self.inbox.looks);
-        if !looks.is_empty() {
-            let look = |(id, reply)| Answered { answer: self.look(&id), id, reply };
-            let answers = looks.into_iter().map(look).collect();
+        let (mut looks, mut answers) = (std::mem::take(&mut self.inbox.looks), Vec::new());
+        Inbox::take_while_in_time(&mut looks, |(id, reply)| {
+            answers.push(Answered { answer: self.look(&id), id, reply });
+        });
+        self.inbox.looks = looks;
+        if !answers.is_empty() {
             self.hand_over(answers);
         }
     }
@@ -387,7 +397,7 @@ impl Committer {
 
     /// Answers requests that only read, and need an access key.
     fn answer_reads(&mut self) {
-        let reads = std::mem::take(&mut self.inbox.reads);
+        let mut reads = std::mem::take(&mut self.inbox.reads);
         if reads.is_empty() {
             return;
         }
@@ -397,7 +407,7 @@ impl Committer {
             replies.for_each(|(_, reply)| _ = reply.send(Err(self.file.failure())));
             return;
         }
-        for job in reads {
+        Inbox::take_while_in_time(&mut reads, |job| {
             let now_ms = (self.clock)();
             let check = |caller, scope, names: &Which| {
                 self.file.served().keys.check(caller, scope, names.names(), now_ms)
@@ -425,11 +435,12 @@ impl Committer {
                         caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
                     (reply, checked.and_then(|()| self.page(&page, now_ms)))
                 }
-                _ => continue,
+                _ => return,
             };
             // The client may be gone.
             let _ = reply.send(answer);
-        }
+        });
+        self.inbox.reads = reads;
     }
 
     fn last_checkpoint(&self, name: &str) -> Result<Answer, JobError> {

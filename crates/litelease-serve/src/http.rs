@@ -19,7 +19,7 @@ use crate::events::{self, Target};
 use crate::hosts;
 use crate::job::{
     Answer, Claim, GrantJob, Id, Job, JobError, Jobs, Meant, NamedJob, NamedSlot, Page, QueueJob,
-    QueueVerb, Reply, Verb, Wanted, no_id,
+    QueueVerb, Reply, Verb, WaitState, Wanted, no_id,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -648,10 +648,11 @@ impl App {
         let place = self.places.fetch_add(1, Ordering::Relaxed);
         let (reply, answer) = oneshot::channel();
         let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
-        let (id, waits) = (id.clone(), wait.is_some());
-        let job = GrantJob { id, wanted, ttl_ms, key, waits, place, reply };
+        let (id, state) = (id.clone(), wait.map(|_| WaitState::default()));
+        let job = GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), place, reply };
         self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
-        pending_grant.wait(wait.map(|wait| (wait, timer))).await
+        let wait = wait.zip(state.as_ref()).map(|(wait, state)| (wait, state, timer));
+        pending_grant.wait(wait).await
     }
 
     /// Checks whether a client may see the metrics.

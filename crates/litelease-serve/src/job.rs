@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 // Tests control the schedule of these channels.
@@ -164,6 +165,17 @@ impl Job {
         }
     }
 
+    /// Checks whether the client holds what the job is about. Such a job is short, and it comes too
+    /// late if the lease or the delivery has ended.
+    pub(crate) fn is_by_holder(&self) -> bool {
+        match self {
+            Job::Return { .. } | Job::Renew { .. } | Job::Keep { .. } => true,
+            Job::Named(job) => !matches!(job.verb, Verb::Break { .. } | Verb::Request { .. }),
+            Job::Queued(job) => job.verb.receipt().is_some(),
+            _ => false,
+        }
+    }
+
     /// Checks whether access keys decide about the job.
     pub(crate) fn needs_keys(&self) -> bool {
         matches!(
@@ -189,10 +201,34 @@ pub(crate) struct GrantJob {
     pub(crate) wanted: Wanted,
     pub(crate) ttl_ms: i64,
     pub(crate) key: Option<String>,
-    pub(crate) waits: bool,
+    /// Set if the client waits for what is not free yet.
+    pub(crate) wait: Option<WaitState>,
     /// Larger than the place of every earlier request.
     pub(crate) place: u64,
     pub(crate) reply: Reply,
+}
+
+/// Decides between a client whose time to wait is over and the committer that is about to serve it.
+///
+/// Without it a grant could be committed while its client gives up. The client would be told no,
+/// and an idempotency key would keep the grant for its whole ttl.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitState(Arc<AtomicU8>);
+
+const WAITING: u8 = 0;
+const BEING_SERVED: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+impl WaitState {
+    /// Tells that the client gives up. Returns false if the committer serves it just now: then the
+    /// committer's answer counts, and it is about to come.
+    pub(crate) fn give_up(&self) -> bool {
+        self.0.swap(GIVEN_UP, Ordering::AcqRel) == WAITING
+    }
+
+    fn change(&self, from: u8, to: u8) -> bool {
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
 }
 
 /// What a borrow or a claim asks for.
@@ -222,6 +258,24 @@ pub(crate) struct Claim {
 }
 
 impl GrantJob {
+    /// Checks whether a client waits for the answer.
+    pub(crate) fn has_client(&self) -> bool {
+        let has_given_up = |wait: &WaitState| wait.0.load(Ordering::Acquire) == GIVEN_UP;
+        !self.reply.is_closed() && !self.wait.as_ref().is_some_and(has_given_up)
+    }
+
+    /// Begins to serve the request. Returns false if its client is gone or has given up.
+    pub(crate) fn begin_serving(&self) -> bool {
+        let wait = self.wait.as_ref();
+        !self.reply.is_closed() && wait.is_none_or(|wait| wait.change(WAITING, BEING_SERVED))
+    }
+
+    /// Lets the request wait on, since nothing is free. Returns false if its client does not wait,
+    /// or has given up meanwhile: then it needs an answer.
+    pub(crate) fn keep_waiting(&self) -> bool {
+        self.wait.as_ref().is_some_and(|wait| wait.change(BEING_SERVED, WAITING))
+    }
+
     /// Checks whether both are the same request, made twice.
     pub(crate) fn repeats(&self, other: &GrantJob) -> bool {
         let is_same_client = match (&self.wanted, &other.wanted) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::answer::Unsent;
-use crate::job::{Answer, Answered, Grant, Id, Job, JobError, Jobs};
+use crate::job::{Answer, Answered, Grant, Id, Job, JobError, Jobs, WaitState};
 use crate::timer::Timer;
 
 /// A borrow that waits for its answer.
@@ -34,23 +34,38 @@ impl PendingGrant {
         PendingGrant { answer, jobs, id, place, is_done: false }
     }
 
-    /// Waits for the answer: for at most `wait` if there is one, and then the answer is `Nothing`.
+    /// Waits for the answer: for about as long as `wait` says if there is one, and then the answer
+    /// is `Nothing`. If the committer serves the request just then, its answer counts.
     pub(crate) async fn wait(
         mut self,
-        wait: Option<(Duration, &mut Timer)>,
+        wait: Option<(Duration, &WaitState, &mut Timer)>,
     ) -> Result<Answer, JobError> {
-        let answered = match wait {
-            Some((wait, timer)) => timer.within(wait, &mut self.answer).await,
-            None => Some((&mut self.answer).await),
-        };
-        match answered {
-            Some(answered) => {
-                self.is_done = true;
-                answered.unwrap_or(Err(JobError::Stopping))
+        if let Some((wait, state, timer)) = wait {
+            match timer.within(wait, &mut self.answer).await {
+                Some(answered) => return self.finish(answered),
+                None => {
+                    if let Some(answer) = self.give_up(state) {
+                        return answer;
+                    }
+                }
             }
-            // A grant may have arrived in the same moment: then it is the answer.
-            None => self.close().unwrap_or(Ok(Answer::Nothing)),
         }
+        let answered = (&mut self.answer).await;
+        self.finish(answered)
+    }
+
+    fn finish(
+        &mut self,
+        answered: Result<Result<Answer, JobError>, oneshot::error::RecvError>,
+    ) -> Result<Answer, JobError> {
+        self.is_done = true;
+        answered.unwrap_or(Err(JobError::Stopping))
+    }
+
+    /// Ends the wait. Returns the answer, or `None` if the committer is about to send it.
+    fn give_up(&mut self, state: &WaitState) -> Option<Result<Answer, JobError>> {
+        // The answer may be here already: that the server stops, or a grant.
+        state.give_up().then(|| self.close().unwrap_or(Ok(Answer::Nothing)))
     }
 
     /// Leaves the queue. Returns the answer if it has arrived before.
@@ -138,10 +153,17 @@ mod tests {
         places: u64,
     }
 
-    /// A borrow that polls for its answer, or one that will time out.
-    enum Waiting {
-        Asking(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
-        Timed(PendingGrant),
+    /// A borrow that polls for its answer, or one that will give up.
+    struct Waiting {
+        state: Asked,
+        /// A key would keep the grant of a client that is gone, so one with a key stays until it is
+        /// answered.
+        has_key: bool,
+    }
+
+    enum Asked {
+        Polling(Pin<Box<dyn Future<Output = Result<Answer, JobError>>>>),
+        GivesUp(PendingGrant, WaitState),
     }
 
     impl Clients {
@@ -152,8 +174,7 @@ mod tests {
                 3 => self.deliver(),
                 4 => self.give_back(),
                 _ if self.waiting.is_empty() => {}
-                // A client hangs up.
-                5 => drop(self.any()),
+                5 => self.hang_up(),
                 _ => self.look(),
             }
         }
@@ -163,19 +184,30 @@ mod tests {
             self.waiting.swap_remove(at)
         }
 
+        fn hang_up(&mut self) {
+            let one = self.any();
+            if one.has_key {
+                self.waiting.push(one);
+            }
+        }
+
         fn borrow(&mut self) {
             self.places += 1;
             let (reply, answer) = oneshot::channel();
             let (id, place) = (self.id.clone(), self.places);
             let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
-            let waits = thread_rng().gen_range(0..4) > 0;
+            let wait = (thread_rng().gen_range(0..4) > 0).then(WaitState::default);
+            let gives_up = wait.clone().filter(|_| thread_rng().gen_range(0..2) == 0);
+            let has_key = gives_up.is_some() && thread_rng().gen_range(0..2) == 0;
+            let key = has_key.then(|| place.to_string());
             let wanted = Wanted::Slot { note: None };
-            let job = GrantJob { id, wanted, ttl_ms: 3_600_000, key: None, waits, place, reply };
+            let job = GrantJob { id, wanted, ttl_ms: 3_600_000, key, wait, place, reply };
             assert!(self.jobs.send(Job::Grant(job)).is_ok());
-            self.waiting.push(match thread_rng().gen_range(0..2) {
-                0 => Waiting::Asking(Box::pin(pending_grant.wait(None))),
-                _ => Waiting::Timed(pending_grant),
-            });
+            let state = match gives_up {
+                Some(state) => Asked::GivesUp(pending_grant, state),
+                None => Asked::Polling(Box::pin(pending_grant.wait(None))),
+            };
+            self.waiting.push(Waiting { state, has_key });
         }
 
         fn deliver(&mut self) {
@@ -186,32 +218,38 @@ mod tests {
             }
         }
 
-        /// Lets a waiting client look for its answer, or time out.
+        /// Lets a waiting client look for its answer, or give up.
         fn look(&mut self) {
-            let answer = match self.any() {
-                Waiting::Timed(mut pending_grant) => pending_grant.close(),
-                Waiting::Asking(mut asking) => {
-                    match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                        Poll::Ready(answer) => Some(answer),
-                        Poll::Pending => {
-                            self.waiting.push(Waiting::Asking(asking));
-                            None
-                        }
-                    }
-                }
+            let Waiting { state, has_key } = self.any();
+            let mut asking = match state {
+                Asked::Polling(asking) => asking,
+                Asked::GivesUp(mut pending_grant, state) => match pending_grant.give_up(&state) {
+                    Some(answer) => return self.heard(answer, has_key),
+                    // The answer comes, and the client waits for it.
+                    None => Box::pin(pending_grant.wait(None)),
+                },
             };
+            match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(answer) => self.heard(answer, has_key),
+                Poll::Pending => {
+                    self.waiting.push(Waiting { state: Asked::Polling(asking), has_key });
+                }
+            }
+        }
+
+        fn heard(&mut self, answer: Result<Answer, JobError>, has_key: bool) {
             match answer {
-                Some(Ok(lent @ Answer::Lent { .. })) => self.hold(lent),
-                Some(Ok(Answer::Nothing)) | None => {}
+                Ok(lent @ Answer::Lent { .. }) => self.hold(lent, has_key),
+                Ok(Answer::Nothing) => {}
                 answer => panic!("{answer:?}"),
             }
         }
 
-        fn hold(&mut self, lent: Answer) {
+        fn hold(&mut self, lent: Answer, has_key: bool) {
             let Answer::Lent { borrowed, .. } = &lent else { return };
             let (position, lease) = (borrowed.slot.position, borrowed.lease_id.clone());
             let response = respond(lent, &self.id, &self.jobs);
-            if thread_rng().gen_range(0..4) == 0 {
+            if !has_key && thread_rng().gen_range(0..4) == 0 {
                 // The connection breaks before the answer is sent.
                 return drop(response);
             }
@@ -270,8 +308,13 @@ mod tests {
             clients.step();
             shuttle::thread::yield_now();
         }
-        // All clients hang up or return, and every slot is free again.
-        clients.waiting.clear();
+        // All clients hang up, give up or return, and every slot is free again.
+        clients.waiting.retain(|one| one.has_key);
+        while !clients.waiting.is_empty() {
+            clients.look();
+            clients.deliver();
+            shuttle::thread::yield_now();
+        }
         clients.settle();
         while !clients.held.is_empty() {
             clients.give_back();

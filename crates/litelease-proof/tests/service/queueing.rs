@@ -508,3 +508,82 @@ fn after_a_kill_the_books_balance() {
     }
     tell(&format!("{rounds} kills, {} grants answered, {kept} held over a kill", all_tokens.len()));
 }
+
+/// A client with an idempotency key waited, and what it waited for came free just as its wait
+/// ended. The server told it no, and the grant that it did not hear of stayed for its whole ttl.
+#[test]
+fn a_wait_that_ends_as_its_grant_is_stored_is_answered_with_it_or_stores_nothing() {
+    let place = TestFolder::new("WAL");
+    let server = Server::start(&place.file, &["--max-patience", "600"]);
+    thread::scope(|scope| {
+        for at in 0..4 {
+            let server = &server;
+            scope.spawn(move || {
+                for round in 0..12 {
+                    let early = Duration::from_micros(400 * round);
+                    end_a_wait_for_a_name(server, &format!("n{at}-{round}"), early);
+                    end_a_wait_for_a_slot(server, &format!("s{at}-{round}"), early);
+                    end_a_wait_for_an_item(server, &format!("q{at}-{round}"), early);
+                }
+            });
+        }
+    });
+}
+
+const WAIT: Duration = Duration::from_millis(40);
+
+/// Sends a request that waits, with a key, and frees what it waits for so long before its wait
+/// ends. Returns its answer.
+fn end_a_wait(
+    server: &Server,
+    path: &str,
+    mut body: Value,
+    early: Duration,
+    free: impl FnOnce(),
+) -> Value {
+    let mut waiter = server.client();
+    body["wait"] = json!(WAIT.as_secs_f64());
+    waiter.send("POST", path, &body.to_string(), "Idempotency-Key: k\r\n").unwrap();
+    thread::sleep(WAIT - early);
+    free();
+    let answer = waiter.receive().unwrap();
+    assert!([200, 409].contains(&answer.status), "{answer:?}");
+    answer.json()
+}
+
+fn v1(server: &Server, call: &str, body: Value) -> Value {
+    let done = server.client().ask("POST", &format!("/v1/{call}"), &body, "").unwrap();
+    assert_eq!(done.status, 200, "{done:?}");
+    done.json()
+}
+
+fn end_a_wait_for_a_name(server: &Server, name: &str, early: Duration) {
+    let held = v1(server, "claim", json!({"name": name, "owner": "a", "ttl": 600}));
+    let wanted = json!({"name": name, "owner": "b", "ttl": 600});
+    let answer = end_a_wait(server, "/v1/claim", wanted, early, || {
+        v1(server, "release", json!({"grant": held["grant"]}));
+    });
+    let path = format!("/v1/leases?name={name}");
+    let owner = server.client().ask("GET", &path, &Value::Null, "").unwrap().json();
+    let expected = if answer["grant"].is_string() { json!("b") } else { Value::Null };
+    assert_eq!(owner["owner"], expected, "{answer}");
+}
+
+fn end_a_wait_for_a_slot(server: &Server, pool: &str, early: Duration) {
+    let wanted = json!({"name": pool, "count": 1, "ttl": 600});
+    let held = v1(server, "slot/borrow", wanted.clone());
+    let answer = end_a_wait(server, "/v1/slot/borrow", wanted.clone(), early, || {
+        v1(server, "slot/return", json!({"name": pool, "lease": held["lease"]}));
+    });
+    let next = server.client().ask("POST", "/v1/slot/borrow", &wanted, "").unwrap();
+    assert_eq!(next.status == 200, answer["lease"].is_null(), "{answer} {next:?}");
+}
+
+fn end_a_wait_for_an_item(server: &Server, queue: &str, early: Duration) {
+    let wanted = json!({"queue": queue, "visibility": 600});
+    let answer = end_a_wait(server, "/v1/queue/receive", wanted.clone(), early, || {
+        v1(server, "queue/send", json!({"queue": queue, "body": 1}));
+    });
+    let next = v1(server, "queue/receive", wanted);
+    assert_eq!(next["item"].is_object(), answer["item"].is_null(), "{answer} {next}");
+}

@@ -109,16 +109,23 @@ impl Batch {
     ) -> Result<(), Error> {
         // The client has gone, and its `Leave` may have been handled already: nothing would take
         // the job off the wait list again.
-        if job.reply.is_closed() {
+        if !job.begin_serving() {
             return Ok(());
         }
         // Waiters come first. If there is nothing left for them, there is nothing for this one.
         waiting.serve(&job.id, file, self)?;
         match lend(file, &job, self.now_ms) {
-            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.waits && waiting.is_full() => {
+            Ok(Ok(Answer::Nothing | Answer::Busy(_)))
+                if job.wait.is_some() && waiting.is_full() =>
+            {
                 self.answer(job.id, job.reply, Err(JobError::TooManyWaiters));
             }
-            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.waits => {
+            Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.wait.is_some() => {
+                // Its time to wait has ended meanwhile.
+                if !job.keep_waiting() {
+                    self.answer(job.id, job.reply, Ok(Answer::Nothing));
+                    return Ok(());
+                }
                 self.changed.push(job.id.clone());
                 if let Wanted::Name(claim) = &job.wanted {
                     self.note_requester(&job.id, &claim.owner, file);

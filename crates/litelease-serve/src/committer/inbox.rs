@@ -9,13 +9,24 @@ use crate::job::{Id, Job, Receiver, Reply};
 const BATCH_WAIT_STEP: Duration = Duration::from_micros(50);
 const MAX_BATCH_WAIT_STEPS: u32 = 3;
 
+/// How long a batch takes jobs. The jobs behind it, and the answers to those before, wait for its
+/// commit.
+const MAX_BATCH_TIME: Duration = Duration::from_millis(20);
+
+/// How long requests that only read are answered between two commits.
+const MAX_READ_TIME: Duration = Duration::from_millis(10);
+
 pub(super) struct Inbox {
-    /// Jobs for the next commit.
-    pub(super) todo: VecDeque<Job>,
+    /// Jobs for the next commits, by clients that hold what they are about.
+    held: VecDeque<Job>,
+    /// Jobs for the next commits, by all other clients.
+    others: VecDeque<Job>,
+    /// The next job is one of `held`, if there is one.
+    is_held_next: bool,
     /// Requests for the state of a pool, answered after the commit.
-    pub(super) looks: Vec<(Id, Reply)>,
+    pub(super) looks: VecDeque<(Id, Reply)>,
     /// Requests that only read and need an access key, answered after the commit.
-    pub(super) reads: Vec<Job>,
+    pub(super) reads: VecDeque<Job>,
     /// Requests that ask whether the file can be written, answered after the commit.
     pub(super) readies: Vec<Reply>,
     max_batch: usize,
@@ -26,17 +37,57 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(max_batch: usize) -> Self {
         Inbox {
-            todo: VecDeque::new(),
-            looks: Vec::new(),
-            reads: Vec::new(),
+            held: VecDeque::new(),
+            others: VecDeque::new(),
+            is_held_next: true,
+            looks: VecDeque::new(),
+            reads: VecDeque::new(),
             readies: Vec::new(),
             max_batch: max_batch.max(1),
             last_batch: (0, Duration::ZERO),
         }
     }
 
-    pub(super) fn is_full(&self, done: usize) -> bool {
-        done >= self.max_batch
+    /// Adds a job for the next commits.
+    pub(super) fn push(&mut self, job: Job) {
+        match job.is_by_holder() {
+            true => self.held.push_back(job),
+            false => self.others.push_back(job),
+        }
+    }
+
+    /// Takes out the next job. Holders and other clients take turns, so that a renewal does not wait
+    /// behind everything that other clients have sent.
+    pub(super) fn pop(&mut self) -> Option<Job> {
+        let is_held = self.is_held_next && !self.held.is_empty() || self.others.is_empty();
+        self.is_held_next = !is_held;
+        if is_held { self.held.pop_front() } else { self.others.pop_front() }
+    }
+
+    /// Checks whether a job waits for a commit.
+    pub(super) fn has_jobs(&self) -> bool {
+        !self.held.is_empty() || !self.others.is_empty()
+    }
+
+    /// Checks whether anything is to be done without a new job.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_jobs() || !self.looks.is_empty() || !self.reads.is_empty()
+    }
+
+    /// Checks whether a batch takes no more jobs, after it has done so many since `started`.
+    pub(super) fn is_full(&self, done: usize, started: Instant) -> bool {
+        done >= self.max_batch || (done > 0 && started.elapsed() >= MAX_BATCH_TIME)
+    }
+
+    /// Takes out requests that only read, as many as `answer` answers in the time for them.
+    pub(super) fn take_while_in_time<T>(of: &mut VecDeque<T>, mut answer: impl FnMut(T)) {
+        let started = Instant::now();
+        while let Some(one) = of.pop_front() {
+            answer(one);
+            if started.elapsed() >= MAX_READ_TIME {
+                return;
+            }
+        }
     }
 
     pub(super) fn committed(&mut self, jobs: usize, took: Duration) {

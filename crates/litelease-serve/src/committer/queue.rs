@@ -53,13 +53,14 @@ impl Queue {
         true
     }
 
-    /// Returns the first request whose client is still there. Drops and counts those before it.
-    pub(super) fn head(&mut self) -> (usize, Option<&GrantJob>) {
+    /// Begins to serve the first request whose client is still there, and those that share its
+    /// place. Drops and counts those before it.
+    pub(super) fn begin_serving(&mut self) -> (usize, Option<&GrantJob>) {
         let mut gone = 0;
         while let Some(mut first) = self.jobs.first_entry() {
             let sharing = first.get_mut();
             let before = sharing.len();
-            sharing.retain(|one| !one.reply.is_closed());
+            sharing.retain(GrantJob::begin_serving);
             gone += before - sharing.len();
             match sharing.is_empty() {
                 true => _ = first.remove(),
@@ -67,6 +68,16 @@ impl Queue {
             }
         }
         (gone, self.jobs.values().next().and_then(|sharing| sharing.first()))
+    }
+
+    /// Lets the requests at the first place wait on. Returns those whose client has given up.
+    pub(super) fn keep_waiting(&mut self) -> Vec<GrantJob> {
+        let Some(mut first) = self.jobs.first_entry() else { return Vec::new() };
+        let given_up = first.get_mut().extract_if(.., |one| !one.keep_waiting()).collect();
+        if first.get().is_empty() {
+            first.remove();
+        }
+        given_up
     }
 
     /// Checks whether such a request waits.
@@ -92,7 +103,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::job::{Answer, Id, JobError, Wanted};
+    use crate::job::{Answer, Id, JobError, WaitState, Wanted};
 
     type Answered = Result<Answer, JobError>;
 
@@ -100,7 +111,8 @@ mod tests {
         let (reply, answer) = oneshot::channel();
         let key = key.map(str::to_owned);
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
-        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, waits: true, place, reply });
+        let wait = Some(WaitState::default());
+        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, wait, place, reply });
         answer
     }
 
@@ -117,7 +129,7 @@ mod tests {
         assert_eq!(places(queue.pop()), [1]);
         assert_eq!(places(queue.pop()), [3]);
         drop(answers);
-        assert_eq!(queue.head().0, 1);
+        assert_eq!(queue.begin_serving().0, 1);
         assert!(queue.is_empty());
     }
 

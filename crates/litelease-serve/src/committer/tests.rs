@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::*;
 use crate::access::Caller;
 use crate::job::{
-    Claim, GrantJob, Jobs, NamedJob, QueueJob, QueueVerb, Reply, Verb, Wanted, channel,
+    Claim, GrantJob, Jobs, NamedJob, QueueJob, QueueVerb, Reply, Verb, WaitState, Wanted, channel,
 };
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
@@ -65,7 +65,7 @@ impl Desk {
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait: wait(waits), place, reply })
         })
     }
 
@@ -113,6 +113,10 @@ impl Desk {
     fn in_use(&self) -> i64 {
         self.committer.file.db.pools().at(NOW_MS.get()).info("p").unwrap().unwrap().in_use
     }
+}
+
+fn wait(waits: bool) -> Option<WaitState> {
+    waits.then(WaitState::default)
 }
 
 #[track_caller]
@@ -301,7 +305,7 @@ impl Desk {
         let (id, wanted) = (Id::Name(name.into()), Wanted::Name(Box::new(claim)));
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, waits, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, wait: wait(waits), place, reply })
         })
     }
 
@@ -413,7 +417,7 @@ impl Desk {
         let (id, wanted) = (Id::Queue(queue.into()), Wanted::Item(Box::default()));
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, waits, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, wait: wait(waits), place, reply })
         })
     }
 
@@ -521,8 +525,8 @@ fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
         let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
         let (id, wanted) = (Id::Name("n".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
-            let (ttl_ms, key, waits, place) = (1_000_000, None, false, 1);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
+            let (ttl_ms, key, wait, place) = (1_000_000, None, None, 1);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, reply })
         });
         desk.turn();
         granted(&mut held);
@@ -567,8 +571,8 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
         let claim = Claim { caller: Caller::default(), owner: "a".into(), min_token: 0 };
         let (id, wanted) = (Id::Name("asked".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
-            let (ttl_ms, key, waits, place) = (1_000_000, None, false, 100);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, waits, place, reply })
+            let (ttl_ms, key, wait, place) = (1_000_000, None, None, 100);
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, reply })
         });
         desk.turn();
         granted(&mut held);

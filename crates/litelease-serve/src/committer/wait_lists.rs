@@ -51,7 +51,7 @@ impl WaitLists {
     /// Checks whether a claim of this name by this owner waits.
     pub(super) fn has_owner(&self, id: &Id, owner: &str) -> bool {
         let is_it = |job: &GrantJob| match &job.wanted {
-            Wanted::Name(claim) => claim.owner == owner && !job.reply.is_closed(),
+            Wanted::Name(claim) => claim.owner == owner && job.has_client(),
             Wanted::Slot { .. } | Wanted::NamedSlot(_) | Wanted::Item(_) => false,
         };
         self.queues.get(id).is_some_and(|queue| queue.has(is_it))
@@ -94,11 +94,17 @@ impl WaitLists {
     ) -> Result<(), Error> {
         let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
         loop {
-            let (gone, head) = queue.head();
+            let (gone, head) = queue.begin_serving();
             self.count = self.count.saturating_sub(gone);
             let Some(head) = head else { break };
             let (answer, error) = match lend(file, head, batch.now_ms) {
-                Ok(Ok(Answer::Nothing | Answer::Busy(_))) => break,
+                Ok(Ok(Answer::Nothing | Answer::Busy(_))) => {
+                    for job in queue.keep_waiting() {
+                        self.count = self.count.saturating_sub(1);
+                        batch.answer(job.id, job.reply, Ok(Answer::Nothing));
+                    }
+                    break;
+                }
                 Ok(answer) => (answer, None),
                 Err(error) => (Err(JobError::Database), Some(error)),
             };
@@ -124,12 +130,13 @@ impl WaitLists {
     ) -> Result<(), Error> {
         let Some(current) = file.db.at(batch.now_ms).inspect(id)? else { return Ok(()) };
         let is_owner = |job: &GrantJob| match &job.wanted {
-            Wanted::Name(claim) => claim.owner == current.owner && !job.reply.is_closed(),
+            Wanted::Name(claim) => claim.owner == current.owner && job.has_client(),
             Wanted::Slot { .. } | Wanted::NamedSlot(_) | Wanted::Item(_) => false,
         };
         let Some(queue) = self.queues.get_mut(id) else { return Ok(()) };
-        let Some(sharing) = queue.take(is_owner) else { return Ok(()) };
+        let Some(mut sharing) = queue.take(is_owner) else { return Ok(()) };
         self.count = self.count.saturating_sub(sharing.len());
+        sharing.retain(GrantJob::begin_serving);
         if let Some(first) = sharing.first() {
             let answer = lend(file, first, batch.now_ms)?;
             for job in sharing {
