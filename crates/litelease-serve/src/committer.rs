@@ -187,6 +187,7 @@ impl Committer {
             | Job::Grant(_)
             | Job::Named(_)
             | Job::Queued(_)
+            | Job::Many(_)
             | Job::Return { .. }
             | Job::Renew { .. }
             | Job::Keep { .. }) => self.inbox.push(job),
@@ -316,6 +317,7 @@ impl Committer {
                 }
             }
         }
+        batch.unfinished.into_iter().for_each(|job| self.inbox.push(job));
         self.file.raise_mark(newest, last_name);
         self.hand_over(batch.answers);
         batch.changed.sort_unstable();
@@ -331,6 +333,9 @@ impl Committer {
     fn fail(&mut self, mut batch: Batch, grants: Vec<Grant>, error: &Error) {
         // Jobs behind the one that failed are answered too.
         let failure = self.file.failure();
+        for job in std::mem::take(&mut batch.unfinished) {
+            batch.refuse(job, failure);
+        }
         while let Some(job) = self.inbox.pop() {
             batch.refuse(job, failure);
         }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use litelease::rusqlite::types::Value;
-use litelease::{ItemPlace, Litelease, Scope};
+use litelease::{ItemPlace, Litelease, ManyItems, Scope};
 use tokio::sync::{Mutex, broadcast, oneshot, watch};
 
 use crate::access::{Caller, Which};
@@ -18,8 +18,8 @@ use crate::committer::Changed;
 use crate::events::{self, Target};
 use crate::hosts;
 use crate::job::{
-    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, Meant, NamedJob, NamedSlot, Page, QueueJob,
-    QueueVerb, Reply, Verb, WaitState, Wanted, no_id,
+    Answer, Claim, GrantJob, Id, Job, JobError, Jobs, ManyJob, Meant, NamedJob, NamedSlot, Page,
+    QueueJob, QueueVerb, Reply, Verb, WaitState, Wanted, no_id,
 };
 use crate::metrics::Metrics;
 use crate::options::Options;
@@ -552,9 +552,17 @@ impl App {
             CallKind::Ack => QueueVerb::Ack { receipt },
             CallKind::Extend => QueueVerb::Extend { receipt, visibility_ms },
             CallKind::GiveBack => QueueVerb::GiveBack { receipt, delay_ms, note },
-            CallKind::Redrive => QueueVerb::Redrive { id: fields.item },
-            CallKind::Discard => QueueVerb::Discard { id: fields.item },
-            CallKind::DeleteQueue => QueueVerb::Delete,
+            CallKind::Redrive => match fields.item {
+                Some(id) => QueueVerb::Redrive { id },
+                None => return self.change_many(caller, queue, ManyItems::Redrive, key).await,
+            },
+            CallKind::Discard => match fields.item {
+                Some(id) => QueueVerb::Discard { id },
+                None => return self.change_many(caller, queue, ManyItems::Discard, key).await,
+            },
+            CallKind::DeleteQueue => {
+                return self.change_many(caller, queue, ManyItems::Delete, key).await;
+            }
             CallKind::Cancel => match (fields.item, fields.item_key) {
                 (Some(id), None) => QueueVerb::Cancel(Meant::Id(id)),
                 (None, Some(key)) => QueueVerb::Cancel(Meant::Key(key)),
@@ -563,6 +571,18 @@ impl App {
             _ => QueueVerb::Bury { receipt, note },
         };
         let job = |reply| Job::Queued(QueueJob { caller, queue, verb, key, reply });
+        Ok(respond(self.ask(job).await?, &no_id(), &self.jobs))
+    }
+
+    async fn change_many(
+        &self,
+        caller: Caller,
+        queue: Option<Arc<str>>,
+        change: ManyItems,
+        key: Option<String>,
+    ) -> Result<Response, HttpError> {
+        let (queue, after, count) = (queue.unwrap_or_default(), 0, 0);
+        let job = |reply| Job::Many(ManyJob { caller, queue, change, after, count, key, reply });
         Ok(respond(self.ask(job).await?, &no_id(), &self.jobs))
     }
 

@@ -13,8 +13,8 @@ use std::sync::mpsc;
 
 use litelease::rusqlite::types;
 use litelease::{
-    Borrowed, Checkpoint, LeaseInfo, LeaseRow, PoolInfo, Reason, Scope, SlotInfo, SlotRow,
-    StaleReason,
+    Borrowed, Checkpoint, LeaseInfo, LeaseRow, ManyItems, PoolInfo, Reason, Scope, SlotInfo,
+    SlotRow, StaleReason,
 };
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -88,6 +88,8 @@ pub(crate) enum Job {
     Named(NamedJob),
     /// A verb on a queue, except a receive.
     Queued(QueueJob),
+    /// A change of many items of a queue.
+    Many(ManyJob),
     Keep {
         id: Id,
         lease: String,
@@ -154,6 +156,7 @@ impl Job {
             | Job::Look { id, reply } => Some((id, reply)),
             Job::Grant(job) => Some((job.id, job.reply)),
             Job::Queued(job) => Some((Id::Queue(job.queue.unwrap_or_default()), job.reply)),
+            Job::Many(job) => Some((Id::Queue(job.queue), job.reply)),
             Job::Named(NamedJob { reply, .. })
             | Job::Leases { reply, .. }
             | Job::Queues { reply, .. }
@@ -182,6 +185,7 @@ impl Job {
             self,
             Job::Named(_)
                 | Job::Queued(_)
+                | Job::Many(_)
                 | Job::Grant(GrantJob {
                     wanted: Wanted::Name(_) | Wanted::Item(_) | Wanted::NamedSlot(_),
                     ..
@@ -344,16 +348,29 @@ pub(crate) enum QueueVerb {
         receipt: String,
         note: Option<String>,
     },
-    /// Revives dead items: one, or all.
+    /// Revives a dead item.
     Redrive {
-        id: Option<i64>,
+        id: i64,
     },
-    /// Deletes dead items: one, or all.
+    /// Deletes a dead item.
     Discard {
-        id: Option<i64>,
+        id: i64,
     },
     Cancel(Meant),
-    Delete,
+}
+
+/// A change of many items of a queue, of which a slice is done in each commit.
+pub(crate) struct ManyJob {
+    pub(crate) caller: Caller,
+    pub(crate) queue: Arc<str>,
+    pub(crate) change: ManyItems,
+    /// The id after which the next slice begins.
+    pub(crate) after: i64,
+    /// How many items the slices before have changed.
+    pub(crate) count: i64,
+    /// The idempotency key.
+    pub(crate) key: Option<String>,
+    pub(crate) reply: Reply,
 }
 
 /// The item that a client means.
@@ -373,8 +390,7 @@ impl QueueVerb {
             QueueVerb::Send { .. }
             | QueueVerb::Redrive { .. }
             | QueueVerb::Discard { .. }
-            | QueueVerb::Cancel(_)
-            | QueueVerb::Delete => None,
+            | QueueVerb::Cancel(_) => None,
         }
     }
 }

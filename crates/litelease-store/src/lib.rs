@@ -68,7 +68,9 @@ pub use litelease_core::Guard;
 #[doc(hidden)]
 pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
-pub use queue::{Delivered, ItemInfo, ItemName, ItemPlace, QueueInfo, SendOptions};
+pub use queue::{
+    Delivered, ItemInfo, ItemName, ItemPlace, ManyItems, QueueInfo, SLICE, SendOptions, Slice,
+};
 pub use read::Reader;
 pub use retire::{RetireResult, Retirement};
 #[doc(hidden)]

@@ -139,6 +139,39 @@ pub enum ItemName<'a> {
     Key(&'a str),
 }
 
+/// How many items a slice of a change of many has. Other writers wait for one slice.
+pub const SLICE: i64 = 1_000;
+
+/// A change of many items, which is done in slices.
+///
+/// ```
+/// # use litelease_store::ManyItems;
+/// assert_ne!(ManyItems::Redrive, ManyItems::Discard);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManyItems {
+    /// Revives all dead items.
+    Redrive,
+    /// Deletes all dead items.
+    Discard,
+    /// Deletes all items, and then the queue.
+    Delete,
+}
+
+/// What one slice of such a change has done.
+///
+/// ```
+/// # use litelease_store::Slice;
+/// assert_eq!(Slice::default().next, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// How many items it has revived or deleted. For a queue that is deleted: 1 with the queue.
+    pub count: u64,
+    /// The id after which the next slice begins, if there may be more to do.
+    pub next: Option<i64>,
+}
+
 /// A place in the list of a queue's items, for the next page. As text it is `TIME.ID`, or `.ID`
 /// among the items that have no time at which they are visible.
 ///
@@ -477,25 +510,53 @@ impl Store {
     /// Revives the dead items of a queue, or one of them, and answers how many. One whose key
     /// another item uses by now stays dead.
     pub fn redrive(&self, queue: &str, id: Option<i64>, when: When) -> Result<u64, Error> {
-        self.with_context("redrive", Some(queue), || {
-            self.with_dead(queue, id, when, |row, now_ms| {
-                let Some(item) = rule::redrive(row.item, now_ms) else { return Ok(false) };
-                if let Some(key) = &row.key {
-                    if self.is_used_by_another(row, key, now_ms)? {
-                        return Ok(false);
-                    }
-                    self.take_key(row.queue, key, row.id)?;
-                }
-                self.save_item(row.id, item).map(|()| true)
-            })
+        self.with_context("redrive", Some(queue), || match id {
+            Some(id) => self.with_dead(queue, id, when, |row, now_ms| self.revive(row, now_ms)),
+            None => self.in_slices(queue, ManyItems::Redrive, when),
         })
     }
 
     /// Deletes the dead items of a queue, or one of them, and answers how many.
     pub fn discard(&self, queue: &str, id: Option<i64>, when: When) -> Result<u64, Error> {
-        self.with_context("discard", Some(queue), || {
-            self.with_dead(queue, id, when, |row, _| self.delete_item(row).map(|()| true))
+        self.with_context("discard", Some(queue), || match id {
+            Some(id) => {
+                self.with_dead(queue, id, when, |row, _| self.delete_item(row).map(|()| true))
+            }
+            None => self.in_slices(queue, ManyItems::Discard, when),
         })
+    }
+
+    /// Does a part of a change of many items: those after the id `after`, up to [`SLICE`] of them.
+    pub fn change_slice(
+        &self,
+        queue: &str,
+        change: ManyItems,
+        after: i64,
+        when: When,
+    ) -> Result<Slice, Error> {
+        self.changing_queues(self.boundary()?, || {
+            let Some(row) = self.find_queue(queue)? else { return Ok(Slice::default()) };
+            let now_ms = when.now_ms();
+            match change {
+                ManyItems::Redrive => {
+                    self.slice_of_dead(row, after, now_ms, |row| self.revive(row, now_ms))
+                }
+                ManyItems::Discard => self
+                    .slice_of_dead(row, after, now_ms, |row| self.delete_item(row).map(|()| true)),
+                ManyItems::Delete => self.delete_slice(row),
+            }
+        })
+    }
+
+    /// Does a change of many items to its end. In a transaction of the caller's it is one change;
+    /// otherwise each slice is a commit, and other connections write between them.
+    fn in_slices(&self, queue: &str, change: ManyItems, when: When) -> Result<u64, Error> {
+        let (mut count, mut next) = (0, Some(0));
+        while let Some(after) = next {
+            let slice = self.change_slice(queue, change, after, when)?;
+            (count, next) = (count + slice.count, slice.next);
+        }
+        Ok(count)
     }
 
     /// Removes an item that nobody works on.
@@ -536,10 +597,7 @@ impl Store {
             if boundary.may_look_first() && self.find_queue(queue)?.is_none() {
                 return Ok(false);
             }
-            self.changing_queues(boundary, || match self.find_queue(queue)? {
-                Some(row) => self.delete_queue_rows(row).map(|()| true),
-                None => Ok(false),
-            })
+            Ok(self.in_slices(queue, ManyItems::Delete, When::Now)? > 0)
         })
     }
 
@@ -875,29 +933,66 @@ impl Store {
             .is_some_and(|other| other.id != row.id && other.item.state(now_ms) != ItemState::Dead))
     }
 
-    /// Does something with the dead items of a queue, or with one of them, and counts.
+    /// Revives a dead item. Answers whether it could.
+    fn revive(&self, row: &ItemRow, now_ms: i64) -> Result<bool, Error> {
+        let Some(item) = rule::redrive(row.item, now_ms) else { return Ok(false) };
+        if let Some(key) = &row.key {
+            if self.is_used_by_another(row, key, now_ms)? {
+                return Ok(false);
+            }
+            self.take_key(row.queue, key, row.id)?;
+        }
+        self.save_item(row.id, item).map(|()| true)
+    }
+
+    /// Does something with one item of a queue, if it is dead, and counts.
     fn with_dead(
         &self,
         queue: &str,
-        id: Option<i64>,
+        id: i64,
         when: When,
-        mut work: impl FnMut(&ItemRow, i64) -> Result<bool, Error>,
+        work: impl FnOnce(&ItemRow, i64) -> Result<bool, Error>,
     ) -> Result<u64, Error> {
         self.changing_queues(self.boundary()?, || {
             let Some(queue) = self.find_queue(queue)? else { return Ok(0) };
             let now_ms = when.now_ms();
-            let mut work = |row: &ItemRow| match row.item.state(now_ms) {
-                ItemState::Dead => work(row, now_ms),
-                _ => Ok(false),
-            };
-            match id {
-                None => self.each_dead(queue.number, work),
-                Some(id) => match self.item_by_id(id)? {
-                    Some(row) if row.queue == queue.number => work(&row).map(u64::from),
-                    _ => Ok(0),
-                },
+            match self.item_by_id(id)?.filter(|row| row.queue == queue.number) {
+                Some(row) if row.item.state(now_ms) == ItemState::Dead => {
+                    work(&row, now_ms).map(u64::from)
+                }
+                _ => Ok(0),
             }
         })
+    }
+
+    /// Does something with the dead items of a queue after an id, up to [`SLICE`] of them.
+    fn slice_of_dead(
+        &self,
+        queue: QueueRow,
+        after: i64,
+        now_ms: i64,
+        work: impl Fn(&ItemRow) -> Result<bool, Error>,
+    ) -> Result<Slice, Error> {
+        let mut slice = Slice { count: 0, next: Some(after) };
+        for _ in 0..SLICE {
+            let last = slice.next.unwrap_or_default();
+            slice.next = None;
+            let Some(row) = self.next_dead(queue.number, last)? else { break };
+            if row.item.state(now_ms) == ItemState::Dead {
+                slice.count += u64::from(work(&row)?);
+            }
+            slice.next = Some(row.id);
+        }
+        Ok(slice)
+    }
+
+    /// Deletes up to [`SLICE`] items of a queue, and the queue when it has none left.
+    fn delete_slice(&self, queue: QueueRow) -> Result<Slice, Error> {
+        if self.delete_items(queue, SLICE)? == SLICE {
+            return Ok(Slice { count: 0, next: Some(0) });
+        }
+        self.delete_queue_row(queue)?;
+        Ok(Slice { count: 1, next: None })
     }
 
     /// Does something with each item of a queue that is out of the visible order, and counts.

@@ -186,14 +186,17 @@ VALUES (?1, ?2, ?3) ON CONFLICT (queue, key) DO UPDATE SET item = excluded.item"
 const FREE_KEY: &str =
     "DELETE FROM main.litelease_queue_keys WHERE queue = +?1 AND key = ?2 AND item = ?3";
 
-/// Deletes a queue, in this order.
-const DELETE_QUEUE: [&str; 4] = [
-    "DELETE FROM main.litelease_queue_bodies
-WHERE id IN (SELECT id FROM main.litelease_queue_items WHERE queue = +?1)",
-    "DELETE FROM main.litelease_queue_keys WHERE queue = +?1",
-    "DELETE FROM main.litelease_queue_items WHERE queue = +?1",
-    "DELETE FROM main.litelease_queue_names WHERE number = ?1",
+/// Deletes up to `?2` items of a queue, with their bodies and keys. All three delete the same ones.
+const DELETE_ITEMS: [&str; 3] = [
+    "DELETE FROM main.litelease_queue_bodies WHERE id IN (SELECT id
+FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",
+    "DELETE FROM main.litelease_queue_keys WHERE queue = +?1 AND key IN (SELECT key
+FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",
+    "DELETE FROM main.litelease_queue_items WHERE id IN (SELECT id
+FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",
 ];
+
+const DELETE_QUEUE: &str = "DELETE FROM main.litelease_queue_names WHERE number = ?1";
 
 /// The statements of queues that are kept.
 pub(crate) struct QueueStatements {
@@ -585,10 +588,16 @@ impl Store {
         self.changed(1, "the key of an item")
     }
 
-    /// Deletes a queue with everything in it.
-    pub(crate) fn delete_queue_rows(&self, queue: QueueRow) -> Result<(), Error> {
-        let number = [Value::Integer(queue.number)];
-        DELETE_QUEUE.iter().try_for_each(|sql| execute_once(self.connection, sql, &number))?;
+    /// Deletes up to `most` items of a queue, and answers how many.
+    pub(crate) fn delete_items(&self, queue: QueueRow, most: i64) -> Result<i64, Error> {
+        let values = [queue.number, most].map(Value::Integer);
+        DELETE_ITEMS.iter().try_for_each(|sql| execute_once(self.connection, sql, &values))?;
+        Ok(self.connection.changes())
+    }
+
+    /// Deletes a queue that has no items.
+    pub(crate) fn delete_queue_row(&self, queue: QueueRow) -> Result<(), Error> {
+        execute_once(self.connection, DELETE_QUEUE, &[Value::Integer(queue.number)])?;
         self.changed(1, "a queue")
     }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use litelease_store::{Delivered, SendOptions as Options, When};
+use litelease_store::{Delivered, ManyItems, SendOptions as Options, Slice, When};
 use rusqlite::types::{self, ToSqlOutput};
 use rusqlite::{Connection, ToSql};
 
@@ -547,6 +547,9 @@ impl<'q> Queue<'q> {
     /// Revives all dead items: they are visible now, with no attempt counted. Returns how many. An
     /// item whose key another one uses by now stays dead.
     ///
+    /// Outside a transaction it commits after every thousand items, so that other writers get their
+    /// turn. If it fails half way, call it again. [`Queue::discard`] and [`Queue::delete`] do alike.
+    ///
     /// ```
     /// # use std::time::Duration;
     /// # use litelease::*;
@@ -626,6 +629,12 @@ impl<'q> Queue<'q> {
     /// ```
     pub fn cancel(&self, name: ItemName<'_>) -> Result<CancelResult> {
         lift(self.leases.verbs()?.cancel(self.name, name, self.when))
+    }
+
+    /// Does one slice of a change of many items, for a program that does other work in between.
+    #[doc(hidden)]
+    pub fn change_slice(&self, change: ManyItems, after: i64) -> Result<Slice> {
+        lift(self.leases.verbs()?.change_slice(self.name, change, after, self.when))
     }
 
     /// Deletes the queue with everything in it. Returns whether there was one.

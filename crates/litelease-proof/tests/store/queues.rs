@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use litelease::rusqlite::types::Value;
 use litelease::rusqlite::{Connection, types::Null};
 use litelease::{
-    AckResult, CancelResult, Error, GiveBackOptions, ItemName, ItemState, Litelease, LiteleaseRef,
-    SendOptions, StaleReason,
+    AckResult, CancelResult, Error, GiveBackOptions, ItemName, ItemState, Leases, Litelease,
+    LiteleaseRef, SendOptions, StaleReason,
 };
 use litelease_proof::command::kill;
 use litelease_proof::rig::{Dice, LONG, TestFolder, eventually, memory, sqlite_code, tell, worker};
@@ -869,4 +869,50 @@ fn an_item_in_work_cannot_be_cancelled_and_a_dead_one_can() {
     );
     assert_eq!(queue.at(150).items().unwrap()[0].state, ItemState::Dead);
     assert_eq!(queue.at(150).cancel(ItemName::Id(id)).unwrap(), CancelResult::Cancelled);
+}
+
+/// Reviving 200,000 dead items in one transaction kept every other writer of the file waiting.
+#[test]
+fn a_change_of_many_items_commits_after_every_slice_unless_the_caller_has_a_transaction() {
+    let place = TestFolder::new("WAL");
+    for (case, many) in ["redrive", "discard", "delete"].into_iter().enumerate() {
+        let run = |db: &Leases| match many {
+            "redrive" => db.queue(many).redrive().unwrap(),
+            "discard" => db.queue(many).discard().unwrap(),
+            _ => u64::from(db.queue(many).delete().unwrap()),
+        };
+        let expected = if many == "delete" { 1 } else { 2_500 };
+        for in_transaction in [false, true] {
+            let mut conn = Connection::open(&place.file).unwrap();
+            let commits = Arc::new(AtomicI64::new(0));
+            let counting = Arc::clone(&commits);
+            let count = move || counting.fetch_add(1, Ordering::Relaxed) < 0;
+            conn.commit_hook(Some(count)).unwrap();
+            let mut db = Litelease::from_connection(conn);
+            db.bootstrap().unwrap();
+            let fill = db.transaction().unwrap();
+            for _ in 0..2_500 {
+                fill.queue(many).at(1_000).send("x").unwrap();
+            }
+            fill.queue(many).set_max_attempts(1).unwrap();
+            let ttl = Duration::from_millis(1);
+            while fill.queue(many).at(1_000).receive(ttl).unwrap().is_some() {}
+            fill.commit().unwrap();
+            commits.store(0, Ordering::Relaxed);
+            match in_transaction {
+                false => {
+                    assert_eq!(run(&db), expected);
+                    assert_eq!(commits.load(Ordering::Relaxed), 3, "{many}");
+                }
+                true => {
+                    let transaction = db.transaction().unwrap();
+                    assert_eq!(run(&transaction), expected);
+                    assert_eq!(commits.load(Ordering::Relaxed), 0, "{many}");
+                    transaction.rollback().unwrap();
+                }
+            }
+            db.queue(many).delete().unwrap();
+        }
+        assert_eq!(stored(&Connection::open(&place.file).unwrap()).len(), 1, "{case}: the counter");
+    }
 }

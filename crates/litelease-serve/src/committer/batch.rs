@@ -22,6 +22,8 @@ pub(super) struct Batch {
     pub(super) answers: Vec<Answered>,
     /// What has changed, in any order, some of them more than once.
     pub(super) changed: Vec<Id>,
+    /// Jobs of which a part was done. The next commit goes on with them.
+    pub(super) unfinished: Vec<Job>,
     /// Names whose open request is by a client that may wait for them here.
     pub(super) requesters: Vec<(Id, String)>,
 }
@@ -50,6 +52,7 @@ impl Batch {
             Job::Grant(job) => return self.grant(job, file, waiting),
             Job::Named(job) => return self.perform_on_name(job, file, waiting),
             Job::Queued(job) => return self.perform_on_queue(job, file, waiting),
+            Job::Many(job) => return self.change_many(job, file, waiting),
             Job::Register { id, count, reply } => {
                 let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, done)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use litelease::{
-    AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, Queue, Scope,
+    AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, ManyItems, Queue, Scope,
     SendOptions, StaleReason,
 };
 
@@ -12,7 +12,8 @@ use super::names::for_client;
 use super::wait_lists::WaitLists;
 use crate::access::{Caller, Names};
 use crate::job::{
-    Answer, Delivered, GrantJob, Id, JobError, Meant, QueueJob, QueueVerb, Stale, no_id,
+    Answer, Delivered, GrantJob, Id, Job, JobError, ManyJob, Meant, QueueJob, QueueVerb, Stale,
+    no_id,
 };
 use crate::secret::request_hash;
 
@@ -154,10 +155,74 @@ impl Batch {
         self.answer(id.clone(), reply, answer);
         if frees { self.freed(&id, file, waiting) } else { Ok(()) }
     }
+
+    /// Does a slice of a change of many items, and leaves the rest to the next commit, so that other
+    /// clients are served in between.
+    pub(super) fn change_many(
+        &mut self,
+        job: ManyJob,
+        file: &Served<'_>,
+        waiting: &mut WaitLists,
+    ) -> Result<(), Error> {
+        let (now_ms, id, change) = (self.now_ms, Id::Queue(job.queue.clone()), job.change);
+        let names = Names::One(&job.queue);
+        let done = match file.keys.check(job.caller, Scope::Operate, names, now_ms) {
+            Ok(()) => for_client(change_slice(file.db, &job, now_ms)),
+            Err(refused) => Ok(Err(refused)),
+        };
+        match done {
+            Ok(Ok((count, Some(after)))) => {
+                self.unfinished.push(Job::Many(ManyJob { count, after, ..job }));
+            }
+            Ok(done) => {
+                let answer = done.map(|(count, _)| changed(change, &job.queue, count));
+                self.answer(id.clone(), job.reply, answer);
+            }
+            Err(error) => {
+                self.answer(id, job.reply, Err(JobError::Database));
+                return Err(error);
+            }
+        }
+        match change {
+            ManyItems::Redrive => self.freed(&id, file, waiting),
+            ManyItems::Discard | ManyItems::Delete => Ok(()),
+        }
+    }
+}
+
+/// Does a slice of a change of many items. Returns how many were changed so far, and the id after
+/// which the next slice begins, if there is one. The key is remembered with the last one.
+fn change_slice(db: &Litelease, job: &ManyJob, now_ms: i64) -> Result<(i64, Option<i64>), Error> {
+    let word = match job.change {
+        ManyItems::Redrive => "redrive",
+        ManyItems::Discard => "discard",
+        ManyItems::Delete => "delete",
+    };
+    let key = Key::of(job.caller, word, &job.queue, job.key.as_deref());
+    if let Some(count) = answered(db, key.as_ref(), now_ms)? {
+        return Ok((count.parse().unwrap_or_default(), None));
+    }
+    let slice = db.queue(&job.queue).at(now_ms).change_slice(job.change, job.after)?;
+    let count = job.count.saturating_add(i64::try_from(slice.count).unwrap_or(i64::MAX));
+    if slice.next.is_none() {
+        remember(db, key.as_ref(), &count.to_string(), now_ms)?;
+    }
+    Ok((count, slice.next))
+}
+
+/// Returns the answer to a change of many items that is done.
+fn changed(change: ManyItems, name: &str, count: i64) -> Answer {
+    let queue = name.to_owned();
+    match change {
+        ManyItems::Redrive => Answer::Counted { word: REDRIVEN, queue, count },
+        ManyItems::Discard => Answer::Counted { word: DISCARDED, queue, count },
+        ManyItems::Delete => Answer::QueueDeleted { queue, is_done: count > 0 },
+    }
 }
 
 const GIVEN_BACK: &str = "given_back";
 const REDRIVEN: &str = "redriven";
+const DISCARDED: &str = "discarded";
 
 impl QueueVerb {
     /// Returns the name of the call, which an idempotency key is for.
@@ -171,7 +236,6 @@ impl QueueVerb {
             QueueVerb::Redrive { .. } => "redrive",
             QueueVerb::Discard { .. } => "discard",
             QueueVerb::Cancel(_) => "cancel",
-            QueueVerb::Delete => "delete",
         }
     }
 
@@ -183,10 +247,9 @@ impl QueueVerb {
             | QueueVerb::Extend { .. }
             | QueueVerb::GiveBack { .. }
             | QueueVerb::Bury { .. } => Scope::Receive,
-            QueueVerb::Redrive { .. }
-            | QueueVerb::Discard { .. }
-            | QueueVerb::Cancel(_)
-            | QueueVerb::Delete => Scope::Operate,
+            QueueVerb::Redrive { .. } | QueueVerb::Discard { .. } | QueueVerb::Cancel(_) => {
+                Scope::Operate
+            }
         }
     }
 }
@@ -284,24 +347,14 @@ fn perform(
             false => why_not(&queue, &receipt, Stale::Dead),
         },
         QueueVerb::Redrive { id } => {
-            let count = once(db, key, now_ms, || match id {
-                Some(id) => queue.redrive_one(id).map(i64::from),
-                None => queue.redrive().map(whole),
-            })?;
+            let count = once(db, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
             Ok(Answer::Counted { word: REDRIVEN, queue: queue_name(), count })
         }
         QueueVerb::Discard { id } => {
-            let count = once(db, key, now_ms, || match id {
-                Some(id) => queue.discard_one(id).map(i64::from),
-                None => queue.discard().map(whole),
-            })?;
-            Ok(Answer::Counted { word: "discarded", queue: queue_name(), count })
+            let count = once(db, key, now_ms, || queue.discard_one(id).map(i64::from))?;
+            Ok(Answer::Counted { word: DISCARDED, queue: queue_name(), count })
         }
         QueueVerb::Cancel(meant) => cancel(db, &queue, &meant, key, now_ms),
-        QueueVerb::Delete => {
-            let is_done = once(db, key, now_ms, || queue.delete().map(i64::from))? == 1;
-            Ok(Answer::QueueDeleted { queue: queue_name(), is_done })
-        }
     }
 }
 
@@ -347,10 +400,6 @@ fn once(
     let number = make()?;
     remember(db, key, &number.to_string(), now_ms)?;
     Ok(number)
-}
-
-fn whole(count: u64) -> i64 {
-    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Refuses the receipt of an item of another queue: the client may have no access to that one.

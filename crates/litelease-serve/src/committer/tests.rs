@@ -5,13 +5,15 @@
 
 use std::cell::Cell;
 
+use litelease::ManyItems;
 use litelease::rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::*;
 use crate::access::Caller;
 use crate::job::{
-    Claim, GrantJob, Jobs, NamedJob, QueueJob, QueueVerb, Reply, Verb, WaitState, Wanted, channel,
+    Claim, GrantJob, Jobs, ManyJob, NamedJob, QueueJob, QueueVerb, Reply, Verb, WaitState, Wanted,
+    channel,
 };
 
 type Told = oneshot::Receiver<Result<Answer, JobError>>;
@@ -281,7 +283,7 @@ fn a_grant_that_is_over_before_it_is_sent_is_not_sent() {
     alone(|| {
         let mut desk = Desk::with(1);
         PASSES_MS.set(10);
-        let (mut short, mut long) = (desk.borrow(10, false, None), desk.borrow(600, true, None));
+        let (mut short, mut long) = (desk.borrow(25, false, None), desk.borrow(600, true, None));
         desk.turn();
         assert!(matches!(short.try_recv().unwrap(), Err(JobError::TooShort)));
         assert!(long.try_recv().is_err());
@@ -589,5 +591,122 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
             granted(&mut other);
         }
         assert_eq!(desk.failures(), 0);
+    });
+}
+
+/// A batch read the clock once and went on taking jobs. What was sent later was dated from the start
+/// and answered with its whole ttl, so its client trusted it after it had ended.
+#[test]
+fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
+    alone(|| {
+        let mut desk = Desk::open();
+        desk.committer.file.db.pools().register("p", 2).unwrap();
+        let mut first = (desk.borrow(100, false, None), desk.claim("n", "a", false, None));
+        let _sent = [desk.send("q", "one", 0), desk.send("q", "two", 0)];
+        let mut item = desk.receive("q", false, None);
+        desk.turn();
+        let (slot, (grant, _)) = (lent(&mut first.0), granted(&mut first.1));
+        let Ok(Ok(Answer::Delivered(item))) = item.try_recv() else { panic!("an item") };
+        // From here on every reading of the clock is later than the one before.
+        PASSES_MS.set(10);
+        let began_ms = NOW_MS.get();
+        let receipt = item.receipt;
+        let mut told = [
+            desk.borrow(600, false, None),
+            desk.claim("m", "a", false, None),
+            desk.receive("q", false, None),
+            desk.renew(&slot),
+            desk.verb(Verb::Renew { grant, ttl_ms: 600 }),
+            desk.on_queue("q", QueueVerb::Extend { receipt, visibility_ms: 600 }),
+        ];
+        desk.turn();
+        let mut ends_ms: Vec<i64> = told
+            .iter_mut()
+            .map(|told| match told.try_recv().unwrap() {
+                Ok(Answer::Lent { borrowed, .. }) => borrowed.slot.expires_at_ms,
+                Ok(Answer::Granted { lease, .. } | Answer::RenewedName { lease, .. }) => {
+                    lease.lease.lease_expires_at_ms
+                }
+                Ok(Answer::Delivered(item)) => item.deadline_ms,
+                Ok(Answer::Renewed { slot, .. }) => slot.expires_at_ms,
+                Ok(Answer::Extended { deadline_ms, .. }) => deadline_ms,
+                answer => panic!("{answer:?}"),
+            })
+            .collect();
+        ends_ms.sort_unstable();
+        assert!(ends_ms[0] > began_ms + 600, "{ends_ms:?} after {began_ms}");
+        assert!(ends_ms.windows(2).all(|pair| pair[1] >= pair[0] + 10), "{ends_ms:?}");
+        PASSES_MS.set(0);
+    });
+}
+
+impl Desk {
+    fn change_many(&self, change: ManyItems) -> Told {
+        let (caller, queue, key) = (Caller::default(), "q".into(), Some("k".to_owned()));
+        let (after, count) = (0, 0);
+        self.leave_job(|reply| {
+            Job::Many(ManyJob { caller, queue, change, after, count, key, reply })
+        })
+    }
+}
+
+#[test]
+fn a_change_of_many_items_lets_other_clients_in_after_every_slice() {
+    alone(|| {
+        for change in [ManyItems::Redrive, ManyItems::Discard, ManyItems::Delete] {
+            let mut desk = Desk::open();
+            let db = &desk.committer.file.db;
+            db.queue("q").set_max_attempts(1).unwrap();
+            let items = db.begin_batch().and_then(|()| {
+                (0..3_500).try_for_each(|_| db.queue("q").at(1_000).send("x").map(drop))?;
+                let ttl = Duration::from_millis(1);
+                while db.queue("q").at(1_000).receive(ttl)?.is_some() {}
+                db.commit_batch()
+            });
+            items.unwrap();
+            NOW_MS.set(2_000);
+            let mut waiter = desk.receive("q", true, None);
+            desk.turn();
+            let mut many = desk.change_many(change);
+            desk.turn();
+            assert!(many.try_recv().is_err(), "{change:?} is not done in one commit");
+            let redrives = change == ManyItems::Redrive;
+            assert_eq!(waiter.try_recv().is_ok(), redrives, "an item that was revived");
+            let mut other = desk.claim("n", "a", false, None);
+            // A slow machine ends a batch after one slice.
+            desk.turn();
+            desk.turn();
+            granted(&mut other);
+            assert!(many.try_recv().is_err());
+            desk.turn();
+            desk.turn();
+            let count = match many.try_recv().unwrap() {
+                Ok(Answer::Counted { count, .. }) => count,
+                Ok(Answer::QueueDeleted { is_done, .. }) => i64::from(is_done),
+                answer => panic!("{answer:?}"),
+            };
+            assert_eq!(count, if change == ManyItems::Delete { 1 } else { 3_500 });
+            // Asked again with the same key, it answers the same and does nothing.
+            let _sent = desk.send("q", "later", 0);
+            let mut again = desk.change_many(change);
+            desk.turn();
+            assert!(again.try_recv().is_ok());
+            assert!(desk.committer.file.db.queue("q").at(2_000).info().unwrap().is_some());
+        }
+    });
+}
+
+#[test]
+fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
+    alone(|| {
+        let mut desk = Desk::with(1);
+        let mut told = desk.borrow(600, false, None);
+        desk.turn();
+        let lease = lent(&mut told);
+        // More than a batch takes.
+        let _others: Vec<Told> = (0..1_500).map(|_| desk.borrow(600, true, None)).collect();
+        let mut renewed = desk.renew(&lease);
+        desk.turn();
+        assert!(matches!(renewed.try_recv(), Ok(Ok(Answer::Renewed { .. }))));
     });
 }
