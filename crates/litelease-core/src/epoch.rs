@@ -43,6 +43,24 @@ pub fn next_epoch(token: i64) -> Result<i64, Refusal> {
     Epoch { floor: token, boot: 0 }.floor_after(1)
 }
 
+/// Checks whether a token above `min_token` leaves room for more in the epoch of `newest`, the newest
+/// token of a file: it is in the lower half of that epoch, or below.
+///
+/// A token beyond the epoch raises the tokens of every name in the file. So does, soon, one at the
+/// end of it.
+///
+/// ```
+/// # use litelease_core::leaves_room;
+/// assert!(leaves_room(1 << 30, 41));
+/// assert!(!leaves_room((1 << 32) - 2, 41));
+/// assert!(!leaves_room((1 << 32) - 1, 41));
+/// assert!(leaves_room((1 << 32) - 1, 1 << 32));
+/// ```
+pub fn leaves_room(min_token: i64, newest: i64) -> bool {
+    let half = 1 << (EPOCH_BITS - 1);
+    min_token < (newest >> EPOCH_BITS << EPOCH_BITS).saturating_add(half)
+}
+
 /// The floor of a file's tokens, and the boot of the machine that its epoch belongs to.
 ///
 /// A file that has none is like one with floor 0 and no boot.

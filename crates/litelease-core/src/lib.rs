@@ -45,7 +45,7 @@ pub use answer::{
 };
 pub use backoff::backoff;
 pub use credential::{CredentialResult, CredentialTerm, Untimely, check_times, credential};
-pub use epoch::{CommitContext, Epoch, epochs_left, next_epoch};
+pub use epoch::{CommitContext, Epoch, epochs_left, leaves_room, next_epoch};
 pub use guard::Guard;
 pub use limit::{Conditions, Limits, limit, progress};
 pub use pool::{

@@ -626,6 +626,32 @@ fn no_call_on_names_is_answered_without_a_key_that_allows_it() {
     assert_eq!(v1(&mut owner, "claim", far).status, 200);
 }
 
+/// Only the epoch of `min_token` itself was compared. The last number of the epoch passed, and the
+/// grant after it raised everybody's tokens: one epoch per claim, and 2^53 within minutes.
+#[test]
+fn a_key_for_some_names_cannot_raise_the_tokens_of_others() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &[]);
+    let mut owner = server.client();
+    let (_, key, _) = told(&desk.run(&["access", "add", "ci", "--allow", "claim:a/*"]));
+    let mut tenant = Client::of(server.address).bearing(key.trim());
+    let ask = |name: &str, min_token: i64| json!({"name": name, "owner": "ci", "ttl": 60, "min_token": min_token});
+    let epoch = 1_i64 << 32;
+    for min_token in [epoch / 2, epoch - 2, epoch - 1, epoch, 2 * epoch - 1] {
+        let refused = v1(&mut tenant, "claim", ask("a/x", min_token));
+        assert_eq!((refused.status, refused.error().contains("operate")), (403, true));
+    }
+    let granted = v1(&mut tenant, "claim", ask("a/x", epoch / 2 - 1)).json();
+    assert_eq!(granted["token"], json!(epoch / 2));
+    // Its next grant is as ordinary, also if the client repeats what it has seen last.
+    v1(&mut tenant, "release", json!({"grant": granted["grant"]}));
+    let next = v1(&mut tenant, "claim", ask("a/x", epoch / 2)).json();
+    assert_eq!(next["token"], json!(epoch / 2 + 1));
+    let handed = json!({"grant": next["grant"], "new_owner": "b", "ttl": 60});
+    assert_eq!(v1(&mut tenant, "transfer", handed).status, 200);
+    assert_eq!(claim(&mut owner, "b", "b")["token"], json!(1), "the others have not moved");
+}
+
 #[test]
 fn a_key_that_is_taken_back_ends_its_waiting_claims_and_its_streams() {
     let desk = Desk::new();

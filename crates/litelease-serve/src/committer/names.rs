@@ -2,7 +2,7 @@
 
 use litelease::{
     BreakResult, ClaimResult, Error, LeaseInfo, Litelease, Reason, ReleaseResult, RenewResult,
-    Scope, Secret, ServedRow, TransferResult,
+    Scope, Secret, ServedRow, TransferResult, leaves_room,
 };
 
 use super::batch::{Batch, Granting, Served, duration};
@@ -22,7 +22,7 @@ pub(super) fn claim(file: &Served<'_>, job: &GrantJob, claim: &Claim, now_ms: i6
     if let Err(refused) = file.keys.check(claim.caller, Scope::Claim, Names::One(name), now_ms) {
         return Ok(Err(refused));
     }
-    if let Err(refused) = for_client(check_min_token(file, claim, now_ms))?.flatten() {
+    if let Err(refused) = for_client(check_min_token(file, name, claim, now_ms))?.flatten() {
         return Ok(Err(refused));
     }
     let key = job.key.as_deref().map(|key| ClaimKey { caller: claim.caller, key });
@@ -72,25 +72,23 @@ pub(super) fn last_grant(answers: &[Answered], db: &Litelease) -> Option<NameGra
     })
 }
 
-/// Checks that a client may ask for a token as large as it does. One beyond the epoch of the file
-/// raises the tokens of every name in it, so it is for operators.
+/// Checks that a client may ask for a token as large as it does. One that leaves no room in the
+/// epoch of the file raises the tokens of every name in it, so it is for operators.
 fn check_min_token(
     file: &Served<'_>,
+    name: &str,
     claim: &Claim,
     now_ms: i64,
 ) -> Result<Result<(), JobError>, Error> {
-    if claim.min_token == 0 {
+    let (db, min_token) = (file.db, claim.min_token);
+    if min_token == 0
+        || leaves_room(min_token, db.pools().newest_token()?)
+        || db.token(name)?.is_some_and(|newest| min_token <= newest)
+    {
         return Ok(Ok(()));
     }
-    let is_within = claim.min_token >> EPOCH_BITS <= file.db.pools().newest_token()? >> EPOCH_BITS;
-    Ok(match is_within {
-        true => Ok(()),
-        false => file.keys.check(claim.caller, Scope::Operate, Names::Under(""), now_ms),
-    })
+    Ok(file.keys.check(claim.caller, Scope::Operate, Names::Under(""), now_ms))
 }
-
-/// The lower bits of a token, which count within an epoch.
-const EPOCH_BITS: u32 = 32;
 
 /// What a claim has to do with the live lease on its name.
 enum Prior {
