@@ -96,7 +96,7 @@ fn hash(key: &[u8]) -> KeyHash {
 }
 
 /// The client of a request, by the key that it brings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Caller(Option<KeyHash>);
 
 impl Caller {

@@ -123,7 +123,7 @@ impl From<JobError> for HttpError {
     fn from(error: JobError) -> Self {
         let (status, text) = match error {
             JobError::NoSuchPool => (404, "there is no such pool"),
-            JobError::TooManyWaiters => (429, "too many requests wait already"),
+            JobError::TooMany(exceeded) => return HttpError::new(429, exceeded.to_string()),
             JobError::TooShort => (409, "the ttl was over before the grant could be handed out"),
             JobError::TooLong => (400, "the ttl ends after the last representable time"),
             JobError::Exhausted => (502, "no larger token exists in this file"),

@@ -65,7 +65,7 @@ fn work(keeper: &mut impl Keeper, todo: &Receiver<Job>, answers: &Answers) {
         let (mut requests, mut askers) = (Vec::new(), Vec::new());
         for job in std::iter::once(first).chain(todo.try_iter()) {
             let (request, id, reply, ttl_ms) = match job {
-                Job::Register { id, count, reply } => (Request::Register(count), id, reply, 0),
+                Job::Register { id, count, reply, .. } => (Request::Register(count), id, reply, 0),
                 Job::Grant(borrow) => {
                     (Request::Borrow(borrow.ttl_ms), borrow.id, borrow.reply, borrow.ttl_ms)
                 }

@@ -4,6 +4,7 @@
 //! This file is the loop, top to bottom: receive, commit, answer. Its parts are in the folder.
 
 mod batch;
+mod bounds;
 mod expiry_schedule;
 mod inbox;
 mod items;
@@ -38,6 +39,7 @@ use crate::mirror::Mirror;
 use crate::options::Options;
 use crate::pending_grant::deliver;
 use crate::server_lock::ServerLock;
+use crate::shares::{Pot, Thing};
 
 /// How often to check the lock of the server while no client waits or watches.
 const IDLE: Duration = Duration::from_secs(5);
@@ -77,7 +79,7 @@ impl Committer {
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let file = ServedFile::new(db, Some(mark), lock, options.open);
+        let file = ServedFile::new(db, Some(mark), lock, options, Arc::clone(&metrics));
         Committer::of(file, options, answers, changes, metrics)
     }
 
@@ -89,7 +91,7 @@ impl Committer {
         changes: broadcast::Sender<Changed>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, Error> {
-        let file = ServedFile::mirrored(mirror, options.open)?;
+        let file = ServedFile::mirrored(mirror, options, Arc::clone(&metrics))?;
         Ok(Committer::of(file, options, answers, changes, metrics))
     }
 
@@ -103,7 +105,7 @@ impl Committer {
         Committer {
             file,
             inbox: Inbox::new(options.max_batch),
-            waiting: WaitLists::new(options.max_waiters),
+            waiting: WaitLists::new(Pot::new(Thing::Waiters, options)),
             requests: Requests::default(),
             undelivered: Undelivered::default(),
             answers: Some(answers),

@@ -75,8 +75,6 @@ struct News {
     change: Bytes,
     /// The pool was deleted.
     is_gone: bool,
-    /// Grows whenever access keys may have changed.
-    access: u64,
 }
 
 /// The state of a subject at one time.
@@ -90,7 +88,9 @@ const MOST_WATCHED: usize = 10_000;
 
 /// Returns a stream as the response, if the client may watch and the pool exists.
 pub(crate) async fn stream(app: &Arc<App>, target: Target) -> Result<Response, HttpError> {
-    target.admit(app).await?;
+    let mut admission = Admission { keys: 0, checked: None };
+    admission.check(app, &target).await?;
+    let share = app.streams.take(target.caller(), 1)?;
     let mut news = Watched::join(app, &target.subject());
     let first = match news.changed().await {
         Ok(()) => Arc::clone(&news.borrow_and_update()),
@@ -101,7 +101,11 @@ pub(crate) async fn stream(app: &Arc<App>, target: Target) -> Result<Response, H
         return Err(JobError::NoSuchPool.into());
     }
     let (sender, receiver) = mpsc::channel(1);
-    tokio::spawn(tell(Arc::clone(app), target, first, news, sender));
+    let app = Arc::clone(app);
+    tokio::spawn(async move {
+        tell(app, target, admission, first, news, sender).await;
+        drop(share);
+    });
     let mut response = Response::new(200, "text/event-stream", "");
     response.body = Body::Stream(receiver);
     Ok(response)
@@ -116,6 +120,13 @@ impl Target {
         }
     }
 
+    fn caller(&self) -> Caller {
+        match self {
+            Target::Pool(_) => Caller::default(),
+            Target::Names(_, caller) => *caller,
+        }
+    }
+
     fn subject(&self) -> Subject {
         match self {
             Target::Pool(id) => Subject::Pool(id.clone()),
@@ -124,19 +135,43 @@ impl Target {
     }
 }
 
+/// Says that a client may watch.
+struct Admission {
+    /// How often the access keys may have changed, and when, as this was checked last.
+    keys: u64,
+    checked: Option<Instant>,
+}
+
+impl Admission {
+    /// Checks whether the client may watch, unless that was checked and nothing has changed since.
+    ///
+    /// The committer looks for changed keys before it reads what is reported. So a report that was
+    /// read after a key was removed is not sent to its stream.
+    async fn check(&mut self, app: &App, target: &Target) -> Result<(), JobError> {
+        let keys = app.metrics.key_changes();
+        // A key may also have expired, which changes nothing in the file.
+        let is_new = |checked: Instant| checked.elapsed() < ADMITTED_FOR;
+        if self.keys != keys || !self.checked.is_some_and(is_new) {
+            target.admit(app).await?;
+            *self = Admission { keys, checked: Some(Instant::now()) };
+        }
+        Ok(())
+    }
+}
+
 /// Sends reports to one stream. A slow stream skips to the newest state. One whose client may no
 /// longer watch ends.
 async fn tell(
     app: Arc<App>,
     target: Target,
+    mut admission: Admission,
     first: Arc<News>,
     mut news: watch::Receiver<Arc<News>>,
     sender: mpsc::Sender<Bytes>,
 ) {
-    let (mut told, mut access, mut text) = (first.number, first.access, first.state.clone());
-    let mut admitted = Instant::now();
+    let (mut told, mut text) = (first.number, first.state.clone());
     loop {
-        if sender.send(text).await.is_err() {
+        if admission.check(&app, &target).await.is_err() || sender.send(text).await.is_err() {
             return;
         }
         text = loop {
@@ -150,14 +185,9 @@ async fn tell(
                 () = sender.closed() => return,
             };
             let newest = Arc::clone(&news.borrow_and_update());
-            // A key may also have expired, which changes nothing in the file.
-            if newest.access != access || admitted.elapsed() >= ADMITTED_FOR {
-                if target.admit(&app).await.is_err() {
-                    return;
-                }
-                admitted = Instant::now();
+            if admission.check(&app, &target).await.is_err() {
+                return;
             }
-            access = newest.access;
             let is_next = newest.number == told + 1;
             if newest.number != told {
                 told = newest.number;
@@ -218,7 +248,7 @@ impl Reporter {
     /// Reads the state whenever the subject may have changed or a stream was added, and reports it.
     async fn report(&self, app: &Arc<App>, subject: &Subject) {
         let mut changes = app.changes.subscribe();
-        let (mut last, mut number, mut access, mut is_asked) = (None, 0, 0, true);
+        let (mut last, mut number, mut is_asked) = (None, 0, true);
         let mut change = Bytes::new();
         loop {
             let looked = Instant::now();
@@ -238,13 +268,7 @@ impl Reporter {
                     bytes = change.len() * self.news.receiver_count();
                 }
                 let change = change.clone();
-                self.news.send_replace(Arc::new(News {
-                    number,
-                    state,
-                    change,
-                    is_gone: false,
-                    access,
-                }));
+                self.news.send_replace(Arc::new(News { number, state, change, is_gone: false }));
             }
             let until_expiry = seen.until_expiry(app.options.clock);
             last = Some(seen);
@@ -254,17 +278,14 @@ impl Reporter {
                 () = sleep(until_expiry) => false,
                 next = next(&mut changes, subject) => match next {
                     Next::Ours => false,
-                    Next::Anything => {
-                        access += 1;
-                        true
-                    }
+                    // Access keys as well: the streams check theirs.
+                    Next::Anything => true,
                     Next::Never => return,
                 },
             };
             // The next read includes all changes up to now. Only that access keys may have changed
             // must not be forgotten.
             if take_all(&mut changes) {
-                access += 1;
                 is_asked = true;
             }
         }
@@ -273,7 +294,7 @@ impl Reporter {
     fn say_goodbye(&self, number: u64) {
         let text = Bytes::from_static(b"event: gone\ndata: {}\n\n");
         let (state, change) = (text.clone(), text);
-        self.news.send_replace(Arc::new(News { number, state, change, is_gone: true, access: 0 }));
+        self.news.send_replace(Arc::new(News { number, state, change, is_gone: true }));
     }
 }
 

@@ -28,10 +28,14 @@ use crate::pending_grant::PendingGrant;
 use crate::queues;
 use crate::request::{Head, text};
 use crate::secret::slot_key;
+use crate::shares::{self, Pot, Thing};
 use crate::timer::Timer;
 
 /// The media type of a JWK set.
 const JWK_SET: &str = "application/jwk-set+json";
+
+/// For how long the public keys of credentials are not read again.
+const PUBLIC_KEYS_VALID_FOR: Duration = Duration::from_millis(200);
 
 /// How many leases a page has if the client does not say.
 const USUAL_LEASES: usize = 100;
@@ -49,6 +53,12 @@ pub(crate) struct App {
     file: Option<PathBuf>,
     /// Held while queues are read.
     counting: Mutex<()>,
+    /// The public keys of credentials, and when they were read.
+    public_keys: Mutex<Option<(Instant, Bytes)>>,
+    /// What each client uses of the server.
+    pub(crate) connections: Arc<Pot>,
+    pub(crate) streams: Arc<Pot>,
+    pub(crate) bytes: Arc<Pot>,
     /// The first half of every request id: the number of this process. The request's own follows.
     pub(crate) process: String,
     /// The OpenAPI document.
@@ -202,6 +212,14 @@ impl Request {
         }
     }
 
+    /// Returns the client, by the access key that it has sent.
+    pub(crate) fn caller(&self) -> Caller {
+        match &self.action {
+            Ok(Action::Named { caller, .. } | Action::Metrics(caller)) => *caller,
+            _ => Caller::default(),
+        }
+    }
+
     /// Checks whether this is a borrow, a claim or a receive that waits.
     pub(crate) fn waits(&self) -> bool {
         matches!(
@@ -224,6 +242,9 @@ impl App {
         let (places, process) = (AtomicU64::new(1), format!("{:08x}-", std::process::id()));
         let description = openapi(options.max_count).to_string().into();
         let watched = events::Watched::default();
+        let pot = |thing| Pot::new(thing, &options);
+        let (connections, streams) = (pot(Thing::Connections), pot(Thing::Streams));
+        let (bytes, public_keys) = (pot(Thing::Bytes), Mutex::default());
         App {
             jobs,
             options,
@@ -234,6 +255,10 @@ impl App {
             places,
             file,
             counting,
+            public_keys,
+            connections,
+            streams,
+            bytes,
             process,
             description,
         }
@@ -286,7 +311,9 @@ impl App {
             Action::Readyz => self.ready().await,
             Action::Metrics(caller) => {
                 self.admit_to_metrics(caller).await?;
-                Ok(Response::new(200, "text/plain; version=0.0.4", self.metrics.text()))
+                let shares = shares::text(&self.options, &self.streams, &self.bytes);
+                let text = self.metrics.text() + &shares;
+                Ok(Response::new(200, "text/plain; version=0.0.4", text))
             }
             Action::OpenApi => Ok(Response::new(200, JSON, self.description.clone())),
             Action::PublicKeys => self.public_keys().await,
@@ -316,7 +343,7 @@ impl App {
         timer: &mut Timer,
     ) -> Result<Response, HttpError> {
         let answer = match call.kind {
-            CallKind::Register => Ok(self.register(&id, fields.count).await?),
+            CallKind::Register => Ok(self.register(Caller::default(), &id, fields.count).await?),
             CallKind::Delete => self.ask(|reply| Job::Delete { id: id.clone(), reply }).await,
             CallKind::Borrow => self.borrow(&id, fields, key, timer).await,
             CallKind::Return => {
@@ -445,12 +472,12 @@ impl App {
         Ok(respond(answer, &no_id(), &self.jobs))
     }
 
-    async fn register(&self, id: &Id, count: i64) -> Result<Answer, HttpError> {
+    async fn register(&self, caller: Caller, id: &Id, count: i64) -> Result<Answer, HttpError> {
         let most = self.options.max_count;
         if count > most {
             return Err(HttpError::new(400, format!("count must be at most {most}")));
         }
-        Ok(self.ask(|reply| Job::Register { id: id.clone(), count, reply }).await?)
+        Ok(self.ask(|reply| Job::Register { caller, id: id.clone(), count, reply }).await?)
     }
 
     /// Does a call on a pool that has a name. A client that may claim the name may use the pool.
@@ -473,7 +500,7 @@ impl App {
                 Err(error) => return Err(error.into()),
             };
             if !has_count {
-                self.register(&id, count).await?;
+                self.register(caller, &id, count).await?;
             }
         }
         let kind = match call.kind {
@@ -669,7 +696,8 @@ impl App {
         let (reply, answer) = oneshot::channel();
         let pending_grant = PendingGrant::new(answer, self.jobs.clone(), id.clone(), place);
         let (id, state) = (id.clone(), wait.map(|_| WaitState::default()));
-        let job = GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), place, reply };
+        let job =
+            GrantJob { id, wanted, ttl_ms, key, wait: state.clone(), place, share: None, reply };
         self.jobs.send(Job::Grant(job)).map_err(|_| JobError::Stopping)?;
         let wait = wait.zip(state.as_ref()).map(|(wait, state)| (wait, state, timer));
         pending_grant.wait(wait).await
@@ -698,12 +726,23 @@ impl App {
         let Some(issuer) = self.options.credentials.clone() else {
             return Err(HttpError::nothing_there());
         };
+        // One request reads them for all that come meanwhile: each reading takes a thread.
+        let mut last = self.public_keys.lock().await;
+        if let Some((at, keys)) = &*last
+            && at.elapsed() < PUBLIC_KEYS_VALID_FOR
+        {
+            return Ok(Response::new(200, JWK_SET, keys.clone()));
+        }
         let read = tokio::task::spawn_blocking(move || issuer.keys()).await;
         match read
             .map_err(|error| error.to_string())
             .and_then(|keys| keys.map_err(|e| e.to_string()))
         {
-            Ok(keys) => Ok(Response::new(200, JWK_SET, keys.to_json())),
+            Ok(keys) => {
+                let keys = Bytes::from(keys.to_json());
+                *last = Some((Instant::now(), keys.clone()));
+                Ok(Response::new(200, JWK_SET, keys))
+            }
             Err(error) => {
                 tracing::error!(error, "cannot read the keys of credentials");
                 Err(HttpError::new(503, "the keys of credentials cannot be read: the log says why"))

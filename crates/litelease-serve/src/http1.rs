@@ -18,10 +18,12 @@ use hyper::StatusCode;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 
+use crate::access::Caller;
 use crate::answer::{ALWAYS, Body, HttpError, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Request};
+use crate::shares::Share;
 use crate::stream::Stream;
 use crate::timer::Timer;
 
@@ -32,12 +34,19 @@ const ROOM: usize = 1024;
 /// is cut. Without this it would not see its answer.
 const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 
+/// From which length on a text is not copied to be sent, and counts as bytes under way.
+const LONG_TEXT: usize = 64 * 1024;
+
+/// How long a connection beyond its client's share may take for the head of a request.
+const HASTE: Duration = Duration::from_secs(1);
+
 /// Serves a connection until it ends. `received` is what was read from it already.
 pub(crate) async fn serve(stream: Stream, received: Vec<u8>, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received, is_over: false };
     let timer = Timer::default();
-    let mut connection = Connection { client, timer, app: Arc::clone(&app) };
+    let share = app.connections.take(Caller::default(), 1).ok();
+    let mut connection = Connection { client, timer, app: Arc::clone(&app), share };
     {
         let (mut serving, mut stopped) = (pin!(connection.serve(&is_idle)), pin!(app.stopped()));
         // Serving comes first: a request that was received completely is answered even at a stop.
@@ -54,6 +63,10 @@ struct Connection {
     client: Client,
     timer: Timer,
     app: Arc<App>,
+    /// What the connection takes of its client's share: of that of clients without an access key
+    /// until it has brought one. `None` if all of it is used: then the connection is closed after
+    /// each answer.
+    share: Option<Share>,
 }
 
 struct Client {
@@ -76,11 +89,12 @@ impl Connection {
             Ok(head) => head,
             Err(refused) => return self.refuse(refused).await,
         };
-        let longest = match self.longest(&request, framing).await {
+        let caller = request.caller();
+        let (longest, _body_share) = match self.longest(&request, framing, caller).await {
             Ok(longest) => longest,
             Err(refused) => {
                 request.refuse_for(refused);
-                LONGEST
+                (LONGEST, None)
             }
         };
         let (body, is_read) = match self.body(framing, request.is_refused(), longest).await? {
@@ -90,8 +104,9 @@ impl Connection {
         is_idle.store(false, Relaxed);
         request.add_body(body);
         let Some(response) = self.answer(request).await else { return Ok(false) };
-        let stays = framing.stays && is_read && !self.app.is_stopping();
-        self.respond(response, framing, stays).await?;
+        let has_share = self.has_share(caller, response.status);
+        let stays = framing.stays && is_read && has_share && !self.app.is_stopping();
+        self.respond(response, framing, stays, caller).await?;
         is_idle.store(true, Relaxed);
         if !is_read {
             self.linger().await;
@@ -102,8 +117,11 @@ impl Connection {
 
     /// Reads the head of a request.
     async fn head(&mut self) -> io::Result<Result<(Request, Framing), HttpError>> {
-        let Connection { client, timer, app } = self;
-        let deadline = Timer::deadline(app.options.patience);
+        let Connection { client, timer, app, share } = self;
+        let patience = app.options.patience;
+        // Connections beyond the share of their clients must not keep others from connecting.
+        let patience = if share.is_some() { patience } else { patience.min(HASTE) };
+        let deadline = Timer::deadline(patience);
         loop {
             if !client.received.is_empty() {
                 match framing::head(&client.received, |head| app.route(head)) {
@@ -126,12 +144,35 @@ impl Connection {
         }
     }
 
-    /// Returns how long the body of a request may be. A long one is for clients with an access key.
-    async fn longest(&self, request: &Request, framing: Framing) -> Result<usize, HttpError> {
-        match framing.length {
-            Length::Known(..=LONGEST) => Ok(LONGEST),
-            _ => self.app.longest_body(request).await,
+    /// Checks whether the connection is within the share of its client. One whose client has shown a
+    /// valid access key counts for that key from then on.
+    fn has_share(&mut self, caller: Caller, status: u16) -> bool {
+        let is_new = || self.share.as_ref().is_none_or(|share| !share.is_of(caller));
+        if caller.has_key() && status != 401 && is_new() {
+            self.share = self.app.connections.take(caller, 1).ok();
         }
+        self.share.is_some()
+    }
+
+    /// Returns how long the body of a request may be, and what it takes of its client's share. A
+    /// long one is for clients with an access key.
+    async fn longest(
+        &self,
+        request: &Request,
+        framing: Framing,
+        caller: Caller,
+    ) -> Result<(usize, Option<Share>), HttpError> {
+        let length = match framing.length {
+            Length::Known(..=LONGEST) => return Ok((LONGEST, None)),
+            Length::Known(length) => length,
+            Length::Chunked => usize::MAX,
+        };
+        let longest = self.app.longest_body(request).await?;
+        let share = match longest > LONGEST {
+            true => Some(self.app.bytes.take(caller, length.min(longest))?),
+            false => None,
+        };
+        Ok((longest, share))
     }
 
     /// Reads the body of a request. `Err` if it was not read to its end. A client that is refused
@@ -153,7 +194,7 @@ impl Connection {
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
-        let Connection { client, timer, app } = self;
+        let Connection { client, timer, app, .. } = self;
         let read = async {
             match framing.length {
                 Length::Known(length) => {
@@ -181,7 +222,7 @@ impl Connection {
     /// Waits for the answer. Returns `None` if the client of a borrow hangs up meanwhile. The same
     /// if the borrow waits and the client sends so much that hanging up would go unnoticed.
     async fn answer(&mut self, request: Request) -> Option<Response> {
-        let Connection { client, timer, app } = self;
+        let Connection { client, timer, app, .. } = self;
         if client.received.is_empty() {
             client.received = Vec::new();
         }
@@ -211,17 +252,28 @@ impl Connection {
             is_old: false,
         };
         let response = self.app.answer(Request::refuse(refused), &mut self.timer).await;
-        self.respond(response, framing, false).await?;
+        self.respond(response, framing, false, Caller::default()).await?;
         self.linger().await;
         Ok(false)
     }
 
     async fn respond(
         &mut self,
-        response: Response,
+        mut response: Response,
         framing: Framing,
         stays: bool,
+        caller: Caller,
     ) -> io::Result<()> {
+        // A client that does not read its answers must not fill the memory with them.
+        let mut share = None;
+        if let Body::Whole { text, .. } = &response.body
+            && text.len() > LONG_TEXT
+        {
+            match self.app.bytes.take(caller, text.len()) {
+                Ok(taken) => share = Some(taken),
+                Err(refused) => response = HttpError::from(refused).into(),
+            }
+        }
         let mut out = Vec::with_capacity(512);
         let mut digits = itoa::Buffer::new();
         write_head(&mut out, &response, stays);
@@ -230,14 +282,21 @@ impl Connection {
         match &response.body {
             Body::Whole { text, .. } => {
                 put(&mut out, &["content-length: ", digits.format(text.len()), "\r\n\r\n"]);
-                if !framing.is_head {
-                    out.extend_from_slice(text);
+                match text.len() > LONG_TEXT {
+                    _ if framing.is_head => {}
+                    true => {
+                        self.send(&out).await?;
+                        out = Vec::new();
+                        self.send(text).await?;
+                    }
+                    false => out.extend_from_slice(text),
                 }
             }
             Body::Stream(_) if framing.is_old => put(&mut out, &["\r\n"]),
             Body::Stream(_) => put(&mut out, &["transfer-encoding: chunked\r\n\r\n"]),
         }
         self.send(&out).await?;
+        drop(share);
         match response.body {
             Body::Whole { unsent: Some(unsent), .. } => unsent.sent(),
             Body::Stream(texts) if !framing.is_head => {
@@ -268,6 +327,12 @@ impl Connection {
             is_first = false;
             match (text, is_old) {
                 (Some(text), true) => self.send(&text).await?,
+                // All streams of a subject share the text, so a long one is not copied.
+                (Some(text), false) if text.len() > LONG_TEXT => {
+                    self.send(format!("{:x}\r\n", text.len()).as_bytes()).await?;
+                    self.send(&text).await?;
+                    self.send(b"\r\n").await?;
+                }
                 (Some(text), false) => {
                     let mut chunk = format!("{:x}\r\n", text.len()).into_bytes();
                     chunk.extend_from_slice(&text);
@@ -282,7 +347,7 @@ impl Connection {
 
     /// Sends all bytes, or fails if the client does not take them in time.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Connection { client: Client { stream, .. }, timer, app } = self;
+        let Connection { client: Client { stream, .. }, timer, app, .. } = self;
         let sent = match stream.try_write(bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             sent => sent?,
@@ -445,7 +510,7 @@ mod tests {
         let options = Options { patience: Duration::from_millis(50), ..Options::default() };
         let (app, todo) = http::tests::app(options);
         let client = Client { stream: Stream::Plain(stream), received: Vec::new(), is_over: false };
-        (Connection { client, timer: Timer::default(), app }, peer, todo)
+        (Connection { client, timer: Timer::default(), app, share: None }, peer, todo)
     }
 
     #[track_caller]
@@ -473,7 +538,9 @@ mod tests {
             let unsent = Unsent { jobs, grant: Some(grant.clone()) };
             let mut response = Response::new(200, "text/plain", "");
             response.body = Body::Whole { text: "lent".into(), unsent: Some(unsent) };
-            is_given_up(timeout(LONG, connection.respond(response, framing, true)).await);
+            is_given_up(
+                timeout(LONG, connection.respond(response, framing, true, Caller::default())).await,
+            );
             assert!(matches!(todo.try_recv(), Ok(Job::GiveBack(given)) if given == grant));
         });
     }

@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 
 use crate::access::{Caller, Which};
 use crate::queues;
+use crate::shares::{Exceeded, Share};
 
 /// What a request is about, as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +65,7 @@ pub(crate) struct Answered {
 /// One thing for the committer to do.
 pub(crate) enum Job {
     Register {
+        caller: Caller,
         id: Id,
         count: i64,
         reply: Reply,
@@ -209,6 +211,8 @@ pub(crate) struct GrantJob {
     pub(crate) wait: Option<WaitState>,
     /// Larger than the place of every earlier request.
     pub(crate) place: u64,
+    /// What it takes of the places for requests that wait, while it does.
+    pub(crate) share: Option<Share>,
     pub(crate) reply: Reply,
 }
 
@@ -266,6 +270,16 @@ impl GrantJob {
     pub(crate) fn has_client(&self) -> bool {
         let has_given_up = |wait: &WaitState| wait.0.load(Ordering::Acquire) == GIVEN_UP;
         !self.reply.is_closed() && !self.wait.as_ref().is_some_and(has_given_up)
+    }
+
+    /// Returns the client.
+    pub(crate) fn caller(&self) -> Caller {
+        match &self.wanted {
+            Wanted::Slot { .. } => Caller::default(),
+            Wanted::NamedSlot(slot) => slot.caller,
+            Wanted::Name(claim) => claim.caller,
+            Wanted::Item(caller) => **caller,
+        }
     }
 
     /// Begins to serve the request. Returns false if its client is gone or has given up.
@@ -693,7 +707,8 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobError {
     NoSuchPool,
-    TooManyWaiters,
+    /// The client uses its share of something already.
+    TooMany(Exceeded),
     /// The ttl was over before the grant was stored.
     TooShort,
     /// The lease would end after the last representable time.

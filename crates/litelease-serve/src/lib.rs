@@ -39,6 +39,7 @@ mod request;
 mod secret;
 mod server;
 mod server_lock;
+mod shares;
 mod stream;
 mod timer;
 mod tls;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ pub(crate) struct Metrics {
     failures: AtomicU64,
     waiters: AtomicUsize,
     connections: AtomicUsize,
+    key_changes: AtomicU64,
 }
 
 impl Metrics {
@@ -46,6 +48,16 @@ impl Metrics {
 
     pub(crate) fn connected(&self, connections: usize) {
         self.connections.store(connections, Relaxed);
+    }
+
+    /// Counts that access keys may have changed.
+    pub(crate) fn keys_changed(&self) {
+        self.key_changes.fetch_add(1, Release);
+    }
+
+    /// Returns how often access keys may have changed.
+    pub(crate) fn key_changes(&self) -> u64 {
+        self.key_changes.load(Acquire)
     }
 
     /// Returns all metrics as text.

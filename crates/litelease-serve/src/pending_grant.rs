@@ -201,7 +201,8 @@ mod tests {
             let has_key = gives_up.is_some() && thread_rng().gen_range(0..2) == 0;
             let key = has_key.then(|| place.to_string());
             let wanted = Wanted::Slot { note: None };
-            let job = GrantJob { id, wanted, ttl_ms: 3_600_000, key, wait, place, reply };
+            let job =
+                GrantJob { id, wanted, ttl_ms: 3_600_000, key, wait, place, share: None, reply };
             assert!(self.jobs.send(Job::Grant(job)).is_ok());
             let state = match gives_up {
                 Some(state) => Asked::GivesUp(pending_grant, state),

@@ -193,6 +193,14 @@ impl Store {
         })
     }
 
+    /// Counts the pools of the file.
+    pub fn count_pools(&self) -> Result<i64, Error> {
+        self.with_context("count the pools", None, || match self.verify_pools()? {
+            true => self.number_of_pools(),
+            false => Ok(0),
+        })
+    }
+
     /// When the next lease of a pool ends by itself, if it has one that was not found over yet.
     pub fn next_expiry(&self, id: &str) -> Result<Option<i64>, Error> {
         self.with_context("look at a pool", None, || {

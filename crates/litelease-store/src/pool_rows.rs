@@ -92,6 +92,8 @@ WHERE slot BETWEEN ?1 << 20 AND ?1 << 20 | 1048575 ORDER BY slot DESC LIMIT 1), 
 /// The newest token of any slot.
 pub(crate) const NEWEST_SLOT: &str = "SELECT max(newest) FROM main.litelease_pools";
 
+const NUMBER_OF_POOLS: &str = "SELECT count(*) FROM main.litelease_pools";
+
 /// Lends a slot that was lent out before, if it is free. One that is free has no key, and so the
 /// index of keys is left alone.
 const LEND: &str = "UPDATE main.litelease_pool_slots
@@ -392,6 +394,11 @@ impl Store {
             let newest = &self.statements.pools.newest;
             newest.with(self.connection, |statement| first_number(statement, &[]))
         })
+    }
+
+    pub(crate) fn number_of_pools(&self) -> Result<i64, Error> {
+        let mut statement = self.connection.prepare(NUMBER_OF_POOLS)?;
+        first_number(&mut statement, &[])
     }
 
     /// Stores a lease on a slot, and answers its UUID.

@@ -308,6 +308,12 @@ impl Pools<'_> {
         lift(self.leases.verbs()?.newest_pool_token())
     }
 
+    /// Counts the pools of the file.
+    #[doc(hidden)]
+    pub fn count(&self) -> Result<i64> {
+        lift(self.leases.verbs()?.count_pools())
+    }
+
     /// Deletes a pool and ends its leases. Returns whether there was such a pool.
     ///
     /// Its tokens are never granted again, not even if a pool is registered under the same id.

@@ -94,14 +94,35 @@ pub(crate) struct Args {
     #[arg(long, env = "LITELEASE_MAX_WAIT", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "5m", value_parser = within_years)]
     max_wait: Duration,
-    /// How many borrows may wait at a time
+    /// How many requests may wait at a time. Clients without an access key have half of this and of
+    /// the limits below together, each access key has its --key-share
     #[arg(long, env = "LITELEASE_MAX_WAITERS", hide_env_values = true, value_name = "N")]
-    #[arg(default_value = "10000", value_parser = clap::value_parser!(u32))]
+    #[arg(default_value = "20000", value_parser = clap::value_parser!(u32))]
     max_waiters: u32,
     /// How many connections may be open at a time
     #[arg(long, env = "LITELEASE_MAX_CONNECTIONS", hide_env_values = true, value_name = "N")]
     #[arg(default_value = "20000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
+    /// How many event streams may be open at a time
+    #[arg(long, env = "LITELEASE_MAX_STREAMS", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "4000", value_parser = clap::value_parser!(u32))]
+    max_streams: u32,
+    /// How many bytes of long requests and answers may be under way at a time
+    #[arg(long, env = "LITELEASE_MAX_BYTES", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "268435456", value_parser = clap::value_parser!(u32))]
+    max_bytes: u32,
+    /// How many pools may be stored
+    #[arg(long, env = "LITELEASE_MAX_POOLS", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "100000", value_parser = clap::value_parser!(u32))]
+    max_pools: u32,
+    /// How many answers to requests with an Idempotency-Key may be stored in a day
+    #[arg(long, env = "LITELEASE_MAX_ANSWERS", hide_env_values = true, value_name = "N")]
+    #[arg(default_value = "20000000", value_parser = clap::value_parser!(u32))]
+    max_answers: u32,
+    /// The share of each access key, in percent of each of these limits
+    #[arg(long, env = "LITELEASE_KEY_SHARE", hide_env_values = true, value_name = "PERCENT")]
+    #[arg(default_value = "25", value_parser = clap::value_parser!(u8).range(1..=100))]
+    key_share: u8,
     /// How long a client may take to send the head of a request, and its body
     #[arg(long, env = "LITELEASE_MAX_PATIENCE", hide_env_values = true, value_name = "TIME")]
     #[arg(default_value = "10s", value_parser = positive)]
@@ -273,6 +294,11 @@ impl Args {
             max_wait: self.max_wait,
             max_waiters: size(self.max_waiters),
             max_connections: size(self.max_connections),
+            max_streams: size(self.max_streams),
+            max_bytes: size(self.max_bytes),
+            max_pools: size(self.max_pools),
+            max_answers: size(self.max_answers),
+            key_percent: self.key_share,
             patience: self.max_patience,
             max_batch: size(self.max_batch),
             open: self.open,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use litelease::{BorrowOptions, Error, Litelease, ReleaseResult, Scope};
 
+use super::bounds::Bounds;
 use super::items;
 use super::names;
 use super::wait_lists::WaitLists;
@@ -14,6 +15,7 @@ use crate::job::{Answer, Answered, Grant, GrantJob, Id, Job, JobError, Reply, Wa
 pub(super) struct Served<'a> {
     pub(super) db: &'a Litelease,
     pub(super) keys: &'a Keys,
+    pub(super) bounds: &'a Bounds,
 }
 
 #[derive(Default)]
@@ -53,7 +55,11 @@ impl Batch {
             Job::Named(job) => return self.perform_on_name(job, file, waiting),
             Job::Queued(job) => return self.perform_on_queue(job, file, waiting),
             Job::Many(job) => return self.change_many(job, file, waiting),
-            Job::Register { id, count, reply } => {
+            Job::Register { caller, id, count, reply } => {
+                if let Err(refused) = file.bounds.check_pool(file.db, caller, &id, now_ms)? {
+                    self.answer(id, reply, Err(refused));
+                    return Ok(());
+                }
                 let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
                 (id, reply, done)
             }
@@ -115,25 +121,35 @@ impl Batch {
         if !job.begin_serving() {
             return Ok(());
         }
+        if let (Wanted::Item(caller), Some(_)) = (&job.wanted, &job.key)
+            && let Err(refused) = file.bounds.count_answer(**caller, self.now_ms)
+        {
+            self.answer(job.id, job.reply, Err(refused));
+            return Ok(());
+        }
         // Waiters come first. If there is nothing left for them, there is nothing for this one.
         waiting.serve(&job.id, file, self)?;
         match lend(file, &job, self.now_ms) {
-            Ok(Ok(Answer::Nothing | Answer::Busy(_)))
-                if job.wait.is_some() && waiting.is_full() =>
-            {
-                self.answer(job.id, job.reply, Err(JobError::TooManyWaiters));
-            }
             Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.wait.is_some() => {
                 // Its time to wait has ended meanwhile.
                 if !job.keep_waiting() {
                     self.answer(job.id, job.reply, Ok(Answer::Nothing));
                     return Ok(());
                 }
-                self.changed.push(job.id.clone());
-                if let Wanted::Name(claim) = &job.wanted {
-                    self.note_requester(&job.id, &claim.owner, file);
+                let id = job.id.clone();
+                let requester = match &job.wanted {
+                    Wanted::Name(claim) => Some(claim.owner.clone()),
+                    _ => None,
+                };
+                match waiting.join(job) {
+                    Ok(()) => {
+                        if let Some(owner) = requester {
+                            self.note_requester(&id, &owner, file);
+                        }
+                        self.changed.push(id);
+                    }
+                    Err((job, refused)) => self.answer(id, job.reply, Err(refused)),
                 }
-                waiting.join(job);
             }
             Ok(answer) => {
                 let is_grant = matches!(

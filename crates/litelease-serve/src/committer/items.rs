@@ -122,7 +122,11 @@ impl Batch {
             (None, Some(receipt)) => for_client(file.db.queue_of(receipt)),
             _ => Ok(Ok(asked.as_deref().map(str::to_owned))),
         };
-        let done = match found {
+        let counted = match &key {
+            Some(_) => file.bounds.count_answer(caller, now_ms),
+            None => Ok(()),
+        };
+        let done = match found.map(|found| counted.and(found)) {
             Ok(Ok(found)) => {
                 let queue: Arc<str> = found.unwrap_or_default().into();
                 let id = Id::Queue(queue.clone());

@@ -112,7 +112,7 @@ mod tests {
         let key = key.map(str::to_owned);
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
         let wait = Some(WaitState::default());
-        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, wait, place, reply });
+        queue.join(GrantJob { id, wanted, ttl_ms: 50, key, wait, place, share: None, reply });
         answer
     }
 

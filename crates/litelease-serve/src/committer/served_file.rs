@@ -1,17 +1,21 @@
 //! The file as the committer sees it: transactions, the high-water mark, the lock against other
 //! servers, and changes made by other processes.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::Connection;
 use litelease::{Error, Litelease, PoolInfo, SlotRow};
 
 use super::batch::Served;
+use super::bounds::Bounds;
 use crate::access::Keys;
 use crate::file;
 use crate::high_water::{HighWater, NameGrant};
 use crate::job::JobError;
+use crate::metrics::Metrics;
 use crate::mirror::Mirror;
+use crate::options::Options;
 use crate::server_lock::ServerLock;
 
 /// How often to check whether another process has changed the file, while a client waits or
@@ -39,6 +43,9 @@ pub(super) struct ServedFile {
     /// The access keys, and the `data_version` at which they were read.
     keys: Keys,
     keys_version: Option<i64>,
+    bounds: Bounds,
+    /// Counts how often the access keys may have changed.
+    metrics: Arc<Metrics>,
 }
 
 impl ServedFile {
@@ -46,7 +53,8 @@ impl ServedFile {
         db: Litelease,
         mark: Option<HighWater>,
         lock: Option<ServerLock>,
-        is_open: bool,
+        options: &Options,
+        metrics: Arc<Metrics>,
     ) -> Self {
         ServedFile {
             db,
@@ -58,14 +66,16 @@ impl ServedFile {
             version: 0,
             polled_at: Instant::now(),
             poll_interval: CHANGE_POLL_INTERVAL,
-            keys: if is_open { Keys::Open } else { Keys::Unreadable },
+            keys: if options.open { Keys::Open } else { Keys::Unreadable },
             keys_version: None,
+            bounds: Bounds::new(options),
+            metrics,
         }
     }
 
     /// Returns the file and who may use it, as far as that was read.
     pub(super) fn served(&self) -> Served<'_> {
-        Served { db: &self.db, keys: &self.keys }
+        Served { db: &self.db, keys: &self.keys, bounds: &self.bounds }
     }
 
     /// Begins a write transaction. Fails if this server has lost its lock, or the file was moved.
@@ -152,6 +162,7 @@ impl ServedFile {
             Ok(version) if self.keys_version == Some(version) => return,
             version => self.keys_version = version.ok(),
         }
+        self.metrics.keys_changed();
         if let Some((rows, _)) = mirrored {
             self.keys = Keys::of(rows);
             return;
@@ -210,9 +221,13 @@ impl ServedFile {
 /// What the copy of an engine needs, and a file does not.
 impl ServedFile {
     /// Returns what is served from an engine. It is loaded by the first turn.
-    pub(super) fn mirrored(mirror: Mirror, is_open: bool) -> Result<Self, Error> {
+    pub(super) fn mirrored(
+        mirror: Mirror,
+        options: &Options,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, Error> {
         let db = Litelease::from_connection(Connection::open_in_memory()?);
-        let file = ServedFile::new(db, None, None, is_open);
+        let file = ServedFile::new(db, None, None, options, metrics);
         Ok(ServedFile { mirror: Some(mirror), ..file })
     }
 

@@ -67,7 +67,16 @@ impl Desk {
         let (id, wanted) = (Id::Pool("p".into()), Wanted::Slot { note: None });
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait: wait(waits), place, reply })
+            Job::Grant(GrantJob {
+                id,
+                wanted,
+                ttl_ms,
+                key,
+                wait: wait(waits),
+                place,
+                share: None,
+                reply,
+            })
         })
     }
 
@@ -240,8 +249,10 @@ fn a_lease_that_ends_above_the_count_of_its_pool_wakes_once_and_hides_no_other()
     alone(|| {
         let mut desk = Desk::with(2);
         let (mut long, mut short) = (desk.borrow(600, false, None), desk.borrow(50, false, None));
-        let _resized =
-            desk.leave_job(|reply| Job::Register { id: Id::Pool("p".into()), count: 1, reply });
+        let _resized = desk.leave_job(|reply| {
+            let (caller, id) = (Caller::default(), Id::Pool("p".into()));
+            Job::Register { caller, id, count: 1, reply }
+        });
         let mut waiter = desk.borrow(600, true, None);
         desk.turn();
         lent(&mut long);
@@ -296,8 +307,14 @@ impl Desk {
     /// A desk whose clients need no access key.
     fn open() -> Self {
         let mut desk = Desk::with(1);
-        desk.committer.file =
-            ServedFile::new(memory(), Some(mark(desk._folder.path())), None, true);
+        let options = Options { open: true, ..Options::default() };
+        desk.committer.file = ServedFile::new(
+            memory(),
+            Some(mark(desk._folder.path())),
+            None,
+            &options,
+            Arc::default(),
+        );
         desk
     }
 
@@ -307,7 +324,16 @@ impl Desk {
         let (id, wanted) = (Id::Name(name.into()), Wanted::Name(Box::new(claim)));
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, wait: wait(waits), place, reply })
+            Job::Grant(GrantJob {
+                id,
+                wanted,
+                ttl_ms: 600,
+                key,
+                wait: wait(waits),
+                place,
+                share: None,
+                reply,
+            })
         })
     }
 
@@ -419,7 +445,16 @@ impl Desk {
         let (id, wanted) = (Id::Queue(queue.into()), Wanted::Item(Box::default()));
         let (place, key) = (self.places, key.map(str::to_owned));
         self.leave_job(|reply| {
-            Job::Grant(GrantJob { id, wanted, ttl_ms: 600, key, wait: wait(waits), place, reply })
+            Job::Grant(GrantJob {
+                id,
+                wanted,
+                ttl_ms: 600,
+                key,
+                wait: wait(waits),
+                place,
+                share: None,
+                reply,
+            })
         })
     }
 
@@ -528,7 +563,7 @@ fn a_request_is_repeated_while_its_client_waits_and_lapses_with_it() {
         let (id, wanted) = (Id::Name("n".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
             let (ttl_ms, key, wait, place) = (1_000_000, None, None, 1);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, share: None, reply })
         });
         desk.turn();
         granted(&mut held);
@@ -574,7 +609,7 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
         let (id, wanted) = (Id::Name("asked".into()), Wanted::Name(Box::new(claim)));
         let mut held = desk.leave_job(|reply| {
             let (ttl_ms, key, wait, place) = (1_000_000, None, None, 100);
-            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, reply })
+            Job::Grant(GrantJob { id, wanted, ttl_ms, key, wait, place, share: None, reply })
         });
         desk.turn();
         granted(&mut held);

@@ -3,6 +3,7 @@
 //! The lists are in memory only. Losing them costs clients their place in the queue, never a slot.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use litelease::{Error, Litelease};
@@ -12,12 +13,14 @@ use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
 use super::undelivered::RETRY_PAUSE_MS;
 use crate::job::{Answer, GrantJob, Id, JobError, Wanted};
+use crate::shares::Pot;
 
 pub(super) struct WaitLists {
     queues: HashMap<Id, Queue>,
     /// How many requests wait, for all pools and names together.
     count: usize,
-    max: usize,
+    /// The places for requests that wait.
+    places: Arc<Pot>,
     /// When the next lease ends on each pool or name that has a queue.
     expiries: ExpirySchedule,
     /// When every queue is to be served, in Unix milliseconds.
@@ -25,11 +28,11 @@ pub(super) struct WaitLists {
 }
 
 impl WaitLists {
-    pub(super) fn new(max: usize) -> Self {
+    pub(super) fn new(places: Arc<Pot>) -> Self {
         WaitLists {
             queues: HashMap::new(),
             count: 0,
-            max,
+            places,
             expiries: ExpirySchedule::default(),
             all_due_ms: i64::MAX,
         }
@@ -37,10 +40,6 @@ impl WaitLists {
 
     pub(super) fn len(&self) -> usize {
         self.count
-    }
-
-    pub(super) fn is_full(&self) -> bool {
-        self.count >= self.max
     }
 
     /// Returns how many requests wait for this pool or name.
@@ -57,9 +56,15 @@ impl WaitLists {
         self.queues.get(id).is_some_and(|queue| queue.has(is_it))
     }
 
-    pub(super) fn join(&mut self, job: GrantJob) {
+    /// Adds a request. Gives it back with the reason if its client has too many there.
+    pub(super) fn join(&mut self, mut job: GrantJob) -> Result<(), (GrantJob, JobError)> {
+        match self.places.take(job.caller(), 1) {
+            Ok(share) => job.share = Some(share),
+            Err(refused) => return Err((job, refused)),
+        }
         self.count += 1;
         self.queues.entry(job.id.clone()).or_default().join(job);
+        Ok(())
     }
 
     /// Takes a request out. Returns whether it was waiting.

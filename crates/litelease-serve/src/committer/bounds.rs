@@ -1,0 +1,76 @@
+//! How much clients may store: pools, and answers for idempotency keys.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use litelease::{Error, Litelease};
+
+use crate::access::Caller;
+use crate::job::JobError;
+use crate::options::Options;
+use crate::shares::{Limit, Thing};
+
+/// For how long answers are counted, as they are kept for a day.
+const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+pub(super) struct Bounds {
+    pools: Limit,
+    answers: Limit,
+    /// The pools that each client has made since the server was started.
+    made: RefCell<HashMap<Caller, usize>>,
+    counted: RefCell<Counted>,
+}
+
+/// The requests of a day that may store an answer.
+struct Counted {
+    since_ms: i64,
+    total: usize,
+    by_client: HashMap<Caller, usize>,
+}
+
+impl Bounds {
+    pub(super) fn new(options: &Options) -> Self {
+        let counted = Counted { since_ms: i64::MIN, total: 0, by_client: HashMap::new() };
+        Bounds {
+            pools: Limit::new(Thing::Pools, options),
+            answers: Limit::new(Thing::Answers, options),
+            made: RefCell::default(),
+            counted: RefCell::new(counted),
+        }
+    }
+
+    /// Checks whether a client may register a pool: one that is there already, or one more.
+    pub(super) fn check_pool(
+        &self,
+        db: &Litelease,
+        caller: Caller,
+        id: &str,
+        now_ms: i64,
+    ) -> Result<Result<(), JobError>, Error> {
+        if db.pools().at(now_ms).info(id)?.is_some() {
+            return Ok(Ok(()));
+        }
+        let total = usize::try_from(db.pools().count()?).unwrap_or(usize::MAX);
+        let mut made = self.made.borrow_mut();
+        let own = made.entry(caller).or_default();
+        // A pool does not say who has made it. Clients without a key count all of them.
+        let used = if caller.has_key() { *own } else { total };
+        let checked = self.pools.check(caller, used, total, 1);
+        *own += usize::from(checked.is_ok());
+        Ok(checked)
+    }
+
+    /// Counts a request whose answer may be stored, and checks whether its client may send it.
+    pub(super) fn count_answer(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
+        let mut counted = self.counted.borrow_mut();
+        if now_ms.saturating_sub(DAY_MS) >= counted.since_ms {
+            *counted = Counted { since_ms: now_ms, total: 0, by_client: HashMap::new() };
+        }
+        let Counted { total, by_client, .. } = &mut *counted;
+        let own = by_client.entry(caller).or_default();
+        self.answers.check(caller, *own, *total, 1)?;
+        *own += 1;
+        *total += 1;
+        Ok(())
+    }
+}
