@@ -136,6 +136,8 @@ impl Committer {
             Err(RecvTimeoutError::Disconnected) if !self.inbox.has_more() => return false,
             Err(_) => {}
         }
+        // A job that writes may be behind thousands that only read.
+        self.take_all(jobs);
         if self.file.refresh() | self.file.poll_for_changes() {
             self.waiting.make_all_due();
             self.announce(None);
@@ -161,6 +163,13 @@ impl Committer {
         let requests = self.requests.due_in(self.clock);
         let others = [self.file.mark_due_in(), self.undelivered.due_in(), requests];
         others.into_iter().flatten().fold(patience, Duration::min)
+    }
+
+    /// Takes in all jobs that have arrived.
+    fn take_all(&mut self, jobs: &Receiver<Job>) {
+        while let Ok(job) = jobs.try_recv() {
+            self.take(job);
+        }
     }
 
     /// Takes a job in. Jobs that need no transaction and no answer are done at once.
@@ -281,9 +290,7 @@ impl Committer {
             return None;
         }
         // A holder's job may be behind those of other clients.
-        while let Ok(job) = jobs.try_recv() {
-            self.take(job);
-        }
+        self.take_all(jobs);
         while !self.inbox.has_jobs() {
             let job = self.inbox.receive(jobs, done, started)?;
             self.take(job);

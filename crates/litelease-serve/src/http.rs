@@ -34,9 +34,6 @@ use crate::timer::Timer;
 /// The media type of a JWK set.
 const JWK_SET: &str = "application/jwk-set+json";
 
-/// For how long the public keys of credentials are not read again.
-const PUBLIC_KEYS_VALID_FOR: Duration = Duration::from_millis(200);
-
 /// How many leases a page has if the client does not say.
 const USUAL_LEASES: usize = 100;
 
@@ -53,8 +50,8 @@ pub(crate) struct App {
     file: Option<PathBuf>,
     /// Held while queues are read.
     counting: Mutex<()>,
-    /// The public keys of credentials, and when they were read.
-    public_keys: Mutex<Option<(Instant, Bytes)>>,
+    /// Held while the public keys of credentials are read.
+    reading_keys: Mutex<()>,
     /// What each client uses of the server.
     pub(crate) connections: Arc<Pot>,
     pub(crate) streams: Arc<Pot>,
@@ -244,7 +241,7 @@ impl App {
         let watched = events::Watched::default();
         let pot = |thing| Pot::new(thing, &options);
         let (connections, streams) = (pot(Thing::Connections), pot(Thing::Streams));
-        let (bytes, public_keys) = (pot(Thing::Bytes), Mutex::default());
+        let (bytes, reading_keys) = (pot(Thing::Bytes), Mutex::new(()));
         App {
             jobs,
             options,
@@ -255,7 +252,7 @@ impl App {
             places,
             file,
             counting,
-            public_keys,
+            reading_keys,
             connections,
             streams,
             bytes,
@@ -726,23 +723,14 @@ impl App {
         let Some(issuer) = self.options.credentials.clone() else {
             return Err(HttpError::nothing_there());
         };
-        // One request reads them for all that come meanwhile: each reading takes a thread.
-        let mut last = self.public_keys.lock().await;
-        if let Some((at, keys)) = &*last
-            && at.elapsed() < PUBLIC_KEYS_VALID_FOR
-        {
-            return Ok(Response::new(200, JWK_SET, keys.clone()));
-        }
+        // For one request at a time, because each reading takes a thread.
+        let _turn = self.reading_keys.lock().await;
         let read = tokio::task::spawn_blocking(move || issuer.keys()).await;
         match read
             .map_err(|error| error.to_string())
             .and_then(|keys| keys.map_err(|e| e.to_string()))
         {
-            Ok(keys) => {
-                let keys = Bytes::from(keys.to_json());
-                *last = Some((Instant::now(), keys.clone()));
-                Ok(Response::new(200, JWK_SET, keys))
-            }
+            Ok(keys) => Ok(Response::new(200, JWK_SET, keys.to_json())),
             Err(error) => {
                 tracing::error!(error, "cannot read the keys of credentials");
                 Err(HttpError::new(503, "the keys of credentials cannot be read: the log says why"))

@@ -488,6 +488,7 @@ fn put_always(out: &mut Vec<u8>) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
     use tokio::time::timeout;
 
@@ -511,6 +512,43 @@ mod tests {
         let (app, todo) = http::tests::app(options);
         let client = Client { stream: Stream::Plain(stream), received: Vec::new(), is_over: false };
         (Connection { client, timer: Timer::default(), app, share: None }, peer, todo)
+    }
+
+    /// A client that does not read its answers could fill the memory with them.
+    #[test]
+    fn a_long_answer_is_sent_only_within_its_clients_share_of_bytes() {
+        http::tests::play(|| async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (stream, _) = listener.accept().await.unwrap();
+            let (app, _todo) =
+                http::tests::app(Options { max_bytes: 4 * LONG_TEXT, ..Options::default() });
+            let stream = Stream::Plain(stream);
+            let client = Client { stream, received: Vec::new(), is_over: false };
+            let timer = Timer::default();
+            let mut connection = Connection { client, timer, app: Arc::clone(&app), share: None };
+            let framing = Framing {
+                length: Length::Known(0),
+                expects: false,
+                is_head: false,
+                stays: true,
+                is_old: false,
+            };
+            let other = app.bytes.take(Caller::default(), LONG_TEXT).unwrap();
+            for (held, expected) in [(Some(other), "HTTP/1.1 429 "), (None, "HTTP/1.1 200 ")] {
+                let text = "x".repeat(LONG_TEXT + 1);
+                let response = Response::new(200, "text/plain", text);
+                let nobody = Caller::default();
+                connection.respond(response, framing, true, nobody).await.unwrap();
+                let mut head = [0; 13];
+                peer.read_exact(&mut head).await.unwrap();
+                assert_eq!(std::str::from_utf8(&head), Ok(expected));
+                let mut rest = vec![0; 2 * LONG_TEXT];
+                let _ = peer.read(&mut rest).await.unwrap();
+                drop(held);
+            }
+            assert_eq!(app.bytes.total(), 0);
+        });
     }
 
     #[track_caller]

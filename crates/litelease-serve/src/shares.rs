@@ -109,15 +109,16 @@ impl Limit {
         total: usize,
         more: usize,
     ) -> Result<(), JobError> {
-        let most = match caller.has_key() {
+        let share = match caller.has_key() {
             true => self.whole.saturating_mul(self.key_percent) / 100,
             false if self.is_open => self.whole,
             false => self.whole / 2,
         };
-        // Where there is anything, a share is never so small that a client gets nothing.
+        // Where there is anything, a client may have one, however large that is.
+        let most = share.max(self.whole.min(1));
         let is_within =
-            |used: usize, most| used == 0 && most > 0 || used.saturating_add(more) <= most;
-        match is_within(used, most.max(self.whole.min(1))) && is_within(total, self.whole) {
+            |used: usize, most: usize| (used == 0 && most > 0) || used.saturating_add(more) <= most;
+        match is_within(used, most) && is_within(total, self.whole) {
             true => Ok(()),
             false => {
                 let (thing, has_key) = (self.thing, caller.has_key());

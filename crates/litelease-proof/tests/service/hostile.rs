@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::Litelease;
+use litelease::credentials::{DEFAULT_MAX_TTL, Issuer};
 use litelease_client::{Client as Holder, HoldOptions};
 use litelease_proof::command::{Desk, ended, told};
 use litelease_proof::rig::{TestFolder, eventually, litelease};
@@ -270,5 +271,139 @@ fn a_hold_that_cannot_be_renewed_takes_no_other_hold_with_it() {
     thread::sleep(ttl);
     for held in &holds[1..] {
         assert!(held.check().is_ok(), "{:?}", held.trouble());
+    }
+}
+
+fn waits(client: &mut Client, path: &str, body: &Value) {
+    client.send("POST", path, &body.to_string(), "").unwrap();
+}
+
+/// All clients shared one limit of waiting requests: 10,000 borrows without an access key kept every
+/// other client from waiting.
+#[test]
+fn clients_without_a_key_leave_half_of_the_waiting_places_and_a_key_three_quarters() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &["--max-waiters", "8"]);
+    let mut tenant = with_key(&desk, &server, "a", &["--allow", "claim:*"]);
+    let mut other = with_key(&desk, &server, "b", &["--allow", "claim:*"]);
+    let mut owner = server.client();
+    owner.register(1);
+    owner.call("POST", "/borrow", &json!({"ttl": 600}));
+    v1(&mut owner, "claim", &json!({"name": "n", "owner": "a", "ttl": 600}), "");
+    let borrow = (format!("/l/{POOL}/borrow"), json!({"ttl": 600, "wait": 600}));
+    let claim =
+        ("/v1/claim".to_owned(), json!({"name": "n", "owner": "b", "ttl": 600, "wait": 600}));
+    let mut all = Vec::new();
+    for (client, (path, body), places) in [(&mut owner, &borrow, 4), (&mut tenant, &claim, 2)] {
+        for place in 0..places {
+            let before = waiters(&server);
+            let mut waiter = client.another();
+            waits(&mut waiter, path, body);
+            eventually("it waits", || (waiters(&server) > before).then_some(place));
+            all.push(waiter);
+        }
+        let refused = client.ask("POST", path, body, "").unwrap();
+        assert_eq!(refused.status, 429, "{refused:?}");
+        assert!(refused.error().contains("--max-waiters"), "{refused:?}");
+    }
+    waits(&mut other, &claim.0, &claim.1);
+    eventually("another key has places of its own", || (waiters(&server) == 7).then_some(()));
+}
+
+/// Event streams held every place under --max-connections for ever.
+#[test]
+fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
+    let desk = Desk::new();
+    let flags = ["--max-streams", "4", "--max-connections", "8"];
+    let server = Server::start(&desk.file, &flags);
+    let mut keyed = with_key(&desk, &server, "a", &["--allow", "observe:*"]);
+    server.client().register(1);
+    let stream = |mut client: Client, path: &str| {
+        client.send("GET", path, "", "").unwrap();
+        client
+    };
+    let path = format!("/l/{POOL}/events");
+    let mut open: Vec<Client> = (0..2).map(|_| stream(Client::of(server.address), &path)).collect();
+    eventually("the streams are open", || {
+        let text = server.client().ask("GET", "/metrics", &Value::Null, "").unwrap().body;
+        text.contains("litelease_streams 2\n").then_some(())
+    });
+    let refused = Client::of(server.address).ask("GET", &path, &Value::Null, "").unwrap();
+    assert_eq!(refused.status, 429, "{refused:?}");
+    assert!(refused.error().contains("--max-streams"), "{refused:?}");
+    // Two more connections stay open, and then one without a key is closed after its answer.
+    open.extend((0..2).map(|_| {
+        let mut client = Client::of(server.address);
+        let answer = client.ask("GET", "/healthz", &Value::Null, "").unwrap();
+        assert!(!answer.head.contains("connection: close"), "{answer:?}");
+        client
+    }));
+    let mut late = Client::of(server.address);
+    let answer = late.ask("GET", "/healthz", &Value::Null, "").unwrap();
+    assert_eq!((answer.status, answer.head.contains("connection: close")), (200, true));
+    let answer = keyed.ask("GET", "/v1/leases?name=n", &Value::Null, "").unwrap();
+    assert_eq!((answer.status, answer.head.contains("connection: close")), (200, false));
+}
+
+/// Pools were stored without limit, for clients that nobody knows.
+#[test]
+fn clients_without_a_key_store_half_of_the_pools() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &["--max-pools", "4"]);
+    let mut client = Client::of(server.address);
+    let mut register = |at: i64| {
+        let path = format!("/l/00000000-0000-4000-8000-{at:012}");
+        client.ask("PUT", &path, &json!({"count": 1}), "").unwrap()
+    };
+    assert_eq!([1, 2, 1].map(|at| register(at).status), [200, 200, 200]);
+    let refused = register(3);
+    assert_eq!(refused.status, 429);
+    assert!(refused.error().contains("--max-pools"), "{refused:?}");
+    let mut keyed = with_key(&desk, &server, "a", &["--allow", "claim:*"]);
+    let ask = |name: &str| json!({"name": name, "count": 1, "ttl": 60});
+    assert_eq!(v1(&mut keyed, "slot/borrow", &ask("x"), "").status, 200);
+    assert_eq!(v1(&mut keyed, "slot/borrow", &ask("y"), "").status, 429, "a quarter is one");
+}
+
+/// Each request read the keys on a thread of its own: 10,000 of them made 514 threads.
+#[test]
+fn requests_for_the_public_keys_do_not_make_threads() {
+    let desk = Desk::new();
+    let folder = desk.file.with_file_name("issuer");
+    Issuer::at(&folder).rotate(DEFAULT_MAX_TTL).unwrap();
+    let server = Server::start(&desk.file, &["--credentials", folder.to_str().unwrap()]);
+    let mut clients: Vec<Client> = (0..300).map(|_| Client::of(server.address)).collect();
+    for _ in 0..3 {
+        for client in &mut clients {
+            client.send("GET", "/.well-known/jwks.json", "", "").unwrap();
+        }
+        for client in &mut clients {
+            assert_eq!(client.receive().unwrap().status, 200);
+        }
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap();
+    assert!(threads.trim().parse::<u32>().unwrap() < 20, "{threads} threads");
+}
+
+/// A stream asked for its key once a second. What happened after the key was removed was still told.
+#[test]
+fn a_stream_tells_nothing_that_happened_after_its_key_was_removed() {
+    let (desk, server) = served();
+    for round in 0..5 {
+        let name = format!("ci{round}");
+        let mut watcher = with_key(&desk, &server, &name, &["--allow", "observe:*"]);
+        watcher.send("GET", "/v1/events?prefix=", "", "").unwrap();
+        let mut stream = watcher.into_stream().unwrap();
+        let mut heard = vec![0; 4096];
+        let first = stream.read(&mut heard).unwrap();
+        assert!(first > 0);
+        assert_eq!(told(&desk.run(&["access", "remove", &name])).0, 0);
+        let secret = format!("secret-{round}");
+        let claim = json!({"name": secret, "owner": "a", "ttl": 60});
+        assert_eq!(v1(&mut server.client(), "claim", &claim, "").status, 200);
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert!(!rest.contains(&secret), "{rest}");
     }
 }

@@ -708,8 +708,6 @@ fn a_change_of_many_items_lets_other_clients_in_after_every_slice() {
             let redrives = change == ManyItems::Redrive;
             assert_eq!(waiter.try_recv().is_ok(), redrives, "an item that was revived");
             let mut other = desk.claim("n", "a", false, None);
-            // A slow machine ends a batch after one slice.
-            desk.turn();
             desk.turn();
             granted(&mut other);
             assert!(many.try_recv().is_err());
@@ -744,4 +742,44 @@ fn the_job_of_a_holder_does_not_wait_behind_all_that_others_have_sent() {
         desk.turn();
         assert!(matches!(renewed.try_recv(), Ok(Ok(Answer::Renewed { .. }))));
     });
+}
+
+/// Every read that had come was answered before the next commit: 10,000 reads made a claim take
+/// eight seconds.
+#[test]
+fn reads_do_not_keep_the_next_commit_waiting_until_all_are_answered() {
+    alone(|| {
+        let mut desk = Desk::with(1_000);
+        for _ in 0..1_000 {
+            let _lent = desk.borrow(600, false, None);
+        }
+        desk.turn();
+        let id = || Id::Pool("p".into());
+        let mut looks: Vec<Told> =
+            (0..2_000).map(|_| desk.leave_job(|reply| Job::Look { id: id(), reply })).collect();
+        desk.turn();
+        looks.retain_mut(|told| told.try_recv().is_err());
+        assert!(!looks.is_empty(), "all were answered at once");
+        let mut borrowed = desk.borrow(600, false, None);
+        desk.turn();
+        assert!(borrowed.try_recv().is_ok(), "the borrow is answered before them");
+        while !looks.is_empty() {
+            desk.turn();
+            looks.retain_mut(|told| told.try_recv().is_err());
+        }
+    });
+}
+
+#[test]
+fn a_client_stores_answers_within_its_share_of_a_day() {
+    let options = Options { max_answers: 8, ..Options::default() };
+    let bounds = super::bounds::Bounds::new(&options);
+    let (a, b) = (Caller::of_key("a"), Caller::of_key("b"));
+    let is_refused = |caller, now_ms| bounds.count_answer(caller, now_ms).is_err();
+    assert_eq!(
+        [a, a, a, b, b, b].map(|one| is_refused(one, 1_000)),
+        [false, false, true, false, false, true]
+    );
+    assert!(is_refused(a, 1_000 + 86_399_999));
+    assert!(!is_refused(a, 1_000 + 86_400_000), "the next day");
 }
