@@ -163,28 +163,22 @@ pub(crate) fn figures(folder: &Path, rounds: usize, seconds: f64) -> Result<Vec<
     Ok(figures)
 }
 
-/// Measures B14: the memory of waiting borrowers, over both versions of HTTP, and how it grows.
+/// Measures B14: the memory of waiting borrowers, and how it grows.
 pub(crate) fn waiters(folder: &Path) -> Result<(Figure, Vec<Series>)> {
     let place = ServerFolder::new(folder)?;
-    let server = || place.litelease(&["--max-waiters", "20000"]);
-    let plain = memory::each(&server()?, memory::Http1::default(), &WAITERS)?;
-    let shared = memory::each(&server()?, memory::Http2::new()?, &WAITERS)?;
-    let of_ten_thousand = |points: &[Point]| {
-        points.iter().find(|point| point.x == 10_000.0).map_or(f64::NAN, |point| point.y)
-    };
-    let [one, two] = [&plain, &shared].map(|points| of_ten_thousand(points));
+    let server = place.litelease(&["--max-waiters", "40000", "--max-connections", "40000"])?;
+    let points = memory::each(&server, &WAITERS)?;
+    let of_ten_thousand = points.iter().find(|point| point.x == 10_000.0);
     let figure = Figure {
         id: "B14",
         what: "KiB of memory for each of 10,000 borrowers that wait",
         reach: Reach::AtMost(8.0),
-        measured: one.min(two),
+        measured: of_ten_thousand.map_or(f64::NAN, |point| point.y),
         range: None,
-        detail: format!("HTTP/1: {one:.1} KiB, HTTP/2: {two:.1} KiB"),
+        detail: String::new(),
     };
-    let series = [("HTTP/1", plain), ("HTTP/2", shared)];
-    let series =
-        series.map(|(name, points)| Series { plot: "waiter".into(), name: name.into(), points });
-    Ok((figure, series.into()))
+    let series = Series { plot: "waiter".into(), name: "a connection each".into(), points };
+    Ok((figure, vec![series]))
 }
 
 fn is_there(what: &str, is_there: fn() -> bool) -> bool {

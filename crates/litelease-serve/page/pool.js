@@ -18,12 +18,14 @@ export class Pool {
     return this.#ask("POST", "/return", { lease });
   }
 
-  // Calls back with the state, whenever it changes, and with null if there is no such pool.
+  // Calls back with the state, whenever it changes, and with null if there is no such pool. A tab
+  // that is hidden has no stream: a browser opens at most six connections to a host.
   watch(onState, onLive) {
     let source;
     let timer;
     let closed = false;
     const open = () => {
+      if (document.hidden) return;
       source = new EventSource(`${this.path}/events`);
       source.onopen = () => onLive(true);
       source.onmessage = (event) => onState(JSON.parse(event.data));
@@ -41,11 +43,17 @@ export class Pool {
     const again = (ms) => {
       if (!closed) timer = setTimeout(open, ms);
     };
+    const onVisibility = () => {
+      clearTimeout(timer);
+      source?.close();
+      if (!closed) open();
+    };
+    document.addEventListener("visibilitychange", onVisibility);
     open();
     return () => {
       closed = true;
-      clearTimeout(timer);
-      source.close();
+      document.removeEventListener("visibilitychange", onVisibility);
+      onVisibility();
     };
   }
 

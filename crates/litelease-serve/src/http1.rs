@@ -14,7 +14,6 @@ use std::task::{Poll, ready};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use hyper::StatusCode;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc;
 
@@ -40,10 +39,10 @@ const LONG_TEXT: usize = 64 * 1024;
 /// How long a connection beyond its client's share may take for the head of a request.
 const HASTE: Duration = Duration::from_secs(1);
 
-/// Serves a connection until it ends. `received` is what was read from it already.
-pub(crate) async fn serve(stream: Stream, received: Vec<u8>, app: Arc<App>) {
+/// Serves a connection until it ends.
+pub(crate) async fn serve(stream: Stream, app: Arc<App>) {
     let is_idle = AtomicBool::new(true);
-    let client = Client { stream, received, is_over: false };
+    let client = Client { stream, received: Vec::new(), is_over: false };
     let timer = Timer::default();
     let share = app.connections.take(Caller::default(), 1).ok();
     let mut connection = Connection { client, timer, app: Arc::clone(&app), share };
@@ -442,11 +441,9 @@ impl Client {
 
 /// Writes the status line and all headers except the request id and the length, which come last.
 fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
-    let status = StatusCode::from_u16(response.status);
-    // The server only uses valid ones.
-    let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let reason = status.canonical_reason().unwrap_or("Unknown");
-    put(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
+    let mut digits = itoa::Buffer::new();
+    let status = digits.format(response.status);
+    put(out, &["HTTP/1.1 ", status, " ", reason(response.status), "\r\n"]);
     put_header(out, "content-type", response.kind);
     for (name, value) in response.headers() {
         put_header(out, name, value);
@@ -454,6 +451,29 @@ fn write_head(out: &mut Vec<u8>, response: &Response, stays: bool) {
     put_always(out);
     if !stays {
         put_header(out, "connection", "close");
+    }
+}
+
+/// Returns the words behind a status that this server uses.
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        409 => "Conflict",
+        413 => "Payload Too Large",
+        415 => "Unsupported Media Type",
+        421 => "Misdirected Request",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        // The words are for people; clients go by the number.
+        _ => "",
     }
 }
 

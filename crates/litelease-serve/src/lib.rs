@@ -24,7 +24,6 @@ mod high_water;
 mod hosts;
 mod http;
 mod http1;
-mod http2;
 mod job;
 mod local_key;
 mod metrics;

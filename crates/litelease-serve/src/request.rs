@@ -9,7 +9,7 @@ pub(crate) struct Head<'a> {
     pub(crate) path: &'a str,
     /// What follows the question mark, or nothing.
     pub(crate) query: &'a str,
-    /// The host in the target itself: in HTTP/2, and in requests to proxies.
+    /// The host in the target itself: in requests to proxies.
     pub(crate) authority: Option<&'a str>,
     pub(crate) headers: &'a [Header<'a>],
 }

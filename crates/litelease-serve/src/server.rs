@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use bytes::BufMut;
-use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -23,7 +21,6 @@ use crate::error::OpenError;
 use crate::file::{self, Opened};
 use crate::http::App;
 use crate::http1;
-use crate::http2;
 use crate::job::{Answers, Job, Receiver, channel};
 use crate::local_key;
 use crate::metrics::Metrics;
@@ -248,7 +245,7 @@ pub(crate) async fn run_before(
     }
 }
 
-/// Serves one connection in the version of HTTP that its client speaks.
+/// Serves one connection.
 async fn serve(stream: TcpStream, app: Arc<App>) {
     let begun = tokio::select! {
         begun = timeout(app.options.patience, begin(stream, app.options.tls.as_ref())) => begun,
@@ -256,47 +253,18 @@ async fn serve(stream: TcpStream, app: Arc<App>) {
         () = app.stopped() => return,
     };
     match begun {
-        Ok(Ok((stream, Version::Http2, received))) => http2::serve(stream, received, app).await,
-        Ok(Ok((stream, Version::Http1, received))) => http1::serve(stream, received, app).await,
+        Ok(Ok(stream)) => http1::serve(stream, app).await,
         // The client was too slow, does not speak TLS, or has hung up: nothing to report.
         Err(_) | Ok(Err(_)) => {}
     }
 }
 
-/// Begins TLS if it is to be spoken, and finds out the version of HTTP. Also returns the bytes that
-/// were read for that.
-async fn begin(stream: TcpStream, tls: Option<&Tls>) -> io::Result<(Stream, Version, Vec<u8>)> {
-    let mut stream = match tls {
+/// Begins TLS if it is to be spoken.
+async fn begin(stream: TcpStream, tls: Option<&Tls>) -> io::Result<Stream> {
+    Ok(match tls {
         Some(tls) => Stream::Tls(Box::new(tls.acceptor().accept(stream).await?)),
         None => Stream::Plain(stream),
-    };
-    let (version, received) = sniff(&mut stream).await?;
-    Ok((stream, version, received))
-}
-
-/// The version of HTTP that a client speaks.
-enum Version {
-    Http1,
-    Http2,
-}
-
-/// The first bytes of every HTTP/2 connection. No HTTP/1 request can begin with them.
-const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Reads until the bytes differ from the HTTP/2 preface or the preface is complete, and returns
-/// what was read. The caller limits the time: hyper would wait for the rest of a preface forever.
-async fn sniff(stream: &mut Stream) -> io::Result<(Version, Vec<u8>)> {
-    let mut received = Vec::new();
-    while HTTP2_PREFACE.starts_with(&received) {
-        if received.len() == HTTP2_PREFACE.len() {
-            return Ok((Version::Http2, received));
-        }
-        let missing = HTTP2_PREFACE.len() - received.len();
-        if stream.read_buf(&mut (&mut received).limit(missing)).await? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok((Version::Http1, received))
+    })
 }
 
 async fn accept(

@@ -19,8 +19,8 @@ use crate::error::OpenError;
 /// How often to check whether the files have changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The protocols that a client may choose from, the better one first.
-const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// The protocol that is spoken inside TLS.
+const PROTOCOL: &[u8] = b"http/1.1";
 
 /// A certificate and its key, for a service that speaks TLS.
 ///
@@ -110,7 +110,7 @@ fn read(certificate: &Path, key: &Path) -> Result<TlsAcceptor, OpenError> {
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
     let mut config = config.map_err(|error| refuse(certificate, io::Error::other(error)))?;
-    config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

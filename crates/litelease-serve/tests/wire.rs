@@ -310,84 +310,11 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_i
     });
 }
 
-/// A frame of HTTP/2.
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(payload.len()).unwrap();
-    [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
-}
-
-/// Reads frames until there is one of this kind on the first stream, and answers what is in it.
-fn until(stream: &mut dyn Connection, kind: u8) -> Vec<u8> {
-    loop {
-        let mut head = [0; 9];
-        stream.read_exact(&mut head).unwrap();
-        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).unwrap();
-        if (head[3], head[8]) == (kind, 1) {
-            return payload;
-        }
-    }
-}
-
-/// Asks for a slot over HTTP/2 without room for the answer, and waits until its head is there.
-fn borrows_without_room(wire: &Wire) -> Box<dyn Connection> {
-    let mut stream = asks_over_http2(wire, &frame(0, 1, 1, b"{\"ttl\":600}"));
-    until(&mut *stream, 1);
-    stream
-}
-
-/// Asks for a slot over HTTP/2, with this for a body.
-fn asks_over_http2(wire: &Wire, body: &[u8]) -> Box<dyn Connection> {
-    let mut stream = wire.connect();
-    let path = format!("{POOL}/borrow");
-    let headers = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":authority", "localhost"),
-        (":path", &path),
-        ("content-type", "application/json"),
-    ];
-    let literal = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
-    let headers = headers.map(|(name, value)| [vec![0], literal(name), literal(value)].concat());
-    let no_window = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
-    let head = frame(1, 4, 1, &headers.concat());
-    // In pieces, as it may come.
-    for part in [&b"P"[..], b"RI * HTTP/2.0\r\n\r\nSM\r\n", b"\r\n", &no_window, &head, body] {
-        stream.write_all(part).unwrap();
-        thread::sleep(Duration::from_millis(20));
-    }
-    stream
-}
-
 #[test]
-fn a_grant_that_http2_has_no_room_to_send_is_given_back_when_its_client_goes() {
+fn a_client_that_begins_with_http2_is_told_what_is_spoken() {
     served(|wire| {
-        told(wire, "PUT", "", "{\"count\":1}");
-        drop(borrows_without_room(wire));
-        is_free_again(wire);
-        let mut cancels = borrows_without_room(wire);
-        cancels.write_all(&frame(3, 0, 1, &[0, 0, 0, 8])).unwrap();
-        is_free_again(wire);
-        // With room it arrives, also in parts, and is its client's.
-        let mut takes = borrows_without_room(wire);
-        for _ in 0..2 {
-            takes.write_all(&frame(8, 0, 1, &[0, 0, 0, 100])).unwrap();
-            until(&mut *takes, 0);
-        }
-        drop(takes);
-        thread::sleep(Duration::from_millis(300));
-        assert!(told(wire, "GET", "", "").contains("\"in_use\":1"));
+        let told = half_closed(wire, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        assert_eq!(statuses(&told), [400]);
+        assert!(told.contains("is not HTTP/1.1"), "{told}");
     });
-}
-
-#[test]
-fn half_a_body_over_http2_is_refused_at_a_stop() {
-    for has_tls in [false, true] {
-        let body = frame(0, 0, 1, b"{\"ttl\"");
-        let mut half = until_stopped(has_tls, |wire| asks_over_http2(wire, &body));
-        let head = until(&mut *half, 1);
-        // As HTTP/2 writes 503; that it took too long would be 408.
-        assert!(head.windows(3).any(|three| three == [0x6c, 0x0c, 0xff]), "{head:x?}");
-    }
 }

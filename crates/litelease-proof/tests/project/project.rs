@@ -421,8 +421,6 @@ fn dependencies_point_inward() {
                 "http-body-util",
                 "httparse",
                 "httpdate",
-                "hyper",
-                "hyper-util",
                 "itoa",
                 "litelease",
                 "litelease-cluster",

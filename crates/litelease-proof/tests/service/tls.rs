@@ -1,4 +1,4 @@
-//! TLS: who may listen without it, HTTP/2 by negotiation, certificates that are replaced while they
+//! TLS: who may listen without it, certificates that are replaced while they
 //! are served, and clients that misbehave inside and outside of it.
 
 use std::fs;
@@ -79,18 +79,17 @@ fn beyond_loopback_a_certificate_is_needed_or_a_word_that_it_is_not() {
 }
 
 #[test]
-fn both_versions_of_http_are_spoken_inside_tls_and_nothing_outside() {
+fn http_is_spoken_inside_tls_and_nothing_outside() {
     let place = TestFolder::new("WAL");
     let certificate = Certificate::new(place.folder.path(), "localhost");
     let server = start(&place, &certificate, &["--host", "lease.example"]);
     let asks = |words: &[&str]| curl(&server, &certificate.cert, "/healthz", words);
-    assert_eq!(asks(&[]).as_deref(), Ok("200 2"));
-    assert_eq!(asks(&["--http1.1"]).as_deref(), Ok("200 1.1"));
-    assert_eq!(asks(&["--tls-max", "1.2"]).as_deref(), Ok("200 2"));
-    assert_eq!(asks(&["-H", "Host: lease.example"]).as_deref(), Ok("200 2"));
-    assert_eq!(asks(&["-H", "Host: evil.example"]).as_deref(), Ok("421 2"));
+    assert_eq!(asks(&[]).as_deref(), Ok("200 1.1"));
+    assert_eq!(asks(&["--tls-max", "1.2"]).as_deref(), Ok("200 1.1"));
+    assert_eq!(asks(&["-H", "Host: lease.example"]).as_deref(), Ok("200 1.1"));
+    assert_eq!(asks(&["-H", "Host: evil.example"]).as_deref(), Ok("421 1.1"));
     let own = format!("Origin: https://localhost:{}", server.address.port());
-    assert_eq!(asks(&["-H", &own]).as_deref(), Ok("200 2"));
+    assert_eq!(asks(&["-H", &own]).as_deref(), Ok("200 1.1"));
     // In the clear, and with a certificate that is not trusted, nothing is said.
     let mut plain = Client::of(server.address);
     assert!(plain.ask("GET", "/healthz", &Value::Null, "").is_err());
@@ -100,8 +99,8 @@ fn both_versions_of_http_are_spoken_inside_tls_and_nothing_outside() {
     let key = server.access.trim().to_owned();
     let body = json!({"name": "n", "owner": "a", "ttl": 60}).to_string();
     let words = ["-H", &key, "-H", "Content-Type: application/json", "-d", &body];
-    assert_eq!(curl(&server, &certificate.cert, "/v1/claim", &words).as_deref(), Ok("200 2"));
-    assert_eq!(curl(&server, &certificate.cert, "/v1/claim", &words).as_deref(), Ok("409 2"));
+    assert_eq!(curl(&server, &certificate.cert, "/v1/claim", &words).as_deref(), Ok("200 1.1"));
+    assert_eq!(curl(&server, &certificate.cert, "/v1/claim", &words).as_deref(), Ok("409 1.1"));
     assert!(server.stop());
 }
 
