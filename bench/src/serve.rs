@@ -24,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Result;
 use crate::figure::{Figure, Reach};
-use crate::results::{Point, Series};
+use crate::results::Series;
 use crate::writers::build_shim;
 
 const CLIENTS: usize = 64;

@@ -313,8 +313,8 @@ fn who_has_said_all_it_wants_to_say_is_answered_and_only_a_slot_is_not_lent_to_i
 #[test]
 fn a_client_that_begins_with_http2_is_told_what_is_spoken() {
     served(|wire| {
-        let told = half_closed(wire, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        assert_eq!(statuses(&told), [400]);
+        let told = say(wire, &["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"]);
+        assert_eq!(statuses(&told), ["400"]);
         assert!(told.contains("is not HTTP/1.1"), "{told}");
     });
 }
