@@ -145,7 +145,7 @@ def test_a_table_that_sqlite_respelled_is_ours_and_a_difference_names_the_column
     assert sql.startswith('CREATE TABLE "litelease_resources"') and '"owner" TEXT' in sql
     assert isinstance(db.claim("x", "a", LONG), Acquired)
     db.conn.execute("ALTER TABLE litelease_resources ADD COLUMN notes TEXT")
-    with pytest.raises(SchemaMismatch, match="is not as Litelease makes it: extra column `notes`$"):
+    with pytest.raises(SchemaMismatch, match="is not as Litelease makes it: it is .* notes TEXT.*, and should be"):
         db.claim("x", "a", LONG)
 
 
@@ -155,7 +155,7 @@ def test_a_missing_or_foreign_table_is_named() -> None:
         with pytest.raises(NotBootstrapped, match=r"bootstrap\(\)"):
             verb()
     db.conn.execute("CREATE TABLE litelease_resources (name TEXT PRIMARY KEY, owner BLOB)")
-    with pytest.raises(SchemaMismatch, match="missing column `token`, missing column"):
+    with pytest.raises(SchemaMismatch, match="owner BLOB.*, and should be .CREATE TABLE litelease_resources"):
         db.bootstrap()
     for intruder, kind in (
         ("CREATE TRIGGER t BEFORE INSERT ON litelease_resources BEGIN SELECT RAISE(IGNORE); END", "trigger"),

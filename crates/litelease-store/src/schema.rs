@@ -1,6 +1,6 @@
 //! The tables: their definition, their creation, and the strict check that they are ours.
 
-use crate::definition::{WHITE, difference};
+use crate::definition::difference;
 use crate::sqlite::{Connection, TxnState, Value, code};
 use crate::statements::execute_once;
 use crate::transaction::Boundary;
@@ -242,23 +242,4 @@ fn entry_is_ours(connection: Connection, table: &Table) -> Result<bool, Error> {
         Some(reason) => Err(table.mismatch(reason)),
         None => Ok(true),
     }
-}
-
-/// The words, quoted pieces and punctuation marks of a piece of SQL, without the white space.
-pub(crate) fn word_by_word(sql: &str) -> impl Iterator<Item = &str> {
-    let mut rest = sql;
-    std::iter::from_fn(move || {
-        rest = rest.trim_start_matches(WHITE);
-        let first = rest.chars().next()?;
-        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || !c.is_ascii();
-        let end = match first {
-            '"' | '\'' | '`' => rest[1..].find(first).map_or(rest.len(), |at| at + 2),
-            '[' => rest.find(']').map_or(rest.len(), |at| at + 1),
-            c if is_word(c) => rest.find(|c| !is_word(c)).unwrap_or(rest.len()),
-            c => c.len_utf8(),
-        };
-        let (word, after) = rest.split_at(end);
-        rest = after;
-        Some(word)
-    })
 }

@@ -1,6 +1,6 @@
 //! Table introspection for guards.
 
-use crate::schema::word_by_word;
+use crate::definition::word_by_word;
 use crate::sqlite::{Connection, Value, code};
 use crate::trigger::{Demand, Key, quoted};
 use crate::{Error, Failure};

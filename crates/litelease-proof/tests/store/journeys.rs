@@ -159,7 +159,7 @@ fn a_drifted_schema_fails_loudly_and_loses_nothing() {
     for error in [db.bootstrap().unwrap_err(), db.claim("scheduler", "worker-b", LONG).unwrap_err()]
     {
         let Error::SchemaMismatch { reason, .. } = &error else { panic!("{error:?}") };
-        assert!(reason.contains("extra column `priority`"), "{reason}");
+        assert!(reason.contains("NOT NULL, priority INTEGER, CHECK"), "{reason}");
     }
     let owner: String =
         db.conn().query_row("SELECT owner FROM litelease_resources", [], |row| row.get(0)).unwrap();
