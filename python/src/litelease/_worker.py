@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Callable, Generator, Sequence
 
 from . import _keeper, _library
-from ._hold import Hold
+from ._hold import _LATE, Hold
 from ._keeper import Keeper, Kept
 from ._leases import Litelease
 from ._queue import Item, Queue
 from ._time import Seconds, in_ms, in_seconds
-from ._types import CommitUnknown, ExpiredOnArrival, InvalidTtl, LiteleaseError, StaleReason, StaleReceipt, answer
+from ._types import CommitUnknown, ExpiredOnArrival, InvalidTtl, LiteleaseError, Lost, StaleReason, StaleReceipt, answer
 from ._wait import clock, file_of
 
 # How long a worker waits at most before it looks for items again.
@@ -60,6 +60,8 @@ class WorkItem(Item):
     def check(self) -> None:
         """Raises ``Lost`` once the item can no longer be trusted to be this worker's: stop working on it then. Whatever you do,
         ``finish()`` rolls back if another worker has the item."""
+        if self._hold.settled[:1] == ["lost"]:
+            raise Lost(self._hold.name, _LATE)
         if not self._hold.settled:
             self._hold.check()
 
