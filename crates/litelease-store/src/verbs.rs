@@ -168,6 +168,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("withdraw_request", "name requester", limit::withdraw_request),
     verb_of("requested", "name now_ms", limit::requested),
     freeing("hand_over", "name owner ttl_ms now_ms token", limit::hand_over),
+    freeing("hand_over_shard", "name owner ttl_ms now_ms token", limit::hand_over_shard),
     verb_of("take_over", "name owner ttl_ms now_ms", limit::take_over),
     verb_of(
         "claim_with",

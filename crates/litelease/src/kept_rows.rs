@@ -62,6 +62,29 @@ impl KeptRows {
         Ok(answers)
     }
 
+    /// Hands a grant over by a verb of the caller's choice.
+    pub(crate) fn hand_over_by(
+        &self,
+        grant: &Grant,
+        hand_over: impl FnOnce(&Litelease, &LeaseInfo) -> Result<TransferResult>,
+    ) -> std::result::Result<Option<Handed>, Loss> {
+        if self.is_moved() {
+            return Err(Loss::FileReplaced);
+        }
+        match hand_over(&self.db, &lease(grant)) {
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
+                owner: handed.owner,
+                token: handed.token,
+                expires_at_ms: handed.lease_expires_at_ms,
+            })),
+            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
+            Ok(TransferResult::Rejected { reason, current }) => {
+                Err(loss(grant.token, reason, current))
+            }
+            Err(error) => Err(self.trouble(&error)),
+        }
+    }
+
     pub(crate) fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
             return Loss::BlockedByWriter { pid: write_lock_pid(&self.file) };
@@ -116,21 +139,7 @@ impl Rows for KeptRows {
         grant: &Grant,
         ttl: Duration,
     ) -> std::result::Result<Option<Handed>, Loss> {
-        if self.is_moved() {
-            return Err(Loss::FileReplaced);
-        }
-        match self.db.hand_over(&lease(grant), ttl) {
-            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
-                owner: handed.owner,
-                token: handed.token,
-                expires_at_ms: handed.lease_expires_at_ms,
-            })),
-            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
-            Ok(TransferResult::Rejected { reason, current }) => {
-                Err(loss(grant.token, reason, current))
-            }
-            Err(error) => Err(self.trouble(&error)),
-        }
+        self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl))
     }
 
     fn is_moved(&self) -> bool {

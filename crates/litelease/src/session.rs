@@ -771,7 +771,7 @@ impl Rows for SessionRows {
     fn hand_over(&mut self, grant: &Grant, ttl: Duration) -> Result<Option<Handed>, Loss> {
         let members = session_of(grant);
         let mut names = members.as_ref().map(|members| lock(&members.names));
-        let handed = self.rows.hand_over(grant, ttl);
+        let handed = self.rows.hand_over_by(grant, |db, lease| db.hand_over_shard(lease, ttl));
         if let (Some(names), Ok(Some(_))) = (&mut names, &handed) {
             names.forget(grant);
         }
