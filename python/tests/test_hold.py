@@ -219,6 +219,20 @@ def test_a_tracker_makes_everything_when_it_is_first_needed(tmp_path: Path) -> N
     assert tracker.lock_it("books") != token
 
 
+def test_a_tracker_keeps_its_file_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    tracker = Tracker("locks.sqlite3")
+    tracker.lock_it("books")
+    monkeypatch.chdir(tmp_path / "other")
+    for same in (tracker, pickle.loads(pickle.dumps(tracker))):
+        with pytest.raises(TrackerIsLockedError):
+            same.lock_it("books")
+    assert not (tmp_path / "other" / "locks.sqlite3").exists()
+
+
 def test_a_tracker_follows_a_file_that_was_replaced(tmp_path: Path) -> None:
     path = tmp_path / "locks.sqlite3"
     tracker = Tracker(path)

@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -301,6 +302,24 @@ fn a_hold_dropped_while_the_file_is_locked_is_released_when_it_no_longer_is() {
     assert!(tx.owner("books").unwrap().is_some());
     tx.rollback().unwrap();
     eventually("the release", || db.owner("books").unwrap().is_none().then_some(()));
+}
+
+#[test]
+fn a_tracker_keeps_its_file_when_the_working_directory_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let mut child = Command::new(WORKER)
+        .args(["lock-moving", "locks.sqlite3", "books"])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(told, "TrackerIsLocked\n", "a second lock after the working directory has changed");
+    assert!(!other.join("locks.sqlite3").exists());
 }
 
 #[test]

@@ -76,7 +76,11 @@ impl Tracker {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_owned();
+        let given = path.as_ref();
+        // A path that depends on the working directory would lead to another file after a change
+        // of that.
+        let path = std::path::absolute(given)
+            .map_err(|error| HoldError::Folder { path: given.into(), error })?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder {
             fs::create_dir_all(folder)

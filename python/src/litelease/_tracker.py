@@ -31,7 +31,9 @@ class Tracker:
     """
 
     def __init__(self, db_path: str | os.PathLike[str]) -> None:
-        self.db_path = Path(db_path)
+        # A path that depends on the working directory would lead to another file after a change of
+        # that.
+        self.db_path = Path(db_path).absolute()
         self.db_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = threading.local()
 

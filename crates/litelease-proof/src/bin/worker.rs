@@ -17,6 +17,7 @@
 //! worker hold-forked FILE NAME            the same, and a forked copy tells what it makes of the hold
 //! worker hold-renewing FILE NAME          the same, with one renewal after the other
 //! worker lock-it FILE NAME                locks a name with a Tracker once
+//! worker lock-moving FILE NAME            locks a name with a Tracker, changes to the folder `other`, and locks it again
 //! worker cached-read FILE NAME TTL_MS     answers from memory until its input ends, and then stores when it answered
 //!                                         each value last
 //! worker cached-forked FILE NAME          caches a value, and a forked copy tells what it makes of it
@@ -189,6 +190,13 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
             Err(error) => Err(error.into()),
         },
+        ["lock-moving", file, name] => {
+            let tracker = Tracker::new(file)?;
+            tracker.lock_it(name, Tracker::EXPIRE)?;
+            std::env::set_current_dir("other")?;
+            let again = tracker.lock_it(name, Tracker::EXPIRE);
+            tell(again.map_or_else(|error| error.kind(), |_| "locked twice"))
+        }
         ["cached-read", file, name, ttl_ms] => {
             cached_read(file, name, Duration::from_millis(ttl_ms.parse()?))
         }
