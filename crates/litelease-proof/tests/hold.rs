@@ -275,6 +275,24 @@ fn a_forked_process_has_no_hold_and_harms_nobody() {
 }
 
 #[test]
+fn what_a_forked_process_commits_stays_when_its_parent_closes_the_file() {
+    // The connections that the parent keeps open for itself were open at the fork. SQLite's list of
+    // open files was copied, its locks were not: the copy took no lock, and the parent's close
+    // deleted the log under it.
+    for kind in ["hold", "slot", "session", "shards", "cached"] {
+        let place = TestFolder::new("WAL");
+        drop(place.open(LONG));
+        let mut parent = worker(WORKER, &["fork-commits", kind], &place.file);
+        let mut told = String::new();
+        parent.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(parent.wait().unwrap().success() && told == "0\n", "{kind}: {told}");
+        let count = "SELECT count(*) FROM notes";
+        let rows = place.connect(LONG).query_row(count, [], |row| row.get::<_, i64>(0));
+        assert_eq!(rows, Ok(21), "{kind}");
+    }
+}
+
+#[test]
 fn many_holds_of_many_files_are_kept_by_one_thread_and_let_go() {
     let places = [TestFolder::new("WAL"), TestFolder::new("DELETE")];
     let dbs = places.each_ref().map(|place| place.open(LONG));

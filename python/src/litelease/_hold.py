@@ -326,7 +326,6 @@ class Held(Hold):
         self._is_unique, self.owner, self._more = not owner, owner or identity(), more
         if more.max_time_ms is not None:
             ttl = min(ttl, more.max_time_ms / 1000)  # what is granted ends with the limit, too
-        self._reader: Litelease | None = None
         self._on_requested = on_requested
         super().__init__(path, name, ttl, wait, conn, stop)
 
@@ -348,9 +347,9 @@ class Held(Hold):
         """Returns the open request for this lease, if somebody asks for it. Reads the file, and takes no lock."""
         if os.getpid() != self._pid or self._is_released or self._was_replaced():
             return None
-        if self._reader is None:
-            self._reader = self._open()
-        found = self._reader.requested(self.name)
+        db = self._open()
+        with contextlib.closing(db.conn):
+            found = db.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
     def hand_over(self, ttl: Seconds) -> LeaseInfo:
@@ -385,12 +384,6 @@ class Held(Hold):
     def _listen(self) -> None:
         if self._on_requested is not None:
             start_thread(Ear(self._path, self, self._on_requested).listen, [])
-
-    def release(self) -> None:
-        """Ends the hold. A lease that was lost is left alone."""
-        super().release()
-        if self._reader is not None and os.getpid() == self._pid:
-            self._reader.conn.close()
 
     def _grant(self) -> tuple[str, str, float, int | None]:
         return self.name, self.owner, self._ttl, self.token

@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import sqlite3
+import sys
 import threading
 import time
 import warnings
@@ -79,6 +80,7 @@ class Keeper:
         self._running: list[bool] = []
         self._runner: threading.Thread | None = None
         self._pid = os.getpid()
+        _fork.closing.add(self)
 
     def add(self, kept: Kept) -> None:
         self._kept[kept] = None
@@ -221,6 +223,14 @@ class Keeper:
     def _close_idle(self, holds: dict[str, list[Hold]]) -> None:
         for path in [path for path in self._connections if path not in holds]:
             self._connections.pop(path)[1].conn.close()
+
+    def close_before_fork(self) -> None:
+        """Closes all connections; the next renewal opens them again. The keeper uses none meanwhile."""
+        while self._connections:
+            conn = self._connections.popitem()[1][1].conn
+            if sys.version_info >= (3, 12):
+                conn.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)  # it takes time, and is of no use
+            conn.close()
 
 
 def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:

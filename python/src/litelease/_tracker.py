@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Callable, Generator, TypeVar
 
+from . import _fork
 from ._identity import LOCK, identity
 from ._keeper import file_of
 from ._leases import Litelease
@@ -47,6 +48,7 @@ class Tracker:
         self.db_path = Path(db_path).absolute()
         self.db_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = threading.local()
+        _fork.closing.add(self)
 
     def __reduce__(self) -> tuple[type[Tracker], tuple[Path]]:
         return Tracker, (self.db_path,)
@@ -135,6 +137,10 @@ class Tracker:
             opened = self._open()
             opened.db.bootstrap()
             return work(opened)
+
+    def close_before_fork(self) -> None:
+        """Closes the file for this thread; the next lock opens it again. Other threads may be using theirs."""
+        self._thread.opened = None
 
     def _give_back(self, name: str, taken: list[str]) -> None:
         """Unlocks what the owner in ``taken`` has, if it still has it: an owner text is that of one lock only."""
