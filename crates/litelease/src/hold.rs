@@ -687,7 +687,7 @@ pub(crate) fn keep(
             Err(HoldError::Lease(error))
                 if is_busy(&error) && SystemClock.now() < trusted_until.min(begin + patience) =>
             {
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(1));
             }
             kept => return kept,
         }

@@ -220,11 +220,23 @@ class Hold:
         self._trouble, self._due = _LIMITS[answer.reason], clock() + self._pause
         self._look(clock())
 
-    def _failed(self, trouble: str) -> None:
+    def _failed(self, trouble: str, is_locked: bool = False) -> None:
         """Notes that a renewal failed. It is tried again as long as there is trust."""
         self._trouble = Loss("CannotRenew", f"cannot renew: {trouble}")
-        self._due = clock() + self._pause
-        self._look(clock())
+        now = clock()
+        self._due = now + (self._locked_pause(self._trusted_until - now) if is_locked else self._pause)
+        self._look(now)
+
+    def _is_in_haste(self, now: float) -> bool:
+        """Checks whether little time is left, after a renewal that failed."""
+        return self._trouble is not None and self._look(now) and self._locked_pause(self._trusted_until - now) < 0.001
+
+    def _locked_pause(self, left: float) -> float:
+        """Returns how long after a renewal that found the file locked the next one is tried, if the lease is trusted for
+        ``left`` more seconds. A program that writes in a loop leaves the file free for some microseconds at a time."""
+        if left <= min(self._trusted_for / 4, 0.25):
+            return 0.00002
+        return 0.0001 if left <= min(self._trusted_for / 2, 1.0) else 0.001
 
     def _unstored_progress_ms(self, now: float) -> int | None:
         """Returns how long ago the holder made progress that is not stored yet."""

@@ -268,7 +268,9 @@ class Deliveries(Keeper):
     def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
         grants = [held._grant() for held in batch]
         values = [value for name, receipt, ttl, _ in grants for value in (receipt, in_ms(name, ttl, None))]
-        return [None if row[0] == "Extended" else answer(row) for row in db._rows("extend_all", *values)]
+        with _keeper.begun(db.conn, batch):
+            rows = db._rows("extend_all", *values)
+        return [None if row[0] == "Extended" else answer(row) for row in rows]
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
         """An item that nobody refers to any more is delivered again after its deadline."""

@@ -26,6 +26,7 @@
 //! worker cached-write FILE NAME TTL_MS ROUNDS
 //!                                         writes larger and larger values, and stores when each was committed
 //! worker hold-lock FILE                   holds the write lock until its input ends
+//! worker write-loop FILE                  commits one short transaction after the other, until its input ends
 //! worker finish-all FILE QUEUE VISIBILITY_MS
 //!                                         finishes items without end, each with a row in `effects`
 //! worker finish-later FILE QUEUE VISIBILITY_MS
@@ -235,6 +236,16 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             tell("locked")?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(tx.rollback()?)
+        }
+        ["write-loop", file] => {
+            let db = open(file)?;
+            db.conn().execute_batch("CREATE TABLE loops (n); INSERT INTO loops VALUES (0)")?;
+            let ends = std::thread::spawn(|| until_input_ends().is_ok());
+            tell("writes")?;
+            while !ends.is_finished() {
+                db.conn().execute("UPDATE loops SET n = n + 1", [])?;
+            }
+            Ok(())
         }
         ["finish-all", file, queue, visibility_ms] => {
             let db = open(file)?;
