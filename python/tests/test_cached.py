@@ -125,6 +125,22 @@ def test_one_that_is_dropped_gives_its_read_up(db: Litelease) -> None:
     until(lambda: threading.active_count() < threads)
 
 
+@pytest.mark.parametrize("how", ["closed", "dropped"])
+def test_one_that_ends_while_another_connection_writes_gives_its_read_up_afterwards(db: Litelease, how: str) -> None:
+    value = Cached(db, "config", Counted(), 3600)
+    value.get()
+    threads = threading.active_count()
+    db.conn.execute("BEGIN IMMEDIATE")
+    if how == "closed":
+        value.close()
+    del value
+    gc.collect()
+    assert len(db.readers("config")) == 1, "the file is locked"
+    db.conn.execute("ROLLBACK")
+    # A writer would have waited for an hour.
+    until(lambda: db.readers("config") == [] and threading.active_count() < threads)
+
+
 def test_odd_values_are_refused_and_odd_names_are_names(db: Litelease) -> None:
     with pytest.raises(InvalidTtl):
         Cached(db, "config", Counted(), 0.1)

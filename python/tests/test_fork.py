@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import litelease
 import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
@@ -132,3 +133,65 @@ os._exit(0)
 def test_what_the_keeper_does_at_a_fork_is_not_in_the_way_of_the_child(tmp_path: Path, mode: str) -> None:
     # What the keeper had locked at the fork stayed locked in the child, where nobody unlocks it.
     run(HOLDS, tmp_path / "data.db", mode)
+
+
+COMMITS = """
+how, path = sys.argv[1:]
+if how == "session":
+    kept = litelease.Session(path, "x", ttl=60)
+elif how == "hold":
+    conn = sqlite3.connect(path)
+    kept = litelease.Litelease(conn).hold("x", ttl=60)
+elif how == "requested hold":
+    conn = sqlite3.connect(path)
+    kept = litelease.Litelease(conn).hold("x", ttl=60, on_requested=print)
+    kept.requested()
+else:
+    kept = litelease.Tracker(path)
+    kept.lock_it("x")
+# The keeper opens its connection for the first renewal.
+for keeper in (litelease._keeper._keeper, litelease._sessions._sessions):
+    for held in [entry.held() for entry in list(keeper._kept)]:
+        held._due, before = 0.0, held._due
+        keeper.wake(None)
+        while held._due == 0.0:
+            time.sleep(0.001)
+(from_child, to_parent), (from_parent, to_child) = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    conn = sqlite3.connect(path, timeout=60, isolation_level=None)
+    for row in range(21):
+        conn.execute("INSERT INTO notes VALUES (?)", (row,))
+        if row == 0:
+            os.write(to_parent, b".")
+            os.read(from_parent, 1)
+    os._exit(0)
+os.read(from_child, 1)
+kept.unlock_it("x", "") if how == "tracker" else kept.close() if how == "session" else kept.release()
+del kept
+is_open = lambda: any(os.path.realpath(f"/proc/self/fd/{fd}") == path for fd in os.listdir("/proc/self/fd"))
+if how.endswith("hold"):
+    conn.close()
+deadline = time.monotonic() + 60
+while is_open() and time.monotonic() < deadline:
+    time.sleep(0.001)
+assert not is_open()
+os.write(to_child, b".")
+assert ends(child, 60) == 0
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("how", ["session", "hold", "requested hold", "tracker"])
+def test_what_a_child_commits_stays_when_its_parent_closes_the_file(tmp_path: Path, how: str) -> None:
+    # The connections that the package keeps open for itself were open at the fork. SQLite's list of
+    # open files was copied, its locks were not: the child took no lock, and the parent's close
+    # deleted the log under it.
+    path = tmp_path / "data.db"
+    conn = sqlite3.connect(path)
+    conn.execute("PRAGMA journal_mode = WAL")
+    conn.execute("CREATE TABLE notes (row)")
+    litelease.Litelease(conn).bootstrap()
+    conn.close()
+    run(COMMITS, how, path)
+    assert sqlite3.connect(path).execute("SELECT count(*) FROM notes").fetchone() == (21,)

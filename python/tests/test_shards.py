@@ -74,6 +74,24 @@ def test_a_member_that_joins_gets_its_share_when_the_others_have_finished(db: Li
     assert db.leases() == []
 
 
+def test_a_shard_that_is_handed_over_ends_with_the_session_of_its_new_member(db: Litelease) -> None:
+    def end(name: str) -> int:
+        lease = db.inspect(name)
+        assert lease is not None
+        return lease.lease_expires_at_ms
+
+    with Shards.join(db, "orders", 2, "a", 3600) as a:
+        assert all(isinstance(a.next(30), ShardAssigned) for _ in range(2))
+        with Shards.join(path_of(db), "orders", 2, "b", 30) as b:
+            event = a.next(30)
+            assert isinstance(event, ShardRequested)
+            assert a.hand_over(event.shard)
+            # The session may be renewed meanwhile, and then so is the shard.
+            assert end(f"orders/shard/{event.shard}") <= end("orders/member/b")
+            assert isinstance(b.next(30), ShardAssigned)
+            assert end(f"orders/shard/{event.shard}") <= end("orders/member/b")
+
+
 def test_a_member_that_is_lost_is_told_so_for_every_shard(db: Litelease) -> None:
     a = Shards.join(db, "orders", 2, "a", 3)
     assert all(isinstance(a.next(30), ShardAssigned) for _ in range(2))

@@ -94,6 +94,21 @@ def test_a_body_may_settle_the_item_itself(mail: Queue) -> None:
     assert (counts.done, counts.given_back, counts.buried, counts.lost) == (3, 1, 1, 0)
 
 
+def test_an_item_that_died_while_its_body_ran_stays_dead_if_the_body_gives_it_back(mail: Queue) -> None:
+    # The last delivery was over: giving back was refused, and the worker acknowledged the item
+    # because its body raised nothing. The job was gone.
+    mail.set_max_attempts(1)
+    mail.send("a")
+    worker = mail.worker(visibility=60, until_empty=True)
+    for item in worker:
+        mail.conn.execute("UPDATE litelease_queue_items SET deadline_ms = 1")
+        assert not item.give_back()
+        with pytest.raises(Lost):
+            item.check()
+    assert (worker.counts.done, worker.counts.given_back, worker.counts.lost) == (0, 0, 1)
+    assert [dead.id for dead in mail.dead()] == [1]
+
+
 def test_a_handler_that_raises_does_not_end_the_work(mail: Queue) -> None:
     mail.send("bad")
     mail.send("good")

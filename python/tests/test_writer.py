@@ -270,6 +270,18 @@ def test_what_is_no_lock_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
 
 
+def test_a_writer_keeps_its_lock_file_when_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    writer = SingleWriter("data.db", lock_path="data.lock")
+    monkeypatch.chdir(tmp_path / "other")
+    with writer.write() as conn:
+        conn.execute("CREATE TABLE notes (n)")
+    assert (tmp_path / "data.lock").exists() and not (tmp_path / "other" / "data.lock").exists()
+
+
 def test_settings_are_verified(tmp_path: Path) -> None:
     with pytest.raises(LiteleaseError, match="needs a file"):
         SingleWriter(":memory:")

@@ -108,13 +108,16 @@ const SLICE: Duration = Duration::from_millis(1);
 const MOST_REPLACEMENTS: u32 = 100;
 
 impl WriteLock {
-    /// Names the lock on this file. Opens nothing yet.
+    /// Names the lock on this file. Opens nothing yet. A relative path is made absolute now, so
+    /// that a change of the working directory does not lead to another lock.
     ///
     /// ```
     /// let lock = litelease_filelock::WriteLock::new("data.db.lock");
+    /// assert!(lock.path().is_absolute());
     /// ```
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        WriteLock::on(SideFile::at(path))
+        let path = path.into();
+        WriteLock::on(SideFile::at(std::path::absolute(&path).unwrap_or(path)))
     }
 
     /// Lets only users who may write a database open the lock file.

@@ -37,6 +37,11 @@ pub struct Window {
 
 const LEAST_MARGIN: Duration = Duration::from_millis(50);
 
+/// How long before the end of trust the keeper of a locked file tries every 100 µs at most, and
+/// every 20 µs.
+const LONGEST_FAST: Duration = Duration::from_secs(1);
+const LONGEST_FASTEST: Duration = Duration::from_millis(250);
+
 impl Window {
     /// Returns the window of a ttl, or `None` if the ttl is not longer than twice the margin. A
     /// ttl of more than a century counts as a century.
@@ -75,6 +80,30 @@ impl Window {
     /// Returns how long after a failed renewal the next one is tried.
     pub fn pause(self) -> Duration {
         (self.ttl / 20).clamp(Duration::from_millis(10), Duration::from_millis(250))
+    }
+
+    /// Returns how long after a renewal that found the file locked the next one is tried, if the
+    /// grant is trusted for `left` more.
+    ///
+    /// A program that writes in a loop leaves the file free for some microseconds at a time, so the
+    /// attempts come faster and faster. The fast ones are limited, or a long ttl would spin.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_keeper::Window;
+    /// let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    /// let window = Window::new(ms(1000)).unwrap(); // trusted for 900 ms
+    /// assert_eq!([600, 450, 225].map(|left| window.locked_pause(ms(left))), [us(1000), us(100), us(20)]);
+    /// ```
+    pub fn locked_pause(self, left: Duration) -> Duration {
+        let whole = self.end(Duration::ZERO);
+        if left <= (whole / 4).min(LONGEST_FASTEST) {
+            Duration::from_micros(20)
+        } else if left <= (whole / 2).min(LONGEST_FAST) {
+            Duration::from_micros(100)
+        } else {
+            Duration::from_millis(1)
+        }
     }
 }
 
@@ -235,8 +264,15 @@ impl Hold {
         match answer {
             Err(loss) if !loss.may_pass() => return self.lose(state, loss),
             Err(trouble) => {
+                let left = state.trusted_until.saturating_sub(now);
+                // A transaction of the holder's own, with a renewal in it, is not raced.
+                let is_raced = state.pending_until.is_none() && !left.is_zero();
+                state.due = now
+                    + match trouble {
+                        Loss::BlockedByWriter { .. } if is_raced => self.window.locked_pause(left),
+                        _ => self.window.pause(),
+                    };
                 state.trouble = Some(trouble);
-                state.due = now + self.window.pause();
             }
             // A late answer never prolongs trust: the holder may have been told of the loss
             // already.

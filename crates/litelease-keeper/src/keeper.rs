@@ -112,8 +112,11 @@ pub struct Kept {
 /// The keeper wakes up this often while it has holds, even if nothing is due.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// How long to wait before a release is tried again, if the file is locked.
+/// How long to wait before the keeper tries a release again, if the file is locked.
 const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a caller waits before it tries again, if the file is locked.
+const CALLER_PAUSE: Duration = Duration::from_millis(1);
 
 impl Keeper {
     /// Creates a keeper with this clock and without a thread.
@@ -399,7 +402,7 @@ impl Kept {
             match rows.hand_over(self.hold.grant(), ttl) {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
                     drop(rows);
-                    thread::sleep(RELEASE_PAUSE);
+                    thread::sleep(CALLER_PAUSE);
                 }
                 Ok(Some(handed)) => {
                     // Before the keeper looks at the row again: handed over is not lost.
@@ -434,7 +437,7 @@ impl Kept {
         loop {
             match release(self.hold.grant()) {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
-                    thread::sleep(RELEASE_PAUSE);
+                    thread::sleep(CALLER_PAUSE);
                 }
                 Err(trouble) if trouble.may_pass() => {
                     locked(&self.group.leftovers).push(self.hold.clone());

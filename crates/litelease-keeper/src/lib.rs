@@ -8,6 +8,7 @@
 #[cfg_attr(not(target_os = "linux"), path = "bell_elsewhere.rs")]
 mod bell;
 mod clock;
+mod fork;
 mod hold;
 mod identity;
 mod keeper;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use bell::Bell;
 pub use clock::{Clock, SystemClock};
+pub use fork::at_fork;
 pub use hold::{Asked, Grant, Hold, Renewal, Window};
 pub use identity::{HolderKind, Identity, Liveness, PidScope, unique};
 pub use keeper::{Due, Handed, Keeper, Kept, Rows, Seen};

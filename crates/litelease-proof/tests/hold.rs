@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -274,6 +275,24 @@ fn a_forked_process_has_no_hold_and_harms_nobody() {
 }
 
 #[test]
+fn what_a_forked_process_commits_stays_when_its_parent_closes_the_file() {
+    // The connections that the parent keeps open for itself were open at the fork. SQLite's list of
+    // open files was copied, its locks were not: the copy took no lock, and the parent's close
+    // deleted the log under it.
+    for kind in ["hold", "slot", "session", "shards", "cached"] {
+        let place = TestFolder::new("WAL");
+        drop(place.open(LONG));
+        let mut parent = worker(WORKER, &["fork-commits", kind], &place.file);
+        let mut told = String::new();
+        parent.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(parent.wait().unwrap().success() && told == "0\n", "{kind}: {told}");
+        let count = "SELECT count(*) FROM notes";
+        let rows = place.connect(LONG).query_row(count, [], |row| row.get::<_, i64>(0));
+        assert_eq!(rows, Ok(21), "{kind}");
+    }
+}
+
+#[test]
 fn many_holds_of_many_files_are_kept_by_one_thread_and_let_go() {
     let places = [TestFolder::new("WAL"), TestFolder::new("DELETE")];
     let dbs = places.each_ref().map(|place| place.open(LONG));
@@ -304,6 +323,80 @@ fn a_hold_dropped_while_the_file_is_locked_is_released_when_it_no_longer_is() {
 }
 
 #[test]
+fn a_program_that_writes_in_a_loop_does_not_make_a_short_hold_lost() {
+    // With a rollback journal the file is free for some microseconds between two commits. The
+    // keeper looked at it a few times per twentieth of the ttl, and never found it free.
+    let place = TestFolder::new("DELETE");
+    let db = place.open(LONG);
+    let held = hold(&db, "books", Duration::from_secs(5));
+    let mut writer = worker(WORKER, &["write-loop"], &place.file);
+    writer.stdout.take().unwrap().read_exact(&mut [0; 7]).unwrap();
+    let expiry = held.lease().lease_expires_at_ms;
+    eventually("a renewal", || {
+        assert_eq!(held.check(), Ok(()));
+        (held.lease().lease_expires_at_ms > expiry).then_some(())
+    });
+    drop(writer.stdin.take());
+    assert!(writer.wait().unwrap().success());
+}
+
+#[test]
+fn a_tracker_keeps_its_file_when_the_working_directory_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    let mut child = Command::new(WORKER)
+        .args(["lock-moving", "locks.sqlite3", "books"])
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(told, "TrackerIsLocked\n", "a second lock after the working directory has changed");
+    assert!(!other.join("locks.sqlite3").exists());
+}
+
+#[test]
+fn a_locked_tracker_does_not_tell_the_token_that_unlocks_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let tracker = Tracker::new(folder.path().join("locks.sqlite3")).unwrap();
+    let token = tracker.lock_it("books", Tracker::EXPIRE).unwrap();
+    // Where another program locked, the owner text may be nothing but a token.
+    let other = "f".repeat(32);
+    let db = Litelease::open_own(folder.path().join("locks.sqlite3")).unwrap();
+    acquired(db.claim("maps", &other, LONG));
+    for (name, secret) in [("books", &token), ("maps", &other)] {
+        let error = tracker.lock_it(name, Tracker::EXPIRE).unwrap_err();
+        let texts = [error.to_string(), format!("{error:?}")];
+        assert!(!texts.concat().contains(&secret[..]), "{texts:?}");
+    }
+    let error = tracker.lock_it("books", Tracker::EXPIRE).unwrap_err().to_string();
+    assert!(error.contains(&std::process::id().to_string()), "but who has it: {error}");
+}
+
+#[test]
+fn a_tracker_refuses_a_file_with_live_locks_of_another_tracker() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("locks.sqlite3");
+    let other = rusqlite::Connection::open(&path).unwrap();
+    let made = "CREATE TABLE locks (name TEXT PRIMARY KEY, lock TEXT, lock_at TEXT, expire_at TEXT);
+        INSERT INTO locks VALUES ('free', NULL, NULL, NULL), ('maps', 'fd3c', '2001-01-01T00:00:00+00:00',
+            '2001-01-01T00:01:00+00:00')";
+    other.execute_batch(made).unwrap();
+    let tracker = Tracker::new(&path).unwrap();
+    let lock = tracker.lock("maps", Tracker::EXPIRE).expect("that lock is over");
+    drop(lock);
+    let live = "UPDATE locks SET lock = 'fd3c', lock_at = '2026-01-01T00:00:00.190501+00:00',
+        expire_at = '2999-01-01T00:00:00.190501+00:00' WHERE name = 'free'";
+    other.execute_batch(live).unwrap();
+    let error = tracker.lock_it("books", Tracker::EXPIRE).unwrap_err();
+    assert_eq!(error.kind(), "ForeignLocks");
+    assert!(error.to_string().contains("Tracker.import_from"), "{error}");
+}
+
+#[test]
 fn a_tracker_makes_everything_when_it_is_first_needed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("deep/er/locks.sqlite3");
@@ -316,7 +409,7 @@ fn a_tracker_makes_everything_when_it_is_first_needed() {
     match tracker.lock_it("books", Tracker::EXPIRE) {
         Err(HoldError::TrackerIsLocked { name, owner, until }) => {
             assert_eq!(name, "books");
-            assert_eq!(Identity::parse(&owner).unwrap().pid, std::process::id());
+            assert!(owner.contains(&std::process::id().to_string()), "{owner}");
             assert!(until > now_ms());
         }
         other => panic!("{other:?}"),
@@ -383,7 +476,7 @@ fn trackers_that_race_on_a_file_that_is_not_there_have_one_winner_and_know_it() 
         assert_eq!((won.len(), lost.len()), (1, 7), "round {round}");
         let token = won[0].trim().trim_start_matches("won ");
         for told in lost {
-            assert!(told.trim().ends_with(token), "told who: {told}");
+            assert!(told.contains("lost to ") && !told.contains(token), "told who: {told}");
         }
     }
 }

@@ -194,7 +194,8 @@ impl Store {
     /// and not yet over.
     ///
     /// In the last case there may be a handle on it, and dropping that would release what is
-    /// granted here. So what the session had before gets a new token.
+    /// granted here. So what the session had before gets a new token. So does what would outlive
+    /// the session, because a renewal never shortens.
     pub(crate) fn adopt(
         &self,
         session: SessionGrants<'_>,
@@ -209,7 +210,8 @@ impl Store {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { .. } => return Ok(None),
         };
-        if !self.has_entered(session, name, token)? {
+        let ends_with_it = renewed.lease_expires_at_ms <= when.now_ms().saturating_add(ttl_ms);
+        if ends_with_it && !self.has_entered(session, name, token)? {
             return Ok(Some(renewed));
         }
         let again = |answer: TransferResult<&str>| answer.into_owned().transferred();

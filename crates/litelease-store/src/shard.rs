@@ -3,7 +3,9 @@
 //! The rule is [`plan`](litelease_core::plan). A member is a session under `GROUP/member/ID`, with
 //! the number of shards as its value; shard number k is the lease `GROUP/shard/k`.
 
-use litelease_core::{ClaimResult, LeaseInfo, MAX_SHARDS, ShardPlan, ShardState, plan};
+use litelease_core::{
+    ClaimResult, Claimant, LeaseInfo, MAX_SHARDS, ShardPlan, ShardState, TransferResult, plan,
+};
 
 use crate::session::{Beat, SessionGrants, SessionOver};
 use crate::sqlite::Value;
@@ -67,6 +69,14 @@ struct SeenShard {
     lease: Option<LeaseInfo>,
     /// The requester, and until when the holder may drain.
     request: Option<(String, i64)>,
+}
+
+/// A live member of a group.
+struct Member {
+    /// The lease of its identity.
+    lease: LeaseInfo,
+    /// The number of shards that it has joined with.
+    count: i64,
 }
 
 /// A shard that was granted to a member, and what its last checkpoint was made into.
@@ -190,6 +200,33 @@ impl Store {
         })
     }
 
+    /// Hands a shard to the member that has requested it, until the end of that member's session:
+    /// its ttl may be shorter than the ttl of this member. `ttl_ms` is for a requester that is no
+    /// member.
+    pub fn hand_over_shard<T>(
+        &self,
+        shard: &str,
+        who: Claimant<'_>,
+        ttl_ms: i64,
+        when: When,
+        keep: impl Fn(TransferResult<&str>) -> T,
+    ) -> Result<T, Error> {
+        self.within(self.boundary()?, || {
+            let now_ms = when.now_ms();
+            let when = When::At(now_ms);
+            let requester = self.requested(shard, when, |requester, _| requester.to_owned())?;
+            let ends = match (shard.split_once("/shard/"), requester) {
+                (Some((group, _)), Some(requester)) => {
+                    let members = self.live_members(group, now_ms)?.into_iter();
+                    members.map(|member| member.lease).find(|lease| lease.owner == requester)
+                }
+                _ => None,
+            };
+            let ttl_ms = ends.map_or(ttl_ms, |session| session.lease_expires_at_ms - now_ms);
+            self.hand_over(shard, who, ttl_ms, when, &keep)
+        })
+    }
+
     fn carry_out(
         &self,
         session: SessionGrants<'_>,
@@ -224,8 +261,13 @@ impl Store {
 
     /// The live members, by owner text, each with its count.
     fn shard_members(&self, group: &ShardGroup, now_ms: i64) -> Result<Vec<(String, i64)>, Error> {
+        let members = self.live_members(&group.name, now_ms)?.into_iter();
+        Ok(members.map(|Member { lease, count }| (lease.owner, count)).collect())
+    }
+
+    fn live_members(&self, group: &str, now_ms: i64) -> Result<Vec<Member>, Error> {
         // The letter after a slash: a host reads all rows of a walk.
-        let (from, to) = (format!("{}/member/", group.name), format!("{}/member0", group.name));
+        let (from, to) = (format!("{group}/member/"), format!("{group}/member0"));
         let (mut walk, mut members) = (self.walk(Some(&from), Some(&to))?, Vec::new());
         while let Some((row, value)) = walk.next()? {
             let is_member = row.name().starts_with(&from);
@@ -233,7 +275,7 @@ impl Store {
             if let (Some(lease), Some(count)) = (row.live(now_ms), value.integer())
                 && is_member
             {
-                members.push((lease.owner.to_owned(), count));
+                members.push(Member { lease: lease.into_owned(), count });
             }
         }
         Ok(members)

@@ -117,6 +117,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("readers", "name now_ms", read::readers),
     verb_of("drained", "name token now_ms", read::drained),
     verb_of("own", "", lease::own),
+    verb_of("foreign_locks", "now_ms", lease::foreign_locks),
     freeing("pool_delete", "id", pool::delete_pool),
     verb_of("queue", "queue max_attempts", queue::queue),
     freeing("send", "queue body delay_ms key now_ms", queue::send),
@@ -168,6 +169,7 @@ pub static VERBS: &[Verb] = &[
     verb_of("withdraw_request", "name requester", limit::withdraw_request),
     verb_of("requested", "name now_ms", limit::requested),
     freeing("hand_over", "name owner ttl_ms now_ms token", limit::hand_over),
+    freeing("hand_over_shard", "name owner ttl_ms now_ms token", limit::hand_over_shard),
     verb_of("take_over", "name owner ttl_ms now_ms", limit::take_over),
     verb_of(
         "claim_with",

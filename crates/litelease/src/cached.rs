@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use litelease_core::MAX_READ_TTL_MS;
 use litelease_keeper::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
 use crate::error::lift;
 use crate::kept_rows::is_busy;
 use crate::leases::in_ms;
+use crate::own_connection::{OwnConnection, open_existing};
 use crate::{Error, HoldError, HoldOptions, Litelease, Reader, Transaction, now_ms};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -32,6 +33,9 @@ const SLOW_POLL: Duration = Duration::from_millis(500);
 
 /// The shortest time between two looks of a reader, however often the file is written.
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+/// How long a read that could not be given up stays, before that is tried again.
+const LEAVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// A value that is read from the file once and then answered from memory, until somebody wants to
 /// write it. Made by [`Litelease::cached`].
@@ -82,10 +86,12 @@ struct Shared<T> {
     window: Window,
     pid: u32,
     load: Load<T>,
-    /// Where values are loaded, by one thread at a time. Locked before `rows`.
-    loads: Mutex<Litelease>,
+    /// Where values are loaded.
+    loads: OwnConnection,
+    /// Held by the thread that loads. Locked before `rows`.
+    loading: Mutex<()>,
     /// Where the read is granted, prolonged and given up. Locked before `state`.
-    rows: Mutex<Litelease>,
+    rows: OwnConnection,
     state: Mutex<State<T>>,
     changed: Condvar,
 }
@@ -131,8 +137,8 @@ impl Litelease {
             return Err(Error::TtlTooLong { name: name.into(), ttl_ms, most_ms }.into());
         }
         let file = self.store().file().ok_or(HoldError::InMemory)?;
-        let (loads, rows) = (open(&file)?, open(&file)?);
-        rows.conn().busy_timeout(GRANT_PATIENCE)?;
+        let loads = OwnConnection::open(&file, BUSY_TIMEOUT)?;
+        let rows = OwnConnection::open(&file, GRANT_PATIENCE)?;
         let shared = Arc::new(Shared {
             name: name.into(),
             reader: Identity::new(HolderKind::Hold).to_string(),
@@ -140,8 +146,9 @@ impl Litelease {
             window,
             pid: std::process::id(),
             load: Box::new(load),
-            loads: Mutex::new(loads),
-            rows: Mutex::new(rows),
+            loads,
+            loading: Mutex::default(),
+            rows,
             file,
             state: Mutex::new(State {
                 value: None,
@@ -182,7 +189,7 @@ impl<T> Cached<T> {
         if let Some(value) = shared.in_memory() {
             return Ok(value);
         }
-        let loads = lock(&shared.loads);
+        let _loading = lock(&shared.loading);
         // Another thread may have been faster.
         if let Some(value) = shared.in_memory() {
             return Ok(value);
@@ -192,7 +199,7 @@ impl<T> Cached<T> {
         if let Some(value) = shared.in_memory() {
             return Ok(value);
         }
-        let value = Arc::new(shared.load(&loads)?);
+        let value = Arc::new(shared.load()?);
         if granted {
             // If it was given up meanwhile, it is not trusted; and the writer has changed the
             // version.
@@ -231,7 +238,7 @@ impl<T> Cached<T> {
             return Err(HoldError::Forked);
         }
         let begin = SystemClock.now();
-        let mut db = open(file)?;
+        let mut db = open_existing(file, BUSY_TIMEOUT)?;
         let held = db.hold(name, HoldOptions::new(WRITER_TTL).wait(patience))?;
         let drain = Drain::new(&db, name)?;
         let waiter = Waiter::at(Path::new(file));
@@ -302,16 +309,20 @@ impl<T> Drop for Cached<T> {
         if shared.pid != std::process::id() {
             return; // the thread and its connection are the other process's
         }
-        {
-            let rows = lock(&shared.rows);
+        let given_up = shared.rows.with(|rows| {
             lock(&shared.state).stopped = true;
             shared.changed.notify_all();
-            // If that fails, a writer waits until the ttl is over.
-            let _ = rows.unread(&shared.name, &shared.reader);
+            let given_up = rows.unread(&shared.name, &shared.reader);
+            if given_up.is_ok() {
+                lock(&shared.state).granted_until = None;
+            }
             // Wakes the thread, too.
             rows.notify();
-        }
-        if let Some(watching) = self.watching.take() {
+            given_up
+        });
+        // If the file is locked, the thread goes on trying, and nobody waits for it.
+        let watching = self.watching.take().filter(|_| given_up.is_ok());
+        if let Some(watching) = watching {
             let _ = watching.join();
         }
     }
@@ -327,38 +338,41 @@ impl<T> Shared<T> {
     /// Asks for a read. Returns whether it is granted: not while a writer has the name, or the file
     /// is locked.
     fn acquire(&self) -> Result<bool> {
-        let rows = lock(&self.rows);
-        if rows.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
-        }
-        let start = SystemClock.now();
-        let version = match rows.read(&self.name, &self.reader, self.ttl) {
-            Ok(Some(version)) => version,
-            Ok(None) | Err(Error::ExpiredOnArrival(_)) => return Ok(false),
-            Err(error) if is_busy(&error) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        // Asked again: what was just granted may be in a file that nobody else opens any more.
-        if rows.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
-        }
-        let mut state = lock(&self.state);
-        if state.version != version {
-            (state.version, state.value) = (version, None);
-        }
-        state.trusted_until = self.window.end(start);
-        state.granted_until = Some(SystemClock.now() + self.ttl);
-        self.changed.notify_all();
-        Ok(true)
+        self.rows.with(|rows| {
+            if rows.has_moved() {
+                return Err(HoldError::FileMoved(self.file.clone()));
+            }
+            let start = SystemClock.now();
+            let version = match rows.read(&self.name, &self.reader, self.ttl) {
+                Ok(Some(version)) => version,
+                Ok(None) | Err(Error::ExpiredOnArrival(_)) => return Ok(false),
+                Err(error) if is_busy(&error) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            };
+            // Asked again: what was just granted may be in a file that nobody else opens any more.
+            if rows.has_moved() {
+                return Err(HoldError::FileMoved(self.file.clone()));
+            }
+            let mut state = lock(&self.state);
+            if state.version != version {
+                (state.version, state.value) = (version, None);
+            }
+            state.trusted_until = self.window.end(start);
+            state.granted_until = Some(SystemClock.now() + self.ttl);
+            self.changed.notify_all();
+            Ok(true)
+        })
     }
 
     /// Loads the value in one snapshot.
-    fn load(&self, loads: &Litelease) -> Result<T> {
-        if loads.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
-        }
-        let snapshot = loads.conn().unchecked_transaction()?;
-        Ok((self.load)(&snapshot)?)
+    fn load(&self) -> Result<T> {
+        self.loads.lend(|loads| {
+            if loads.has_moved() {
+                return Err(HoldError::FileMoved(self.file.clone()));
+            }
+            let snapshot = loads.conn().unchecked_transaction()?;
+            Ok((self.load)(&snapshot)?)
+        })
     }
 
     /// Watches the file as long as a writer may wait for us.
@@ -370,6 +384,26 @@ impl<T> Shared<T> {
             let left = granted_until.saturating_sub(SystemClock.now());
             waiter.nap(heard, left.min(SLOW_POLL));
             std::thread::sleep(LOOK_PAUSE.min(left));
+        }
+        self.leave();
+    }
+
+    /// Gives the read up after the last use of the value, unless that is done. Tries until a writer
+    /// waits for us no longer.
+    fn leave(&self) {
+        loop {
+            let left =
+                lock(&self.state).granted_until.map(|until| until.checked_sub(SystemClock.now()));
+            let Some(Some(_)) = left else { return };
+            let given_up = self.rows.with(|rows| {
+                let given_up = rows.unread(&self.name, &self.reader);
+                rows.notify();
+                given_up
+            });
+            if given_up.is_ok() || self.rows.is_moved() {
+                return;
+            }
+            std::thread::sleep(LEAVE_PAUSE);
         }
     }
 
@@ -388,23 +422,30 @@ impl<T> Shared<T> {
 
     /// Gives the read up if a writer has the name.
     fn look(&self) {
-        let rows = lock(&self.rows);
-        if lock(&self.state).granted_until.is_none() {
-            return;
+        let looked: crate::Result<()> = self.rows.with(|rows| {
+            if lock(&self.state).granted_until.is_none() {
+                return Ok(());
+            }
+            // What cannot be read now is left to the trust window.
+            let is_written = rows.inspect(&self.name).is_ok_and(|writer| writer.is_some());
+            if !is_written && !rows.has_moved() {
+                return Ok(());
+            }
+            self.distrust();
+            // Only now: a writer that finds no reader writes. If it fails, it is tried again.
+            if rows.unread(&self.name, &self.reader).is_ok() {
+                lock(&self.state).granted_until = None;
+            }
+            Ok(())
+        });
+        if looked.is_err() && self.rows.is_moved() {
+            self.distrust();
         }
-        // What cannot be read now is left to the trust window.
-        let is_written = rows.inspect(&self.name).is_ok_and(|writer| writer.is_some());
-        if !is_written && !rows.has_moved() {
-            return;
-        }
-        {
-            let mut state = lock(&self.state);
-            (state.value, state.trusted_until) = (None, Duration::ZERO);
-        }
-        // Only now: a writer that finds no reader writes. If it fails, it is tried again.
-        if rows.unread(&self.name, &self.reader).is_ok() {
-            lock(&self.state).granted_until = None;
-        }
+    }
+
+    fn distrust(&self) {
+        let mut state = lock(&self.state);
+        (state.value, state.trusted_until) = (None, Duration::ZERO);
     }
 }
 
@@ -455,17 +496,6 @@ impl<'n> Drain<'n> {
         let until = until.map_or(SLOW_POLL, |until| until.saturating_sub(now));
         until.clamp(Duration::from_millis(1), SLOW_POLL)
     }
-}
-
-/// Opens a file that is there.
-fn open(file: &str) -> Result<Litelease> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(file, flags)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    let db = Litelease::from_connection(connection);
-    // SQLite opens the -wal at the first look: see `KeptRows::open`.
-    db.token("")?;
-    Ok(db)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -17,21 +17,23 @@ impl DeliveredRows {
     }
 
     fn extend_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
-        let tx = self.0.db.transaction()?;
-        let mut answers = Vec::with_capacity(due.len());
-        for Due { grant, .. } in due {
-            answers.push(match tx.queue(&grant.name).extend(&grant.owner, grant.ttl) {
-                Ok(Some(deadline_ms)) => Ok(Renewal::whole(deadline_ms)),
-                Ok(None) => Err(loss(&tx, grant)?),
-                // What is wrong with one row is not the others' fault.
-                Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
-                    Err(Loss::CannotRenew { error: error.to_string() })
-                }
-                Err(error) => return Err(error),
-            });
-        }
-        tx.commit()?;
-        Ok(answers)
+        self.0.db.with(|db| {
+            let tx = KeptRows::begin(db)?;
+            let mut answers = Vec::with_capacity(due.len());
+            for Due { grant, .. } in due {
+                answers.push(match tx.queue(&grant.name).extend(&grant.owner, grant.ttl) {
+                    Ok(Some(deadline_ms)) => Ok(Renewal::whole(deadline_ms)),
+                    Ok(None) => Err(loss(&tx, grant)?),
+                    // What is wrong with one row is not the others' fault.
+                    Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
+                        Err(Loss::CannotRenew { error: error.to_string() })
+                    }
+                    Err(error) => return Err(error),
+                });
+            }
+            tx.commit()?;
+            Ok(answers)
+        })
     }
 }
 
@@ -54,7 +56,7 @@ impl Rows for DeliveredRows {
     }
 
     fn look(&mut self, grant: &Grant) -> Seen {
-        let checked = self.0.db.store().check_receipt(&grant.owner);
+        let checked = self.0.db.with(|db| lift(db.store().check_receipt(&grant.owner)));
         // What cannot be read now is left to the extensions.
         let is_current = checked.map_or(true, |answer| answer.is_acknowledged());
         Seen { is_current: is_current && !self.is_moved(), asked: None }

@@ -6,7 +6,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, ToSql};
 
 use crate::fences::{as_value, owned};
-use crate::kept_rows::{KeptRows, loss};
+use crate::kept_rows::loss;
+use crate::own_connection::open_existing;
 use crate::{
     GrantResult, Held, HoldError, HoldOptions, Litelease, Loss, Lost, Reason, Watch, now_ms,
 };
@@ -407,7 +408,5 @@ impl Leader {
 }
 
 fn open(file: &str) -> Result<Litelease> {
-    let db = KeptRows::open(file)?.db;
-    db.conn().busy_timeout(BUSY_TIMEOUT)?;
-    Ok(db)
+    Ok(open_existing(file, BUSY_TIMEOUT)?)
 }

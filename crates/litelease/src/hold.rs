@@ -205,6 +205,12 @@ macro_rules! holding {
         /// On Linux, a holder whose process has ended is taken over at once, under a new token, if
         /// it held the name on this host and in this container.
         ///
+        /// Before this process forks, the keeper closes its connections, and opens them again for
+        /// the next renewal. A child that goes on without `exec` must not use or drop a connection
+        /// that was open at the fork, such as the one of this handle, and must not open its file:
+        /// SQLite takes no lock there, and what the child commits can be lost when the parent
+        /// closes the file. Close your connections before you fork, or start a program instead.
+        ///
         /// ```
         /// # use std::time::Duration;
         /// # use litelease::{HoldOptions, Litelease};
@@ -681,7 +687,7 @@ pub(crate) fn keep(
             Err(HoldError::Lease(error))
                 if is_busy(&error) && SystemClock.now() < trusted_until.min(begin + patience) =>
             {
-                std::thread::sleep(Duration::from_millis(10));
+                std::thread::sleep(Duration::from_millis(1));
             }
             kept => return kept,
         }

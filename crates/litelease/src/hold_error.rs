@@ -77,11 +77,13 @@ pub enum HoldError {
     TrackerIsLocked {
         /// What was to be locked.
         name: String,
-        /// Who has it.
+        /// Who has it: host and process, without the token that unlocks it.
         owner: String,
         /// Until when, in Unix milliseconds.
         until: i64,
     },
+    /// The file of a [`Tracker`](crate::Tracker) has live locks of sayt2's tracker.
+    ForeignLocks(PathBuf),
     /// The folder of a [`Tracker`](crate::Tracker) cannot be made.
     Folder {
         /// The folder.
@@ -117,6 +119,7 @@ impl HoldError {
             HoldError::ShardCount { .. } => "ShardCount",
             HoldError::InvalidShards(_) => "InvalidShards",
             HoldError::TrackerIsLocked { .. } => "TrackerIsLocked",
+            HoldError::ForeignLocks(_) => "ForeignLocks",
             HoldError::Folder { .. } => "Folder",
             HoldError::NoThread(_) => "NoThread",
             HoldError::Lease(error) => error.kind(),
@@ -171,6 +174,12 @@ impl fmt::Display for HoldError {
             HoldError::TrackerIsLocked { name, owner, .. } => {
                 write!(f, "{name:?} is locked by {owner}")
             }
+            HoldError::ForeignLocks(path) => write!(
+                f,
+                "{} has live locks of sayt2 in its table `locks`: take them over with Tracker.import_from of the Python \
+                 package, or wait until they are over",
+                path.display()
+            ),
             HoldError::Folder { path, error } => {
                 write!(f, "cannot make the folder {}: {error}", path.display())
             }

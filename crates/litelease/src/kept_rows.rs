@@ -1,72 +1,115 @@
 //! The rows of one file as the keeper renews them, on a connection of its own.
 
-use std::time::Duration;
+use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use litelease_core::Request;
 use litelease_keeper::{Asked, Due, Grant, Handed, Renewal, Rows, Seen};
 use litelease_store::When;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::ErrorCode;
 
-use crate::file::{has_moved, write_lock_pid};
+use crate::error::lift;
+use crate::file::write_lock_pid;
 use crate::leases::in_ms;
+use crate::own_connection::OwnConnection;
 use crate::{
-    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, TransferResult,
-    now_ms,
+    Error, LeaseInfo, Litelease, Loss, Reason, ReleaseResult, RenewResult, Result, Transaction,
+    TransferResult, now_ms,
 };
 
-/// Other files wait while this one is locked, so nobody waits long at one go; the keeper tries
-/// again.
+/// How long a commit waits for readers, while no new ones get in. Other files wait meanwhile, so
+/// it is short; the keeper tries again.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 
+/// How long the process that holds the write lock is not asked for again. The keeper tries much
+/// more often, and reading the system's list of locks takes longer than an attempt.
+const WRITER_LOOK: Duration = Duration::from_millis(100);
+
 pub(crate) struct KeptRows {
-    pub(crate) db: Litelease,
+    pub(crate) db: OwnConnection,
     file: String,
+    /// The process that held the write lock, and when it was asked for.
+    writer: Cell<Option<(Instant, Option<u32>)>>,
 }
 
 impl KeptRows {
     /// Opens a file that is there.
     pub(crate) fn open(file: &str) -> Result<Self> {
-        // Never created: if it has just been deleted, nobody else would ever see the new one's
-        // leases.
-        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(file, flags)?;
-        connection.busy_timeout(BUSY_TIMEOUT)?;
-        let db = Litelease::from_connection(connection);
-        // SQLite opens the -wal at the first look. If the file were replaced before that, it would
-        // open the new file's, and write into it what belongs to the old one.
-        db.token("")?;
-        Ok(KeptRows { db, file: file.into() })
+        let db = OwnConnection::open(file, BUSY_TIMEOUT)?;
+        Ok(KeptRows { db, file: file.into(), writer: Cell::default() })
+    }
+
+    /// Begins a transaction, if nobody else has one open.
+    pub(crate) fn begin(db: &Litelease) -> Result<Transaction<'_>> {
+        // SQLite would sleep for milliseconds between two attempts, while the file may be free for
+        // microseconds only. The keeper comes back sooner.
+        db.conn().busy_timeout(Duration::ZERO)?;
+        let begun = Transaction::begin(db, db.conn());
+        db.conn().busy_timeout(BUSY_TIMEOUT)?;
+        begun
     }
 
     fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
-        let tx = self.db.transaction()?;
-        let mut answers = Vec::with_capacity(due.len());
-        for Due { grant, progress, .. } in due {
-            if let Some(ago) = progress {
-                // A grant that is over by now is rejected below.
-                let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
+        self.db.with(|db| {
+            let tx = Self::begin(db)?;
+            let mut answers = Vec::with_capacity(due.len());
+            for Due { grant, progress, .. } in due {
+                if let Some(ago) = progress {
+                    // A grant that is over by now is rejected below.
+                    let _ = tx.at(now_ms() - in_ms(*ago)).progress(&grant.name, grant.token)?;
+                }
+                let asked_at_ms = now_ms();
+                answers.push(match tx.renew(&lease(grant), grant.ttl) {
+                    Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
+                    Ok(RenewResult::Rejected { reason, current }) => {
+                        Err(loss(grant.token, reason, current))
+                    }
+                    Err(error) if is_of_one_name(&error) => {
+                        Err(Loss::CannotRenew { error: error.to_string() })
+                    }
+                    Err(error) => return Err(error),
+                });
             }
-            let asked_at_ms = now_ms();
-            answers.push(match tx.renew(&lease(grant), grant.ttl) {
-                Ok(RenewResult::Renewed(lease)) => Ok(renewal(asked_at_ms, grant.ttl, &lease)),
-                Ok(RenewResult::Rejected { reason, current }) => {
-                    Err(loss(grant.token, reason, current))
-                }
-                Err(error) if is_of_one_name(&error) => {
-                    Err(Loss::CannotRenew { error: error.to_string() })
-                }
-                Err(error) => return Err(error),
-            });
+            tx.commit()?;
+            Ok(answers)
+        })
+    }
+
+    /// Hands a grant over by a verb of the caller's choice.
+    pub(crate) fn hand_over_by(
+        &self,
+        grant: &Grant,
+        hand_over: impl FnOnce(&Litelease, &LeaseInfo) -> Result<TransferResult>,
+    ) -> std::result::Result<Option<Handed>, Loss> {
+        if self.is_moved() {
+            return Err(Loss::FileReplaced);
         }
-        tx.commit()?;
-        Ok(answers)
+        match self.db.with(|db| hand_over(db, &lease(grant))) {
+            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
+                owner: handed.owner,
+                token: handed.token,
+                expires_at_ms: handed.lease_expires_at_ms,
+            })),
+            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
+            Ok(TransferResult::Rejected { reason, current }) => {
+                Err(loss(grant.token, reason, current))
+            }
+            Err(error) => Err(self.trouble(&error)),
+        }
     }
 
     pub(crate) fn trouble(&self, error: &Error) -> Loss {
         if is_busy(error) {
-            return Loss::BlockedByWriter { pid: write_lock_pid(&self.file) };
+            return Loss::BlockedByWriter { pid: self.writer_pid() };
         }
         Loss::CannotRenew { error: error.to_string() }
+    }
+
+    fn writer_pid(&self) -> Option<u32> {
+        let known = self.writer.get().filter(|(asked, _)| asked.elapsed() < WRITER_LOOK);
+        let (asked, pid) = known.unwrap_or_else(|| (Instant::now(), write_lock_pid(&self.file)));
+        self.writer.set(Some((asked, pid)));
+        pid
     }
 }
 
@@ -87,7 +130,7 @@ impl Rows for KeptRows {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.db.release(&lease(grant)) {
+        match self.db.with(|db| db.release(&lease(grant))) {
             Ok(ReleaseResult::Released { .. }) => Ok(()),
             Ok(ReleaseResult::Rejected { reason, current }) => {
                 Err(loss(grant.token, reason, current))
@@ -104,7 +147,8 @@ impl Rows for KeptRows {
                 until_ms: request.until_ms,
             }),
         };
-        let found = self.db.store().inspect_with_request(&grant.name, When::Now, seen);
+        let found =
+            self.db.with(|db| lift(db.store().inspect_with_request(&grant.name, When::Now, seen)));
         // What cannot be read now is left to the renewals.
         let found = found.unwrap_or(Some(Seen { is_current: true, asked: None }));
         let seen = found.unwrap_or(Seen { is_current: false, asked: None });
@@ -116,25 +160,11 @@ impl Rows for KeptRows {
         grant: &Grant,
         ttl: Duration,
     ) -> std::result::Result<Option<Handed>, Loss> {
-        if self.is_moved() {
-            return Err(Loss::FileReplaced);
-        }
-        match self.db.hand_over(&lease(grant), ttl) {
-            Ok(TransferResult::Transferred(handed)) => Ok(Some(Handed {
-                owner: handed.owner,
-                token: handed.token,
-                expires_at_ms: handed.lease_expires_at_ms,
-            })),
-            Ok(TransferResult::Rejected { reason: Reason::NotRequested, .. }) => Ok(None),
-            Ok(TransferResult::Rejected { reason, current }) => {
-                Err(loss(grant.token, reason, current))
-            }
-            Err(error) => Err(self.trouble(&error)),
-        }
+        self.hand_over_by(grant, |db, lease| db.hand_over(lease, ttl))
     }
 
     fn is_moved(&self) -> bool {
-        has_moved(self.db.conn())
+        self.db.is_moved()
     }
 }
 

@@ -53,6 +53,7 @@ mod leases;
 mod limit;
 mod linked;
 mod notify;
+mod own_connection;
 mod pools;
 mod queue;
 mod raw;

@@ -131,11 +131,29 @@ impl Leases {
     /// # Ok::<(), litelease::Error>(())
     /// ```
     pub fn hand_over(&self, lease: &LeaseInfo, ttl: Duration) -> Result<TransferResult> {
-        let (ttl_ms, who) = (in_ms(ttl), exactly(lease));
+        let (ttl_ms, who, when) = (in_ms(ttl), exactly(lease), self.when());
         let store = self.verbs()?;
-        let answer = lift(
-            store.hand_over(&lease.name, who, ttl_ms, self.when(), |answer| answer.into_owned()),
-        )?;
+        self.handed(store.hand_over(&lease.name, who, ttl_ms, when, |answer| answer.into_owned()))
+    }
+
+    /// Hands a shard over until the end of its new member's session.
+    pub(crate) fn hand_over_shard(
+        &self,
+        lease: &LeaseInfo,
+        ttl: Duration,
+    ) -> Result<TransferResult> {
+        let (ttl_ms, who, when) = (in_ms(ttl), exactly(lease), self.when());
+        let store = self.verbs()?;
+        self.handed(
+            store.hand_over_shard(&lease.name, who, ttl_ms, when, |answer| answer.into_owned()),
+        )
+    }
+
+    fn handed(
+        &self,
+        answer: std::result::Result<TransferResult, litelease_store::Error>,
+    ) -> Result<TransferResult> {
+        let answer = lift(answer)?;
         if matches!(answer, TransferResult::Transferred(_)) {
             // The requester waits for it.
             self.notify();

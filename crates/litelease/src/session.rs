@@ -17,6 +17,7 @@ use crate::error::lift;
 use crate::hold::{PendingRenewal, keep};
 use crate::kept_rows::{KeptRows, is_busy, lease, loss, renewal};
 use crate::leases::in_ms;
+use crate::own_connection::OwnConnection;
 use crate::{
     ClaimResult, Held, HoldError, LeaseInfo, Leases, Litelease, Loss, LossSignal, Lost,
     ReleaseResult, RenewResult, Transaction, now_ms,
@@ -106,14 +107,13 @@ impl Session {
         }
         let file = db.store().file().ok_or(HoldError::InMemory)?;
         let keeper = SESSIONS.get()?;
-        let own = KeptRows::open(&file)?.db;
-        own.conn().busy_timeout(STEP)?;
+        let own = OwnConnection::open(&file, STEP)?;
         let owner = Identity::new(HolderKind::Hold).to_string();
         let opened = patiently(|| {
-            if own.has_moved() {
+            if own.is_moved() {
                 return Err(HoldError::FileMoved(file.clone()));
             }
-            open_in(&own, identity, &owner, ttl, replaces)
+            own.with(|db| open_in(db, identity, &owner, ttl, replaces))
         });
         let (start, granted) = opened.inspect_err(|_| release_if_stored(&own, identity, &owner))?;
         let grant = Grant { name: identity.into(), owner, token: granted.token, ttl };
@@ -121,7 +121,7 @@ impl Session {
             identity: grant.clone(),
             window,
             file: file.clone(),
-            db: Mutex::new(own),
+            db: own,
             names: Mutex::default(),
             hold: OnceLock::new(),
         });
@@ -136,7 +136,7 @@ impl Session {
             Err(error) => {
                 // Nobody would keep it alive.
                 dismiss(&grant.owner);
-                let _ = lock(&members.db).release(&granted);
+                let _ = members.db.with(|db| db.release(&granted));
                 Err(error)
             }
         }
@@ -326,11 +326,11 @@ fn open_in(
 
 /// Releases what an attempt that failed may have stored all the same. Nobody else uses its owner
 /// text.
-fn release_if_stored(db: &Litelease, identity: &str, owner: &str) {
-    let stored = db.inspect(identity).ok().flatten().filter(|lease| lease.owner == owner);
-    if let Some(lease) = stored {
-        let _ = db.release(&lease);
-    }
+fn release_if_stored(own: &OwnConnection, identity: &str, owner: &str) {
+    let _ = own.with(|db| match db.inspect(identity)?.filter(|lease| lease.owner == owner) {
+        Some(lease) => db.release(&lease).map(drop),
+        None => crate::Result::Ok(()),
+    });
 }
 
 /// A session as its handle, its names and the keeper share it.
@@ -339,7 +339,7 @@ pub(crate) struct Members {
     window: Window,
     file: String,
     /// Where names are claimed. Locked before `names`.
-    db: Mutex<Litelease>,
+    db: OwnConnection,
     /// Locked as long as a transaction of the session is open. The keeper's rows are locked before
     /// it, so nobody calls the keeper with this lock.
     names: Mutex<Names>,
@@ -511,7 +511,7 @@ impl Members {
             let kept = keep(&keeper, &self.file, hold, open, PATIENCE).inspect_err(|_| {
                 // Nobody would tell that it is lost.
                 lock(&self.names).forget(&grant);
-                let _ = lock(&self.db).release(&lease(&grant));
+                let _ = self.db.with(|db| db.release(&lease(&grant)));
             })?;
             let mut names = lock(&self.names);
             if names.is_closed {
@@ -535,44 +535,45 @@ impl Members {
         work: &impl Fn(&Store, SessionGrants<'_>, i64) -> Answer<T>,
         granted: &impl Fn(&T) -> Result<Vec<LeaseInfo>>,
     ) -> Result<(Vec<(Grant, Renewal)>, Duration, T)> {
-        let db = lock(&self.db);
-        let mut names = lock(&self.names);
-        if names.is_closed {
-            let reason = "it was closed".into();
-            return Err(self.as_lost(Loss::SessionOver { reason }).into());
-        }
-        if db.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
-        }
-        names.tidy();
-        let tx = Transaction::begin(&db, db.conn())?;
-        // Asked again: the wait for the write lock takes time.
-        self.check()?;
-        let (beat, done) = match self.beat(&tx, &names, work)? {
-            Ok(beat) => beat,
-            Err(over) => {
-                drop(tx);
-                self.fail(&names, &over);
-                return Err(self.as_lost(over.reason).into());
+        self.db.with(|db| {
+            let mut names = lock(&self.names);
+            if names.is_closed {
+                let reason = "it was closed".into();
+                return Err(self.as_lost(Loss::SessionOver { reason }).into());
             }
-        };
-        let granted = granted(&done)?;
-        tx.commit()?;
-        // Asked again: what was just stored may be in a file that nobody else opens any more.
-        if db.has_moved() {
-            return Err(HoldError::FileMoved(self.file.clone()));
-        }
-        self.settle(&names, &beat);
-        let new = granted.into_iter().map(|lease| {
-            let Grant { owner, ttl, .. } = self.identity.clone();
-            let expires_at_ms = lease.lease_expires_at_ms;
-            let grant = Grant { name: lease.name, owner, token: lease.token, ttl };
-            (grant, Renewal { expires_at_ms, ..beat.identity.1 })
-        });
-        let new: Vec<(Grant, Renewal)> = new.collect();
-        let as_names = new.iter().map(|(grant, _)| Name { grant: grant.clone(), hold: None });
-        names.list.extend(as_names);
-        Ok((new, beat.start, done))
+            if db.has_moved() {
+                return Err(HoldError::FileMoved(self.file.clone()));
+            }
+            names.tidy();
+            let tx = Transaction::begin(db, db.conn())?;
+            // Asked again: the wait for the write lock takes time.
+            self.check()?;
+            let (beat, done) = match self.beat(&tx, &names, work)? {
+                Ok(beat) => beat,
+                Err(over) => {
+                    drop(tx);
+                    self.fail(&names, &over);
+                    return Err(self.as_lost(over.reason).into());
+                }
+            };
+            let granted = granted(&done)?;
+            tx.commit()?;
+            // Asked again: what was just stored may be in a file that nobody else opens any more.
+            if db.has_moved() {
+                return Err(HoldError::FileMoved(self.file.clone()));
+            }
+            self.settle(&names, &beat);
+            let new = granted.into_iter().map(|lease| {
+                let Grant { owner, ttl, .. } = self.identity.clone();
+                let expires_at_ms = lease.lease_expires_at_ms;
+                let grant = Grant { name: lease.name, owner, token: lease.token, ttl };
+                (grant, Renewal { expires_at_ms, ..beat.identity.1 })
+            });
+            let new: Vec<(Grant, Renewal)> = new.collect();
+            let as_names = new.iter().map(|(grant, _)| Name { grant: grant.clone(), hold: None });
+            names.list.extend(as_names);
+            Ok((new, beat.start, done))
+        })
     }
 
     /// Renews the whole session inside a transaction of the holder's own.
@@ -637,7 +638,7 @@ impl SessionRows {
 
     /// Renews a session. Returns the answer for each of the grants that are due.
     fn renew_session(
-        &mut self,
+        db: &Litelease,
         members: &Members,
         due: &[&Due<'_>],
     ) -> Result<Vec<Result<Renewal, Loss>>> {
@@ -647,7 +648,7 @@ impl SessionRows {
             return Ok(due.iter().map(|_| over()).collect());
         }
         names.tidy();
-        let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        let tx = KeptRows::begin(db)?;
         if let Some(over) = members.session_over() {
             names.fail(|_| over.clone());
             return Ok(due.iter().map(|_| Err(over.clone())).collect());
@@ -662,7 +663,7 @@ impl SessionRows {
         match members.beat(&tx, &names, renew)? {
             Ok((beat, ())) => {
                 tx.commit()?;
-                if self.rows.is_moved() {
+                if db.has_moved() {
                     return Ok(due.iter().map(|_| Err(Loss::FileReplaced)).collect());
                 }
                 members.settle(&names, &beat);
@@ -687,9 +688,9 @@ impl SessionRows {
     }
 
     /// Releases a whole session.
-    fn release_session(&mut self, members: &Members) -> Result<Result<(), Loss>> {
+    fn release_session(db: &Litelease, members: &Members) -> Result<Result<(), Loss>> {
         let mut names = lock(&members.names);
-        let tx = Transaction::begin(&self.rows.db, self.rows.db.conn())?;
+        let tx = Transaction::begin(db, db.conn())?;
         let Grant { name: identity, owner, token, .. } = &members.identity;
         let all: Vec<(&str, i64)> =
             names.list.iter().map(|Name { grant, .. }| (&*grant.name, grant.token)).collect();
@@ -728,7 +729,7 @@ impl Rows for SessionRows {
             let places: Vec<usize> = (0..due.len()).filter(is_its).collect();
             let its: Vec<&Due<'_>> = places.iter().map(|place| &due[*place]).collect();
             let renewed = match session_of(its[0].grant) {
-                Some(members) => self.renew_session(&members, &its),
+                Some(members) => self.rows.db.with(|db| Self::renew_session(db, &members, &its)),
                 None => Ok(its.iter().map(|_| Err(Loss::ReleasedElsewhere)).collect()),
             };
             let renewed = renewed.unwrap_or_else(|error| {
@@ -748,7 +749,7 @@ impl Rows for SessionRows {
                 if self.is_moved() {
                     return Err(Loss::FileReplaced);
                 }
-                let released = self.release_session(&members);
+                let released = self.rows.db.with(|db| Self::release_session(db, &members));
                 released.unwrap_or_else(|error| Err(self.trouble(error)))
             }
             Some(members) => {
@@ -771,7 +772,7 @@ impl Rows for SessionRows {
     fn hand_over(&mut self, grant: &Grant, ttl: Duration) -> Result<Option<Handed>, Loss> {
         let members = session_of(grant);
         let mut names = members.as_ref().map(|members| lock(&members.names));
-        let handed = self.rows.hand_over(grant, ttl);
+        let handed = self.rows.hand_over_by(grant, |db, lease| db.hand_over_shard(lease, ttl));
         if let (Some(names), Ok(Some(_))) = (&mut names, &handed) {
             names.forget(grant);
         }

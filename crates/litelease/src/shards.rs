@@ -16,8 +16,8 @@ use rusqlite::ToSql;
 
 use crate::error::lift;
 use crate::fences::owned;
-use crate::kept_rows::KeptRows;
 use crate::leases::in_ms;
+use crate::own_connection::OwnConnection;
 use crate::{Checkpoint, CheckpointResult, Held, HoldError, Litelease, Loss, Lost, Session};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
@@ -147,7 +147,7 @@ struct Shared {
     file: String,
     session: Mutex<Option<Session>>,
     /// Where checkpoints are stored and read.
-    db: Mutex<Litelease>,
+    db: OwnConnection,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -189,15 +189,14 @@ impl Shards {
         let member = shard_group.member(&id).map_err(refused)?;
         let session = Session::open(db, &member, ttl)?;
         let file = db.store().file().ok_or(HoldError::InMemory)?;
-        let own = KeptRows::open(&file)?.db;
-        own.conn().busy_timeout(BUSY_TIMEOUT)?;
+        let own = OwnConnection::open(&file, BUSY_TIMEOUT)?;
         let shared = Arc::new(Shared {
             group: shard_group,
             ttl,
             drain,
             owner: session.owner().into(),
             file,
-            db: Mutex::new(own),
+            db: own,
             session: Mutex::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -280,7 +279,7 @@ impl Shards {
     pub fn checkpoint(&self, shard: usize, value: impl ToSql) -> Result<()> {
         let token = self.shared.token(shard)?;
         let name = self.shared.name(shard);
-        match lock(&self.shared.db).checkpoint(&name, token, value)? {
+        match self.shared.db.with(|db| db.checkpoint(&name, token, value))? {
             CheckpointResult::Stored => Ok(()),
             CheckpointResult::Stale { newest } => {
                 let by = newest.unwrap_or(0);
@@ -399,7 +398,7 @@ impl Shared {
         session.check()?;
         self.notice_losses();
         // A look that takes no write lock: members must not wake one another for ever.
-        let seen = lift(lock(&self.db).store().shards(&self.group, When::Now))?;
+        let seen = self.db.with(|db| lift(db.store().shards(&self.group, When::Now)))?;
         let plan = seen.plan(&self.owner);
         self.pass_on(seen.requested(&plan));
         let is_due = |every: Duration| last_change.is_none_or(|last| last.elapsed() >= every);

@@ -239,22 +239,24 @@ struct SlotRows(KeptRows);
 
 impl SlotRows {
     fn renew_all(&mut self, due: &[Due<'_>]) -> Result<Vec<std::result::Result<Renewal, Loss>>> {
-        let tx = self.0.db.transaction()?;
-        let mut answers = Vec::with_capacity(due.len());
-        for Due { grant, .. } in due {
-            answers.push(match tx.pools().renew(&grant.name, &grant.owner, grant.ttl) {
-                Ok(Some(slot)) => Ok(Renewal::whole(slot.expires_at_ms)),
-                Ok(None) if tx.pools().info(&grant.name)?.is_none() => Err(Loss::Broken),
-                Ok(None) => Err(Loss::Expired),
-                // What is wrong with one row is not the others' fault.
-                Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
-                    Err(Loss::CannotRenew { error: error.to_string() })
-                }
-                Err(error) => return Err(error),
-            });
-        }
-        tx.commit()?;
-        Ok(answers)
+        self.0.db.with(|db| {
+            let tx = KeptRows::begin(db)?;
+            let mut answers = Vec::with_capacity(due.len());
+            for Due { grant, .. } in due {
+                answers.push(match tx.pools().renew(&grant.name, &grant.owner, grant.ttl) {
+                    Ok(Some(slot)) => Ok(Renewal::whole(slot.expires_at_ms)),
+                    Ok(None) if tx.pools().info(&grant.name)?.is_none() => Err(Loss::Broken),
+                    Ok(None) => Err(Loss::Expired),
+                    // What is wrong with one row is not the others' fault.
+                    Err(error @ (Error::InvalidLeaseRow(_) | Error::TimeOverflow { .. })) => {
+                        Err(Loss::CannotRenew { error: error.to_string() })
+                    }
+                    Err(error) => return Err(error),
+                });
+            }
+            tx.commit()?;
+            Ok(answers)
+        })
     }
 }
 
@@ -275,7 +277,8 @@ impl Rows for SlotRows {
         if self.is_moved() {
             return Err(Loss::FileReplaced);
         }
-        match self.0.db.pools().return_slot(&grant.name, &grant.owner) {
+        let give_back = |db: &Litelease| db.pools().return_slot(&grant.name, &grant.owner);
+        match self.0.db.with(give_back) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Loss::Expired),
             Err(error) => Err(self.0.trouble(&error)),
@@ -283,7 +286,7 @@ impl Rows for SlotRows {
     }
 
     fn look(&mut self, grant: &Grant) -> Seen {
-        let found = self.0.db.pools().slot(&grant.name, &grant.owner);
+        let found = self.0.db.with(|db| db.pools().slot(&grant.name, &grant.owner));
         // What cannot be read now is left to the renewals.
         let is_current = found.map_or(true, |slot| slot.is_some());
         Seen { is_current: is_current && !self.is_moved(), asked: None }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use litelease_keeper::{HolderKind, Identity};
 
-use crate::{ClaimResult, HoldError, Litelease};
+use crate::error::lift;
+use crate::{ClaimResult, HoldError, Litelease, now_ms};
 
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
@@ -76,7 +77,11 @@ impl Tracker {
     /// # Ok::<(), litelease::HoldError>(())
     /// ```
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref().to_owned();
+        let given = path.as_ref();
+        // A path that depends on the working directory would lead to another file after a change
+        // of that.
+        let path = std::path::absolute(given)
+            .map_err(|error| HoldError::Folder { path: given.into(), error })?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         if let Some(folder) = folder {
             fs::create_dir_all(folder)
@@ -111,11 +116,15 @@ impl Tracker {
     /// ```
     pub fn lock_it(&self, name: &str, expire: Duration) -> Result<String> {
         let who = Identity::new(HolderKind::Lock);
-        match Litelease::open_own(&self.path)?.claim(name, &who.to_string(), expire)? {
+        let db = Litelease::open_own(&self.path)?;
+        if !lift(db.store().foreign_locks(now_ms()))?.is_empty() {
+            return Err(HoldError::ForeignLocks(self.path.clone()));
+        }
+        match db.claim(name, &who.to_string(), expire)? {
             ClaimResult::Acquired(_) => Ok(who.unique),
             ClaimResult::Busy(current) => Err(HoldError::TrackerIsLocked {
                 name: current.name,
-                owner: current.owner,
+                owner: without_token(&current.owner).into(),
                 until: current.lease_expires_at_ms,
             }),
         }
@@ -147,6 +156,11 @@ impl Tracker {
         }
         Ok(())
     }
+}
+
+/// Returns an owner text without its last word, which is the token that unlocks.
+fn without_token(owner: &str) -> &str {
+    owner.rsplit_once(' ').map_or("another owner", |(who, _)| who)
 }
 
 impl TrackerGuard {

@@ -23,7 +23,7 @@ use crate::error::failure;
 use crate::file::has_moved;
 use crate::hold::keep;
 use crate::{
-    AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, LossSignal, Lost, Queue,
+    AckResult, Error, GiveBackOptions, HoldError, Item, Litelease, Loss, LossSignal, Lost, Queue,
     StaleReason, Transaction,
 };
 
@@ -867,10 +867,12 @@ impl<'w> WorkItem<'w> {
     /// # Ok::<(), HoldError>(())
     /// ```
     pub fn check(&self) -> std::result::Result<(), Lost> {
-        if self.settled.get().is_some() {
-            return Ok(());
-        }
-        self.kept.hold.check(SystemClock.now()).map_err(|reason| {
+        let checked = match self.settled.get() {
+            None => self.kept.hold.check(SystemClock.now()),
+            Some(Settled::Lost) => Err(Loss::Expired),
+            Some(_) => Ok(()),
+        };
+        checked.map_err(|reason| {
             let name = format!("{} item {}", self.item.queue().name(), self.item.id);
             Lost { name, reason }
         })
@@ -1045,9 +1047,8 @@ impl<'w> WorkItem<'w> {
     /// ```
     pub fn give_back_with(&self, options: GiveBackOptions<'_>) -> crate::Result<bool> {
         let given_back = self.item.give_back_with(options)?;
-        if given_back {
-            self.settle(Settled::GivenBack);
-        }
+        // An item that is dead by now stays so: its last receipt would acknowledge it.
+        self.settle(if given_back { Settled::GivenBack } else { Settled::Lost });
         Ok(given_back)
     }
 

@@ -232,6 +232,10 @@ class _Shared(Generic[T]):
                 self.look()
             nap(waiter, heard, min(until - clock(), _SLOW_POLL), lambda: self._is_stopped)
             time.sleep(_LOOK_PAUSE)
+        while self._granted_until is not None and os.getpid() == self._pid:
+            with _fork.held_off(self):
+                self._leave()
+            time.sleep(_LOOK_PAUSE)
 
     def look(self) -> None:
         """Gives the read up if a writer has the name. What cannot be read now is left to the trust window."""
@@ -286,10 +290,19 @@ class _Shared(Generic[T]):
             self._is_stopped = True
             self.kept = self._loaded = ()
             self._granted.set()
-            # If that fails, a writer waits until the ttl is over.
-            if self._granted_until is not None and _keeper.file_of(self._path) == self._file:
-                with contextlib.suppress(sqlite3.Error, LiteleaseError), self._using(_GRANT_PATIENCE) as db:
-                    db.unread(self.name, self.reader)
+            # If that fails because the file is locked, the thread goes on trying.
+            self._leave()
+
+    def _leave(self) -> None:
+        """Gives the read up, if a writer may wait for us."""
+        with self._row:
+            until = self._granted_until
+            if until is None or clock() >= until or _keeper.file_of(self._path) != self._file:
+                self._granted_until = None
+                return
+            with contextlib.suppress(sqlite3.Error, LiteleaseError), self._using(_GRANT_PATIENCE) as db:
+                db.unread(self.name, self.reader)
+                self._granted_until = None
 
     def _check_file(self) -> None:
         if _keeper.file_of(self._path) != self._file:

@@ -4,7 +4,10 @@ SQLite cannot share a connection between processes. Closing it in the child roll
 is using, which destroys the file, or waits for ever for a mutex whose thread does not exist there. Python closes a
 connection when it frees it, also when the interpreter ends. So the child keeps every connection that has a session.
 
-Whatever the keeper has locked at the fork would stay locked for the child's own connections, so a fork waits for it.
+Whatever the keeper has locked at the fork would stay locked for the child's own connections, so a fork waits for it. And it
+closes the connections that the package keeps open for itself: SQLite's list of open files is copied, its locks are not, so a
+connection that the child opens to a file of the list would take no lock, and the parent's last close would delete the log
+under it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import Generator
+import weakref
+from typing import Generator, Protocol
 
 from . import _library, _session
 from ._atomic import Mutex, Reentered
@@ -25,6 +29,17 @@ _PATIENCE = 5.0
 
 class _Forking:
     """A fork, as the taker of a mutex."""
+
+
+class Closing(Protocol):
+    """What has connections of its own."""
+
+    def close_before_fork(self) -> None:
+        """Closes those that are not in use."""
+
+
+# What has connections of its own.
+closing: weakref.WeakSet[Closing] = weakref.WeakSet()
 
 
 _forking = _Forking()
@@ -48,9 +63,12 @@ def held_off(worker: object) -> Generator[None, None, None]:
 
 def _before() -> None:
     try:
-        _working.take(_forking, _PATIENCE)
+        is_held_off = _working.take(_forking, _PATIENCE)
     except Reentered:
-        pass  # a finalizer forks in the keeper's own thread
+        is_held_off = False  # a finalizer forks in the keeper's own thread
+    if is_held_off:
+        for own in list(closing):
+            own.close_before_fork()
     _keep_all()
 
 

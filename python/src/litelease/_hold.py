@@ -220,11 +220,23 @@ class Hold:
         self._trouble, self._due = _LIMITS[answer.reason], clock() + self._pause
         self._look(clock())
 
-    def _failed(self, trouble: str) -> None:
+    def _failed(self, trouble: str, is_locked: bool = False) -> None:
         """Notes that a renewal failed. It is tried again as long as there is trust."""
         self._trouble = Loss("CannotRenew", f"cannot renew: {trouble}")
-        self._due = clock() + self._pause
-        self._look(clock())
+        now = clock()
+        self._due = now + (self._locked_pause(self._trusted_until - now) if is_locked else self._pause)
+        self._look(now)
+
+    def _is_in_haste(self, now: float) -> bool:
+        """Checks whether little time is left, after a renewal that failed."""
+        return self._trouble is not None and self._look(now) and self._locked_pause(self._trusted_until - now) < 0.001
+
+    def _locked_pause(self, left: float) -> float:
+        """Returns how long after a renewal that found the file locked the next one is tried, if the lease is trusted for
+        ``left`` more seconds. A program that writes in a loop leaves the file free for some microseconds at a time."""
+        if left <= min(self._trusted_for / 4, 0.25):
+            return 0.00002
+        return 0.0001 if left <= min(self._trusted_for / 2, 1.0) else 0.001
 
     def _unstored_progress_ms(self, now: float) -> int | None:
         """Returns how long ago the holder made progress that is not stored yet."""
@@ -326,7 +338,6 @@ class Held(Hold):
         self._is_unique, self.owner, self._more = not owner, owner or identity(), more
         if more.max_time_ms is not None:
             ttl = min(ttl, more.max_time_ms / 1000)  # what is granted ends with the limit, too
-        self._reader: Litelease | None = None
         self._on_requested = on_requested
         super().__init__(path, name, ttl, wait, conn, stop)
 
@@ -348,9 +359,9 @@ class Held(Hold):
         """Returns the open request for this lease, if somebody asks for it. Reads the file, and takes no lock."""
         if os.getpid() != self._pid or self._is_released or self._was_replaced():
             return None
-        if self._reader is None:
-            self._reader = self._open()
-        found = self._reader.requested(self.name)
+        db = self._open()
+        with contextlib.closing(db.conn):
+            found = db.requested(self.name)
         return found if found is not None and found.token == self.token else None
 
     def hand_over(self, ttl: Seconds) -> LeaseInfo:
@@ -385,12 +396,6 @@ class Held(Hold):
     def _listen(self) -> None:
         if self._on_requested is not None:
             start_thread(Ear(self._path, self, self._on_requested).listen, [])
-
-    def release(self) -> None:
-        """Ends the hold. A lease that was lost is left alone."""
-        super().release()
-        if self._reader is not None and os.getpid() == self._pid:
-            self._reader.conn.close()
 
     def _grant(self) -> tuple[str, str, float, int | None]:
         return self.name, self.owner, self._ttl, self.token

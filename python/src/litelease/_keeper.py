@@ -11,11 +11,12 @@ import contextlib
 import os
 import queue
 import sqlite3
+import sys
 import threading
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Generator, Sequence
 
 from . import _fork, _library
 from ._atomic import start_thread
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Other files wait while one is locked, so nobody waits long at one go; the keeper tries again.
 _BUSY_TIMEOUT = 0.01
+# How long it tries a locked file again and again, before it looks after other files.
+_HASTE = 0.005
 # How long the end of the interpreter waits for a locked file.
 _PATIENCE = 1.0
 # After a suspend an alarm is late.
@@ -79,6 +82,7 @@ class Keeper:
         self._running: list[bool] = []
         self._runner: threading.Thread | None = None
         self._pid = os.getpid()
+        _fork.closing.add(self)
 
     def add(self, kept: Kept) -> None:
         self._kept[kept] = None
@@ -150,16 +154,17 @@ class Keeper:
                 if held._was_replaced():
                     held._refused(Loss("FileReplaced", "the database file was moved, deleted or replaced"))
             return
-        start, asked_at_ms = clock(), time.time_ns() // 1_000_000
         try:
-            answers = self._ask(self._connection(path), batch)
+            db = self._connection(path)
+            start, asked_at_ms = clock(), time.time_ns() // 1_000_000
+            answers = self._ask(db, batch)
         except (sqlite3.Error, LiteleaseError) as error:
             for held in batch:
-                held._failed(str(error))
+                _note_failure(held, error)
             return
         for held, answer in zip(batch, answers):
             if isinstance(answer, LiteleaseError):
-                held._failed(str(answer))
+                _note_failure(held, answer)
             elif isinstance(answer, Rejected):
                 held._rejected(answer)
             elif isinstance(answer, StaleReceipt):
@@ -171,7 +176,8 @@ class Keeper:
     def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
         """Renews a batch in one transaction, and returns an answer for each."""
         now = clock()
-        return db._renew_all([held._grant() for held in batch], [held._unstored_progress_ms(now) for held in batch])
+        with begun(db.conn, batch):
+            return db._renew_all([held._grant() for held in batch], [held._unstored_progress_ms(now) for held in batch])
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
         """Releases a hold without references, or whose connection was closed. An exception may have come before its block
@@ -221,6 +227,49 @@ class Keeper:
     def _close_idle(self, holds: dict[str, list[Hold]]) -> None:
         for path in [path for path in self._connections if path not in holds]:
             self._connections.pop(path)[1].conn.close()
+
+    def close_before_fork(self) -> None:
+        """Closes all connections; the next renewal opens them again. The keeper uses none meanwhile."""
+        while self._connections:
+            conn = self._connections.popitem()[1][1].conn
+            if sys.version_info >= (3, 12):
+                conn.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)  # it takes time, and is of no use
+            conn.close()
+
+
+@contextlib.contextmanager
+def begun(conn: sqlite3.Connection, batch: Sequence[Hold]) -> Generator[None, None, None]:
+    """A transaction for renewals. If the file is locked it fails at once, because SQLite would sleep for milliseconds between
+    two looks, while the file may be free for microseconds only. If little time is left, it looks again and again for a moment.
+    A commit that waits for readers has its time."""
+    conn.execute("PRAGMA busy_timeout = 0")
+    end = clock() + _HASTE
+    while not _begins(conn):
+        now = clock()
+        if now >= end or not any(held._is_in_haste(now) for held in batch):
+            raise sqlite3.OperationalError("database is locked")
+    try:
+        conn.execute(f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT * 1000)}")
+        yield
+        if conn.in_transaction:
+            conn.execute("COMMIT")
+    finally:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+
+
+def _note_failure(held: Hold, error: Exception) -> None:
+    held._failed(str(error), "locked" in str(error))
+
+
+def _begins(conn: sqlite3.Connection) -> bool:
+    try:
+        conn.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _granted(held: Hold, asked_at_ms: int, answer: object) -> float | None:

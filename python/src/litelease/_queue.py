@@ -125,8 +125,8 @@ class Item:
     def give_back(self, *, delay: Seconds = 0, note: str | None = None) -> bool:
         """Makes the item visible again, now or after a delay. Returns whether it was still this worker's."""
         is_given_back = self.queue.give_back(self, delay=delay, note=note)
-        if is_given_back:
-            self._settle("given back")
+        # An item that is dead by now stays so: its last receipt would acknowledge it.
+        self._settle("given back" if is_given_back else "lost")
         return is_given_back
 
     def bury(self, *, note: str | None = None) -> bool:

@@ -76,26 +76,29 @@ class Ear:
 
     def listen(self) -> None:
         """Listens until the hold is over."""
+        told: RequestInfo | None = None
+        while self._is_held():
+            # What is heard from here on happened after we looked.
+            heard, found = _library.heard(self._waiter), told
+            try:
+                found = self._look()
+            except (sqlite3.Error, LiteleaseError):
+                time.sleep(_LONGEST_NAP / 10)
+            if found != told:
+                told = found
+                if found is not None and found.token == self._token:
+                    # A callback that is slow or fails must not keep the next request from being
+                    # heard.
+                    name = "litelease request"
+                    threading.Thread(target=self._tell, args=(found,), name=name, daemon=True).start()
+            self._nap(heard)
+
+    def _look(self) -> RequestInfo | None:
+        # A connection that stays open would be open at a fork.
         with _fork.held_off(self):
             db = self._open(self._path)
-        with contextlib.closing(db.conn):
-            told: RequestInfo | None = None
-            while self._is_held():
-                # What is heard from here on happened after we looked.
-                heard, found = _library.heard(self._waiter), told
-                try:
-                    with _fork.held_off(self):
-                        found = db.requested(self._name)
-                except (sqlite3.Error, LiteleaseError):
-                    time.sleep(_LONGEST_NAP / 10)
-                if found != told:
-                    told = found
-                    if found is not None and found.token == self._token:
-                        # A callback that is slow or fails must not keep the next request from being
-                        # heard.
-                        name = "litelease request"
-                        threading.Thread(target=self._tell, args=(found,), name=name, daemon=True).start()
-                self._nap(heard)
+            with contextlib.closing(db.conn):
+                return db.requested(self._name)
 
     def _nap(self, heard: int) -> None:
         end = time.monotonic() + _LONGEST_NAP

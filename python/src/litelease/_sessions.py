@@ -17,7 +17,7 @@ from typing import Any, Callable, Generator, Sequence, TypeVar
 from . import _library
 from ._hold import _LATE, _LIMITS, _REPLACED, Hold, loss
 from ._identity import identity as new_owner
-from ._keeper import Keeper
+from ._keeper import Keeper, begun
 from ._leases import Litelease, open
 from ._time import Seconds, in_ms, in_seconds
 from ._types import HoldTimeout, LeaseInfo, LiteleaseError, Loss, Lost, Reason, Rejected, answer
@@ -276,7 +276,8 @@ class SessionHold(Hold):
             return LiteleaseError("a claim in this session is under way")
         try:
             if not self._is_released:
-                self._beat(db, None, "session_beat")
+                with begun(db.conn, [self]):
+                    self._beat(db, None, "session_beat")
             while self._to_tell:
                 self._to_tell.pop().lost.set()
             return None

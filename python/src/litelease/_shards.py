@@ -183,7 +183,7 @@ class Shards:
         ttl_ms = in_ms(name.name, self._session._ttl, None)
 
         def hand_over(db: Litelease) -> bool:
-            told = answer(db._row("hand_over", name.name, name.owner, ttl_ms, None, name.token))
+            told = answer(db._row("hand_over_shard", name.name, name.owner, ttl_ms, None, name.token))
             return isinstance(told, Transferred)
 
         return self._end(shard, name, self._session.end_name(name, hand_over))

@@ -9,16 +9,28 @@ import contextlib
 import os
 import sqlite3
 import threading
+import time
 from pathlib import Path
-from typing import Generator
+from typing import Callable, Generator, TypeVar
 
+from . import _fork
 from ._identity import LOCK, identity
 from ._keeper import file_of
 from ._leases import Litelease
 from ._time import Seconds
-from ._types import Acquired, CommitUnknown, LiteleaseError, TrackerIsLockedError
+from ._types import (
+    Acquired,
+    Busy,
+    CommitUnknown,
+    ForeignLocks,
+    LeaseInfo,
+    LiteleaseError,
+    NotBootstrapped,
+    TrackerIsLockedError,
+)
 from ._wal import switch_to_wal
 
+T = TypeVar("T")
 _BUSY_TIMEOUT = 10.0
 
 
@@ -31,9 +43,12 @@ class Tracker:
     """
 
     def __init__(self, db_path: str | os.PathLike[str]) -> None:
-        self.db_path = Path(db_path)
+        # A path that depends on the working directory would lead to another file after a change of
+        # that.
+        self.db_path = Path(db_path).absolute()
         self.db_path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = threading.local()
+        _fork.closing.add(self)
 
     def __reduce__(self) -> tuple[type[Tracker], tuple[Path]]:
         return Tracker, (self.db_path,)
@@ -52,16 +67,34 @@ class Tracker:
                 self._give_back(name, taken)
             raise
 
-    def unlock_it(self, name: str, token: str) -> None:
+    def unlock_it(self, name: str, lock_token: str) -> None:
         """Unlocks ``name``. Does nothing if the token is no longer current, because the lock then belongs to
         another owner."""
         if not self.db_path.exists():
             return
-        db = self._open()
-        lease = db.inspect(name)
-        # The token is the last word of the owner text, which tells the others who has it.
-        if lease is not None and token and lease.owner.rpartition(" ")[2] == token:
-            db.release(lease)
+
+        def unlock(opened: _Opened) -> None:
+            lease = opened.db.inspect(name)
+            # The token is the last word of the owner text, which tells the others who has it.
+            if lease is not None and lock_token and lease.owner.rpartition(" ")[2] == lock_token:
+                opened.db.release(lease)
+
+        self._use(unlock)
+
+    def import_from(self, path: str | os.PathLike[str]) -> list[str]:
+        """Takes over the live locks of sayt2's tracker in the file at ``path``, which may be this tracker's own file, and returns
+        their names. Each keeps its token and its end. They are unlocked there, so stop the programs that lock there before.
+
+        Raises ``TrackerIsLockedError`` if a name is locked here, too; then nothing is changed."""
+        source = Path(path).absolute()
+        if not source.exists():
+            raise FileNotFoundError(f"{source} does not exist")
+        with contextlib.closing(_connect(self.db_path)) as here:
+            db = Litelease(here)
+            db.bootstrap()
+            is_same = file_of(source) == file_of(self.db_path)
+            with contextlib.closing(here if is_same else _connect(source)) as there:
+                return _move(there, db, is_same)
 
     @contextlib.contextmanager
     def lock(self, name: str, expire: Seconds = 60) -> Generator[str, None, None]:
@@ -85,7 +118,7 @@ class Tracker:
     def _lock(self, name: str, taken: list[str], expire: Seconds) -> str:
         """Locks a name for the owner in ``taken``, which stays there while it may have it."""
         try:
-            answer = self._open().claim(name, taken[0], expire)
+            answer = self._use(lambda opened: opened.claim(name, taken[0], expire))
         except CommitUnknown:
             raise  # it may be stored
         except (sqlite3.Error, LiteleaseError):
@@ -94,27 +127,40 @@ class Tracker:
         if isinstance(answer, Acquired):
             return taken[0].rpartition(" ")[2]
         taken.clear()
-        raise TrackerIsLockedError(name, answer.current.owner, answer.current.lease_expires_at_ms)
+        raise _is_locked(answer.current)
+
+    def _use(self, work: Callable[[_Opened], T]) -> T:
+        """Uses the file, which is made if it is missing, and so is the table if it was dropped since."""
+        try:
+            return work(self._open())
+        except NotBootstrapped:
+            opened = self._open()
+            opened.db.bootstrap()
+            return work(opened)
+
+    def close_before_fork(self) -> None:
+        """Closes the file for this thread; the next lock opens it again. Other threads may be using theirs."""
+        self._thread.opened = None
 
     def _give_back(self, name: str, taken: list[str]) -> None:
         """Unlocks what the owner in ``taken`` has, if it still has it: an owner text is that of one lock only."""
         if not taken or not self.db_path.exists():
             return
         try:
-            self._open().release_by_owner(name, taken[0])
+            self._use(lambda opened: opened.db.release_by_owner(name, taken[0]))
         except sqlite3.Error:
             taken.clear()  # it ends by itself, and trying again would wait as long again
             raise
         taken.clear()
 
-    def _open(self) -> Litelease:
+    def _open(self) -> _Opened:
         """The file, which is made if it is missing. Each thread keeps it open for the next time, unless it was replaced
         or this is a forked process."""
         opened: _Opened | None = getattr(self._thread, "opened", None)
         if opened is None or opened.db._session.is_inherited or opened.place != file_of(self.db_path):
             opened = self._thread.opened = None
             opened = self._thread.opened = _Opened(self.db_path)
-        return opened.db
+        return opened
 
 
 class _Opened:
@@ -122,12 +168,54 @@ class _Opened:
 
     def __init__(self, path: Path) -> None:
         # A thread that ends leaves it to whichever collects what it has left.
-        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        connection = _connect(path)
         self.db = Litelease(connection)
+        self._path, self._has_foreign_locks = path, bool(self.db._rows("foreign_locks"))
         switch_to_wal(connection, path)
         self.db.bootstrap()
         self.place = file_of(path)
 
+    def claim(self, name: str, owner: str, expire: Seconds) -> Acquired | Busy:
+        """Claims a name, unless another tracker has locks in this file."""
+        if self._has_foreign_locks and self.db._rows("foreign_locks"):
+            path = str(self._path)
+            raise ForeignLocks(
+                f"{path} has live locks of sayt2 in its table `locks`: take them over with Tracker.import_from, as in "
+                f"Tracker({path!r}).import_from({path!r}), or wait until they are over"
+            )
+        return self.db.claim(name, owner, expire)
+
     def __del__(self) -> None:
         if hasattr(self, "db"):
             self.db._session.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+
+
+def _move(there: sqlite3.Connection, here: Litelease, is_same: bool) -> list[str]:
+    """Moves the live locks of sayt2's tracker. They are locked here before they are unlocked there."""
+    opened = [there] if is_same else [there, here.conn]
+    for conn in opened:
+        conn.execute("BEGIN IMMEDIATE")
+    try:
+        locks = Litelease(there)._rows("foreign_locks")
+        for name, token, end_ms in locks:
+            answer = here.claim(name, token, ttl_ms=end_ms - time.time_ns() // 1_000_000)
+            if not isinstance(answer, Acquired):
+                raise _is_locked(answer.current)
+            there.execute("UPDATE locks SET lock = NULL, lock_at = NULL, expire_at = NULL WHERE name = ?", (name,))
+        for conn in reversed(opened):
+            conn.execute("COMMIT")
+        return [name for name, _, _ in locks]
+    finally:
+        for conn in opened:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+
+
+def _is_locked(lease: LeaseInfo) -> TrackerIsLockedError:
+    # Without the last word, which is the token that unlocks.
+    owner = lease.owner.rpartition(" ")[0] or "another owner"
+    return TrackerIsLockedError(lease.name, owner, lease.lease_expires_at_ms)

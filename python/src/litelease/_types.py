@@ -482,7 +482,7 @@ def _is_gone(pid: int) -> bool:
 
 
 class TrackerIsLockedError(LiteleaseError):
-    """Another owner has the lock."""
+    """Another owner has the lock. ``owner`` tells who, without the token that unlocks it."""
 
     def __init__(self, name: str, owner: str, until_ms: int) -> None:
         until = datetime.datetime.fromtimestamp(until_ms / 1000, datetime.timezone.utc)
@@ -490,6 +490,10 @@ class TrackerIsLockedError(LiteleaseError):
         self.name = name
         self.owner = owner
         self.until = until
+
+
+class ForeignLocks(LiteleaseError):
+    """The file of a ``Tracker`` has live locks of sayt2's tracker."""
 
 
 def answer(row: tuple[Any, ...]) -> Any:

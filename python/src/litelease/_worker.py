@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Callable, Generator, Sequence
 
 from . import _keeper, _library
-from ._hold import Hold
+from ._hold import _LATE, Hold
 from ._keeper import Keeper, Kept
 from ._leases import Litelease
 from ._queue import Item, Queue
 from ._time import Seconds, in_ms, in_seconds
-from ._types import CommitUnknown, ExpiredOnArrival, InvalidTtl, LiteleaseError, StaleReason, StaleReceipt, answer
+from ._types import CommitUnknown, ExpiredOnArrival, InvalidTtl, LiteleaseError, Lost, StaleReason, StaleReceipt, answer
 from ._wait import clock, file_of
 
 # How long a worker waits at most before it looks for items again.
@@ -60,6 +60,8 @@ class WorkItem(Item):
     def check(self) -> None:
         """Raises ``Lost`` once the item can no longer be trusted to be this worker's: stop working on it then. Whatever you do,
         ``finish()`` rolls back if another worker has the item."""
+        if self._hold.settled[:1] == ["lost"]:
+            raise Lost(self._hold.name, _LATE)
         if not self._hold.settled:
             self._hold.check()
 
@@ -266,7 +268,9 @@ class Deliveries(Keeper):
     def _ask(self, db: Litelease, batch: list[Hold]) -> Sequence[object]:
         grants = [held._grant() for held in batch]
         values = [value for name, receipt, ttl, _ in grants for value in (receipt, in_ms(name, ttl, None))]
-        return [None if row[0] == "Extended" else answer(row) for row in db._rows("extend_all", *values)]
+        with _keeper.begun(db.conn, batch):
+            rows = db._rows("extend_all", *values)
+        return [None if row[0] == "Extended" else answer(row) for row in rows]
 
     def _drop(self, kept: Kept, held: Hold | None) -> None:
         """An item that nobody refers to any more is delivered again after its deadline."""

@@ -51,7 +51,7 @@ class SingleWriter:
             raise LiteleaseError("a database in memory has no other writers: a single writer needs a file")
         # One file has one lock, whichever way it is called.
         self.path = os.path.realpath(path)
-        self.lock_path = os.fspath(lock_path) if lock_path is not None else f"{self.path}.lock"
+        self.lock_path = os.path.abspath(lock_path) if lock_path is not None else f"{self.path}.lock"
         self._turn = Mutex()
         self._lock = WriteLock(self.lock_path, self.path)
         self._leases = Litelease(self._conn)

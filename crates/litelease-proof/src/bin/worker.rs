@@ -15,14 +15,18 @@
 //! worker hold FILE NAME TTL_MS WAIT_MS    holds a name until its input ends, telling the token, or who has it
 //! worker hold-threaded FILE NAME          the same on a thread, after the main thread has ended
 //! worker hold-forked FILE NAME            the same, and a forked copy tells what it makes of the hold
+//! worker fork-commits FILE KIND           keeps something of a kind and closes its connection; a forked copy commits 21
+//!                                         rows, one of them before this process closes everything
 //! worker hold-renewing FILE NAME          the same, with one renewal after the other
 //! worker lock-it FILE NAME                locks a name with a Tracker once
+//! worker lock-moving FILE NAME            locks a name with a Tracker, changes to the folder `other`, and locks it again
 //! worker cached-read FILE NAME TTL_MS     answers from memory until its input ends, and then stores when it answered
 //!                                         each value last
 //! worker cached-forked FILE NAME          caches a value, and a forked copy tells what it makes of it
 //! worker cached-write FILE NAME TTL_MS ROUNDS
 //!                                         writes larger and larger values, and stores when each was committed
 //! worker hold-lock FILE                   holds the write lock until its input ends
+//! worker write-loop FILE                  commits one short transaction after the other, until its input ends
 //! worker finish-all FILE QUEUE VISIBILITY_MS
 //!                                         finishes items without end, each with a row in `effects`
 //! worker finish-later FILE QUEUE VISIBILITY_MS
@@ -39,13 +43,15 @@
 //! worker serve URL ADDRESS BUG            serves an engine with a planted bug, until a signal
 //! ```
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use litelease::rusqlite::ErrorCode;
+use litelease::rusqlite::{Connection, ErrorCode};
 use litelease::{
     AdmitResult, Cached, CheckpointResult, ClaimResult, Election, Gate, HoldError, HoldOptions,
     Litelease, ReleaseResult, Session, ShardEvent, Shards, ShardsOptions, SingleWriter, Tracker,
@@ -174,6 +180,7 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             sleep(MINUTE);
             Ok(held.check()?)
         }
+        ["fork-commits", file, kind] => fork_commits(file, kind),
         ["hold-renewing", file, name] => {
             let mut db = open(file)?;
             let held = db.hold(name, HoldOptions::new(MINUTE))?;
@@ -189,6 +196,13 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             Err(HoldError::TrackerIsLocked { owner, .. }) => tell(&format!("lost to {owner}")),
             Err(error) => Err(error.into()),
         },
+        ["lock-moving", file, name] => {
+            let tracker = Tracker::new(file)?;
+            tracker.lock_it(name, Tracker::EXPIRE)?;
+            std::env::set_current_dir("other")?;
+            let again = tracker.lock_it(name, Tracker::EXPIRE);
+            tell(again.map_or_else(|error| error.kind(), |_| "locked twice"))
+        }
         ["cached-read", file, name, ttl_ms] => {
             cached_read(file, name, Duration::from_millis(ttl_ms.parse()?))
         }
@@ -222,6 +236,16 @@ fn run(words: &[&str]) -> Result<(), Box<dyn std::error::Error>> {
             tell("locked")?;
             std::io::stdin().read_to_end(&mut Vec::new())?;
             Ok(tx.rollback()?)
+        }
+        ["write-loop", file] => {
+            let db = open(file)?;
+            db.conn().execute_batch("CREATE TABLE loops (n); INSERT INTO loops VALUES (0)")?;
+            let ends = std::thread::spawn(|| until_input_ends().is_ok());
+            tell("writes")?;
+            while !ends.is_finished() {
+                db.conn().execute("UPDATE loops SET n = n + 1", [])?;
+            }
+            Ok(())
         }
         ["finish-all", file, queue, visibility_ms] => {
             let db = open(file)?;
@@ -411,6 +435,67 @@ fn cached(file: &str, name: &str, ttl: Duration) -> Result<Cached<i64>, HoldErro
     open(file)?.cached(name, ttl, |conn| {
         Ok(conn.query_row("SELECT value FROM config", [], |row| row.get(0))?)
     })
+}
+
+fn fork_commits(file: &str, kind: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let db = open(file)?;
+    db.conn().execute_batch("CREATE TABLE notes (text)")?;
+    let kept: Box<dyn Any> = match kind {
+        "hold" => Box::new(db.hold("x", HoldOptions::new(MINUTE))?),
+        "slot" => {
+            db.pools().register("p", 1)?;
+            Box::new(db.hold_slot("p", MINUTE, Duration::ZERO, "")?)
+        }
+        "session" => {
+            let session = Session::open(&db, "x", MINUTE)?;
+            Box::new((session.claim("y")?, session))
+        }
+        "shards" => Box::new(Shards::join(&db, "g", 2, ShardsOptions::new("a", MINUTE))?),
+        "cached" => {
+            let value = db.cached("x", MINUTE, |_| Ok(1))?;
+            value.get()?;
+            Box::new(value)
+        }
+        other => return Err(format!("no such kind: {other}").into()),
+    };
+    drop(db);
+    let (mut own, mut copys) = UnixStream::pair()?;
+    // SAFETY: the copy writes to the file on a connection of its own, and ends without unwinding.
+    let copy = unsafe { libc::fork() };
+    if copy == 0 {
+        drop(own);
+        let mut commit_all = || -> Result<(), Box<dyn std::error::Error>> {
+            let connection = Connection::open(file)?;
+            connection.busy_timeout(MINUTE)?;
+            for row in 0..21 {
+                connection.execute("INSERT INTO notes VALUES (?1)", [row])?;
+                if row == 0 {
+                    copys.write_all(b".")?;
+                    copys.read_exact(&mut [0])?;
+                }
+            }
+            Ok(())
+        };
+        let code = commit_all().map_or(1, |()| 0);
+        // SAFETY: ends the copy at once.
+        unsafe { libc::_exit(code) };
+    }
+    drop(copys);
+    own.read_exact(&mut [0])?;
+    drop(kept);
+    let path = std::fs::canonicalize(file)?;
+    let is_open = || -> std::io::Result<bool> {
+        let mut opened = std::fs::read_dir("/proc/self/fd")?.flatten();
+        Ok(opened.any(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)))
+    };
+    while is_open()? {
+        sleep(Duration::from_millis(1));
+    }
+    own.write_all(b".")?;
+    let mut status = 0;
+    // SAFETY: `status` is ours to write to.
+    unsafe { libc::waitpid(copy, &mut status, 0) };
+    tell(&format!("{status}"))
 }
 
 fn engine_forked(url: &str) -> Result<(), Box<dyn std::error::Error>> {

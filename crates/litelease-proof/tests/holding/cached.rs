@@ -221,6 +221,24 @@ fn a_value_that_is_dropped_gives_up_its_read() {
 }
 
 #[test]
+fn a_value_that_is_dropped_while_another_connection_writes_gives_up_its_read_afterwards() {
+    for journal in ["WAL", "DELETE"] {
+        let (place, db) = place(journal);
+        let (value, _) = cached(&db, LONG);
+        value.get().unwrap();
+        let mut writer = place.open(LONG);
+        let tx = writer.transaction().unwrap();
+        drop(value);
+        assert_eq!(db.readers("config").unwrap().len(), 1, "{journal}: the file is locked");
+        tx.rollback().unwrap();
+        // A writer would have waited for an hour.
+        eventually("the end of the read", || {
+            db.readers("config").unwrap().is_empty().then_some(())
+        });
+    }
+}
+
+#[test]
 fn a_ttl_out_of_bounds_and_a_database_in_memory_are_refused() {
     let (_place, db) = place("WAL");
     let hour = Duration::from_secs(3600);

@@ -12,18 +12,22 @@ use litelease_keeper::{
 /// A ttl of 9 s: renewed after 3 s at the latest, trusted for 8.1 s.
 const TTL: Duration = Duration::from_secs(9);
 
+const SHORT_TTL: Duration = Duration::from_secs(1);
+const LONG_TTL: Duration = Duration::from_secs(60);
+
+/// Counts microseconds.
 #[derive(Clone, Default)]
 struct Stepped(Arc<AtomicU64>);
 
 impl Stepped {
     fn set(&self, ms: u64) {
-        self.0.store(ms, Ordering::SeqCst);
+        self.0.store(ms * 1000, Ordering::SeqCst);
     }
 }
 
 impl Clock for Stepped {
     fn now(&self) -> Duration {
-        Duration::from_millis(self.0.load(Ordering::SeqCst))
+        Duration::from_micros(self.0.load(Ordering::SeqCst))
     }
 }
 
@@ -53,7 +57,7 @@ impl Told {
 
 impl Rows for Told {
     fn renew(&mut self, due: &[Due<'_>]) -> Vec<Result<Renewal, Loss>> {
-        self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.clock.0.fetch_add(self.takes_ms.load(Ordering::SeqCst) * 1000, Ordering::SeqCst);
         let told = |due: &Due<'_>| match due.progress {
             None => due.grant.name.clone(),
             Some(ago) => format!("{} after progress {} ms ago", due.grant.name, ago.as_millis()),
@@ -117,6 +121,11 @@ impl Rig {
         self.clock.set(ms);
         self.keeper.step().map(|next| next.as_nanos().div_ceil(1_000_000) as u64)
     }
+
+    fn at_time(&self, now: Duration) -> Option<Duration> {
+        self.clock.0.store(now.as_micros() as u64, Ordering::SeqCst);
+        self.keeper.step()
+    }
 }
 
 fn locked() -> Loss {
@@ -171,20 +180,47 @@ fn a_renewal_that_answers_late_does_not_prolong_trust() {
 
 #[test]
 fn errors_are_tried_again_until_the_window_is_over_and_then_they_are_the_loss() {
-    for trouble in [locked(), Loss::CannotRenew { error: "disk I/O error".into() }] {
-        let rig = Rig::new();
-        let kept = rig.keep("x", TTL);
-        rig.rows.answers(Some(trouble.clone()));
-        let mut now = rig.at(3000).unwrap();
-        let mut tries = 1;
-        while now < 8100 {
-            assert_eq!(kept.hold.loss(), None, "trusted at {now}");
-            now = rig.at(now).unwrap_or(8100);
-            tries += 1;
+    let rig = Rig::new();
+    let kept = rig.keep("x", TTL);
+    let trouble = Loss::CannotRenew { error: "disk I/O error".into() };
+    rig.rows.answers(Some(trouble.clone()));
+    let mut now = rig.at(3000).unwrap();
+    let mut tries = 1;
+    while now < 8100 {
+        assert_eq!(kept.hold.loss(), None, "trusted at {now}");
+        now = rig.at(now).unwrap_or(8100);
+        tries += 1;
+    }
+    rig.at(8100);
+    assert_eq!(kept.hold.loss(), Some(trouble));
+    assert!((10..=30).contains(&tries), "{tries} tries in 5.1 s");
+}
+
+#[test]
+fn a_locked_file_is_tried_more_and_more_often_until_the_window_is_over() {
+    // A second and a quarter of a second before the end of trust, however long the ttl is.
+    for (ttl, fast, fastest) in [(TTL, 1000, 250), (LONG_TTL, 1000, 250), (SHORT_TTL, 450, 225)] {
+        let us = Duration::from_micros;
+        for (left_us, pause) in [
+            (fast * 1000 + 1, 1000),
+            (fast * 1000, 100),
+            (fastest * 1000 + 1, 100),
+            (fastest * 1000, 20),
+            (1, 20),
+        ] {
+            let rig = Rig::new();
+            let kept = rig.keep("x", ttl);
+            let end = kept.hold.trusted_until();
+            rig.rows.answers(Some(locked()));
+            let now = end - us(left_us);
+            // Trust may end before the next attempt.
+            let next = end.min(now + us(pause));
+            assert_eq!(rig.at_time(now), Some(next), "{left_us} us before the end of {ttl:?}");
+            assert_eq!(kept.hold.check(now), Ok(()));
+            rig.at_time(end);
+            assert_eq!(kept.hold.loss(), Some(locked()));
+            assert_eq!(rig.rows.calls(), ["renew x"]);
         }
-        rig.at(8100);
-        assert_eq!(kept.hold.loss(), Some(trouble));
-        assert!((10..=30).contains(&tries), "{tries} tries in 5.1 s");
     }
 }
 

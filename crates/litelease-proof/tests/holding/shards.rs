@@ -71,6 +71,27 @@ fn a_member_that_joins_gets_its_share_when_the_others_have_finished() {
 }
 
 #[test]
+fn a_shard_that_is_handed_over_ends_with_the_session_of_its_new_member() {
+    let place = TestFolder::new("WAL");
+    let db = place.open(LONG);
+    let a = Shards::join(&db, "orders", 2, ShardsOptions::new("a", LONG).drain(TTL)).unwrap();
+    for _ in 0..2 {
+        assert!(matches!(next(&a), ShardEvent::Assigned { .. }));
+    }
+    let b = join(&place.open(LONG), 2, "b").unwrap();
+    let ShardEvent::Requested { shard, .. } = next(&a) else { panic!("a request") };
+    let name = format!("orders/shard/{shard}");
+    let expiry = |name: &str| db.inspect(name).unwrap().unwrap().lease_expires_at_ms;
+    let before = expiry("orders/member/b");
+    assert!(a.hand_over(shard).unwrap());
+    // The session may have been renewed meanwhile, and then so was the shard.
+    assert!(expiry(&name) <= expiry("orders/member/b"), "handed over");
+    assert!(expiry(&name) >= before);
+    assert!(matches!(next(&b), ShardEvent::Assigned { .. }));
+    assert!(expiry(&name) <= expiry("orders/member/b"), "assigned");
+}
+
+#[test]
 fn a_member_that_is_lost_is_told_so_for_every_shard() {
     let place = TestFolder::new("WAL");
     let db = place.open(LONG);

@@ -146,6 +146,25 @@ fn what_a_handler_decides_itself_is_not_decided_again() {
 }
 
 #[test]
+fn an_item_that_died_while_its_handler_worked_stays_dead_if_the_handler_gives_it_back() {
+    // The last delivery was over: giving back was refused, and the worker acknowledged the item
+    // because its handler returned no error. The job was gone.
+    let (place, db) = place(&["a"]);
+    db.queue("mail").set_max_attempts(1).unwrap();
+    let other = Mutex::new(place.connect(LONG));
+    let worker = db.queue("mail").worker(until_empty()).unwrap();
+    let counts = worker.run(|item| {
+        let over = "UPDATE litelease_queue_items SET deadline_ms = 1";
+        other.lock().unwrap().execute_batch(over).unwrap();
+        assert!(!item.give_back().unwrap(), "it is dead already");
+        Ok::<(), String>(())
+    });
+    let counts = counts.unwrap();
+    assert_eq!((counts.done, counts.given_back, counts.lost), (0, 0, 1));
+    assert_eq!(db.queue("mail").info().unwrap().unwrap().dead, 1);
+}
+
+#[test]
 fn a_transaction_that_a_handler_leaves_open_is_rolled_back_and_the_item_comes_back() {
     let (_place, db) = place(&["a"]);
     let worker = db.queue("mail").worker(WorkerOptions::new(LONG).once()).unwrap();

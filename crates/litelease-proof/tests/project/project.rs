@@ -239,9 +239,9 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
         &["access.rs", "database.rs"],
     ),
     (
-        "calls the system: shared memory, futexes, clocks, processes, inotify",
+        "calls the system: shared memory, futexes, clocks, processes, forks, inotify",
         "crates/litelease-keeper/src",
-        &["bell.rs", "clock.rs", "identity.rs", "process.rs", "watch.rs"],
+        &["bell.rs", "clock.rs", "fork.rs", "identity.rs", "process.rs", "watch.rs"],
     ),
     ("is called by SQLite: its update hook", "crates/litelease-serve/src/mirror", &["watch.rs"]),
     (

@@ -9,7 +9,7 @@ use super::rows::{
 use super::{Answer, Arguments, Misuse};
 use crate::schema::{RESOURCES, is_there};
 use crate::statements::execute_once;
-use crate::{BootRecord, Error, OwnedValue, Store, When};
+use crate::{BootRecord, Error, ForeignLock, OwnedValue, Store, When};
 
 pub(super) fn bootstrap(store: &Store, _: Arguments<'_>) -> Result<Answer, Misuse> {
     store.bootstrap()?;
@@ -106,6 +106,15 @@ pub(super) fn renew_all(store: &Store, given: Arguments<'_>) -> Result<Answer, M
         answers.collect::<Result<Answer, Error>>()
     })?;
     misuse.map_or(Ok(renewed), Err)
+}
+
+/// name, token and end of each live lock of sayt2's tracker.
+pub(super) fn foreign_locks(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {
+    let locks = store.foreign_locks(given.when(0)?.now_ms())?.into_iter();
+    let row = |lock: ForeignLock| {
+        vec![text(lock.name), text(lock.token), OwnedValue::Integer(lock.end_ms)]
+    };
+    Ok(locks.map(row).collect())
 }
 
 pub(super) fn release(store: &Store, given: Arguments<'_>) -> Result<Answer, Misuse> {

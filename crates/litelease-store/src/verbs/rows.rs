@@ -14,6 +14,14 @@ pub(super) fn at_one_time(
     work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
 ) -> Result<Answer, Misuse> {
     store.begin()?;
+    in_begun(store, work)
+}
+
+/// The same in a transaction that is open, which it ends.
+pub(super) fn in_begun(
+    store: &Store,
+    work: impl FnOnce(i64) -> Result<(bool, Answer), Error>,
+) -> Result<Answer, Misuse> {
     match work(When::Now.now_ms()) {
         Ok((true, answer)) => store.commit().map(|()| answer),
         Ok((false, answer)) => store.rollback().map(|()| answer),
