@@ -315,12 +315,6 @@ impl Item {
         }
     }
 
-    /// When it died, if it is dead at `now_ms`.
-    pub fn died_at_ms(&self, now_ms: i64) -> Option<i64> {
-        let delivery = self.delivery.filter(|_| self.state(now_ms) == ItemState::Dead)?;
-        Some(delivery.deadline_ms)
-    }
-
     /// The delivery of a receipt, if it is the newest one and nothing has ended it.
     fn passing(&self, receipt: Receipt) -> Result<Delivery, StaleReason> {
         match self.delivery {
@@ -630,7 +624,6 @@ mod tests {
         assert_eq!(item.visible_at_ms(), None);
         assert_eq!(item.state(149), ItemState::Leased);
         assert_eq!(item.state(150), ItemState::Dead);
-        assert_eq!(item.died_at_ms(150), Some(150));
         // Its receipt still passes: tokens decide, not clocks.
         assert_eq!(reason(item, FIRST), None);
         // And nothing but a redrive revives it.
@@ -645,7 +638,6 @@ mod tests {
         let item = give_back(delivered(1), FIRST, Delay::new(20, 110).unwrap()).unwrap();
         assert_eq!(item.state(110), ItemState::Dead);
         assert_eq!(item.state(0), ItemState::Dead, "whatever the clock says");
-        assert_eq!(item.died_at_ms(110), Some(110));
     }
 
     #[test]

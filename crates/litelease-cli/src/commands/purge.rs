@@ -12,7 +12,9 @@ use crate::place;
 
 /// Delete the rows of names that were not leased for a while; no token is ever granted again
 #[derive(clap::Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Items of queues stay, also dead ones: `litelease queue discard` deletes those.
+
+Example:
   litelease purge --older-than 30d")]
 pub(crate) struct Args {
     /// Names that have not been live for this long
