@@ -90,6 +90,8 @@ pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope, backo
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
+#[doc(hidden)]
+pub use litelease_keeper::ProcessGroup;
 pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
 #[doc(hidden)]
 pub use litelease_store::{AccessRow, ItemPlace, Secret, ServedRow, SideTableInfo};
