@@ -133,3 +133,11 @@ pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, Wor
 pub fn now_ms() -> i64 {
     litelease_store::When::Now.now_ms()
 }
+
+/// Closes the connections of this process's keepers, for a program that is about to end.
+#[doc(hidden)]
+pub fn close_keepers() {
+    for keeper in [&hold::HOLDS, &slots::SLOTS, &session::SESSIONS, &worker::DELIVERIES] {
+        keeper.stop();
+    }
+}
