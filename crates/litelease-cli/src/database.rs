@@ -152,13 +152,19 @@ pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
     Ok((tables > 0).then_some(db))
 }
 
+/// Refuses a file that does not exist.
+pub(crate) fn check_existing(path: &Path) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let missing = format!("{} does not exist: nothing was ever leased there", path.display());
+    Err(Failure::failed("NoFile", missing))
+}
+
 /// Opens an existing file, and creates nothing.
 pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     let path = path(common)?;
-    if !path.exists() {
-        let missing = format!("{} does not exist: nothing was ever leased there", path.display());
-        return Err(Failure::failed("NoFile", missing));
-    }
+    check_existing(&path)?;
     check_length(&path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&path, flags).map_err(litelease::Error::from)?;

@@ -57,8 +57,8 @@ fn spawn(command: &mut Command) -> Run {
 const LINES: &[&str] = &[
     "who nightly",
     "status",
-    "wait nightly",
     "run nightly -- sh -c 'exit 7'",
+    "wait nightly",
     "run nightly -- sh -c 'echo $LITELEASE_NAME $LITELEASE_TOKEN; litelease renew nightly'",
     "run nightly -- litelease run nightly -- true",
     "run nightly -- no-such-command",

@@ -263,7 +263,7 @@ fn a_reader_that_goes_away_ends_a_watch_quietly() {
 
 #[test]
 fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
-    let cases: [(&[&str], i32); 20] = [
+    let cases: [(&[&str], i32); 22] = [
         (&[], 64),
         (&["walk"], 64),
         (&["run"], 64),
@@ -281,6 +281,8 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
         (&["claim", "x", "--ttl", "soon"], 64),
         (&["renew", "x"], 64),
         (&["watch", "x"], 69),
+        (&["wait", "x"], 69),
+        (&["wait", "x", "-w", "0s"], 69),
         (&["purge", "--older-than", "30d"], 69),
         (&["run", "--db", "no/such/folder/x.sqlite3", "x", "--", "true"], 69),
         (&["run", "--db", "", "x", "--", "true"], 64),
@@ -305,11 +307,10 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
 
 #[test]
 fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
-    let cases: [(&[&str], i32, Value); 4] = [
+    let cases: [(&[&str], i32, Value); 3] = [
         (&["status"], 0, json!([])),
         (&["status", "x", "--all"], 0, json!([])),
         (&["who", "x"], 1, json!(null)),
-        (&["wait", "x"], 0, json!({ "free": "x" })),
     ];
     // No file, the user's own in a folder that is not there yet, and one that an administrator has
     // made for a group.
@@ -343,6 +344,18 @@ fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
             assert_eq!(fs::metadata(&desk.file).map_or(0, |file| file.len()), 0);
         }
     }
+}
+
+#[test]
+fn a_wait_on_an_empty_file_is_over_at_once_and_on_a_missing_one_it_fails() {
+    let desk = Desk::new();
+    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    assert_eq!((code, said.as_str()), (69, ""));
+    assert!(errors.contains("leases.sqlite3 does not exist"), "{errors}");
+    fs::write(&desk.file, "").unwrap();
+    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(said.starts_with("x: nobody has it in "), "{said}");
 }
 
 #[test]
