@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use litelease::rusqlite::Connection;
 use litelease::{Identity, Litelease};
 use litelease_proof::command::{Desk, told};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, tell};
@@ -443,6 +444,38 @@ fn a_busy_answer_in_json_tells_owner_process_token_and_expiry() {
     ];
     let (code, answer) = json(&desk, &words);
     assert!(code == 1 && answer["busy"]["holder"]["pid"].is_number(), "{answer}");
+}
+
+#[test]
+fn a_write_polls_if_it_is_told_to_and_says_if_the_database_is_not_in_wal_mode() {
+    let desk = Desk::new();
+    let lock = desk.folder.path().join("leases.sqlite3.lock");
+    let hold = ["write", "--", "sh", "-c", "echo > began; while ! [ -e go ]; do sleep 0.01; done"];
+    let mut holder = desk.command(&hold).spawn().unwrap();
+    desk.read("began");
+    let poll = ["write", "--poll", "1ms", "--longest-pause", "2ms"];
+    let impatient = [&poll[..], &["-w", "30ms", "--", "true"]].concat();
+    let (code, _, errors) = told(&desk.run(&impatient));
+    assert!(code == 1 && errors.contains("write lock timeout after 30ms"), "{errors}");
+    let patient = [&poll[..], &["-w", "60s", "--", "echo", "written"]].concat();
+    let waiter = desk.command(&patient).stdout(Stdio::piped()).spawn().unwrap();
+    fs::write(desk.folder.path().join("go"), "").unwrap();
+    assert_eq!(told(&waiter.wait_with_output().unwrap()).1, "written\n");
+    assert!(holder.wait().unwrap().success() && lock.exists());
+    assert!(!lock.with_extension("lock.queue").exists(), "nobody has queued");
+
+    let write = ["write", "--", "echo", "written"];
+    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()), "no database yet");
+    let plain = Connection::open(&desk.file).unwrap();
+    plain.execute_batch("CREATE TABLE notes (text)").unwrap();
+    let (code, said, errors) = told(&desk.run(&write));
+    assert_eq!((code, said.as_str()), (0, "written\n"));
+    assert!(
+        errors.contains("is in journal mode DELETE") && errors.lines().count() == 1,
+        "{errors}"
+    );
+    plain.execute_batch("PRAGMA journal_mode = WAL").unwrap();
+    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()));
 }
 
 #[test]
