@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-use crate::{Refusal, Term};
+use crate::{Refusal, Term, is_live};
 
 /// How often an item is delivered before it is dead, unless its queue says otherwise.
 pub const DEFAULT_ATTEMPTS: i64 = 20;
@@ -265,7 +265,7 @@ impl Receipt {
 impl Delivery {
     /// Checks whether a worker has the item at `now_ms`.
     pub fn is_live(&self, now_ms: i64) -> bool {
-        self.ended.is_none() && self.deadline_ms > now_ms
+        self.ended.is_none() && is_live(self.deadline_ms, now_ms)
     }
 }
 

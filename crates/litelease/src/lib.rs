@@ -86,7 +86,7 @@ pub use litelease_core::{
     SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
-pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope, backoff};
+pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
