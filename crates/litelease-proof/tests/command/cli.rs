@@ -63,18 +63,17 @@ fn matches(expected: &str, found: &str) -> bool {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let fits = |pattern: &str, line: &str| {
         let (pattern, line) = (squeezed(pattern), squeezed(line));
-        let mut parts = pattern.split("[..]");
-        let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
-            return false;
-        };
+        let mut parts: Vec<&str> = pattern.split("[..]").map(str::trim).collect();
+        let Some(mut rest) = line.strip_prefix(parts.remove(0)) else { return false };
+        let Some(last) = parts.pop() else { return rest.is_empty() };
         for part in parts {
-            let part = part.trim();
             match rest.find(part) {
                 Some(at) => rest = &rest[at + part.len()..],
                 None => return false,
             }
         }
-        rest.is_empty() || pattern.ends_with("[..]")
+        // Not found but at the end: what [..] stands for may contain it.
+        rest.ends_with(last)
     };
     let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     expected.len() == found.len()
