@@ -550,7 +550,12 @@ def test_a_writer_that_polls_waits_without_the_queue_and_runs_signal_handlers(tm
         writer = SingleWriter(path, timeout=60, poll=poll)
         holder = hold(path, "plain")
         handled: list[int] = []
-        before = signal.signal(signal.SIGUSR1, lambda *_: (handled.append(1), holder.kill()))
+
+        def handle(number: int, frame: FrameType | None, holder: subprocess.Popen[str] = holder) -> None:
+            handled.append(number)
+            holder.kill()
+
+        before = signal.signal(signal.SIGUSR1, handle)
         try:
             threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
             with writer.write() as conn:
@@ -559,5 +564,5 @@ def test_a_writer_that_polls_waits_without_the_queue_and_runs_signal_handlers(tm
             signal.signal(signal.SIGUSR1, before)
             holder.kill()
             holder.wait()
-        assert handled == [1]
+        assert handled == [signal.SIGUSR1]
     assert not Path(f"{path}.lock.queue").exists()

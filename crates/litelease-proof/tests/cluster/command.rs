@@ -124,6 +124,18 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_engines() {
     });
 }
 
+/// A script goes on when a name is free. With the URL of another database it must not. etcd has no
+/// tables that could be missing.
+#[test]
+fn a_wait_on_an_engine_without_tables_fails() {
+    let engines = Engines::with("bare");
+    let desk = Desk::new();
+    for url in engines.urls.iter().filter(|url| url.starts_with("postgres://")) {
+        let (code, said, errors) = ask(&desk, url, &["wait", "nightly"]);
+        assert_eq!((code, said.as_str()), (69, ""), "{url}: {errors}");
+    }
+}
+
 #[test]
 fn what_works_on_a_file_only_says_so_and_names_the_flag() {
     let desk = Desk::new();
