@@ -65,8 +65,8 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
     let lines = [
         "who nightly",
         "status",
-        "wait nightly",
         "run nightly -- sh -c 'exit 7'",
+        "wait nightly",
         "run nightly -- sh -c 'echo $LITELEASE_NAME $LITELEASE_TOKEN; litelease renew nightly'",
         "run nightly -- litelease run nightly -- true",
         "run nightly -- no-such-command",
