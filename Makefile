@@ -94,7 +94,7 @@ python-wheel: ## build the wheel of the Python package into dist/, and try it wh
 torture: ## all long proofs for MINUTES=30 (PROOF=name for one of them), ending in one table
 	@scripts/setup cc strace
 	@scripts/build "building the proofs" build --release -p litelease-proof
-	target/release/torture $(or $(MINUTES),30) $(PROOF)
+	$(or $(CARGO_TARGET_DIR),target)/release/torture $(or $(MINUTES),30) $(PROOF)
 
 torture-cluster: ## leases on etcd and PostgreSQL through every kind of fault, for MINUTES=15, and millions of interleavings
 	@scripts/setup cc etcd initdb openssl faketime ip
@@ -107,17 +107,17 @@ bench: ## measure everything next to raw SQLite, Redis, PostgreSQL, etcd (ROWS="
 	@scripts/setup-sayt2
 	@scripts/setup-litequeue
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension -p litelease-cli
-	target/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
+	$(or $(CARGO_TARGET_DIR),target)/release/litelease-bench all $(if $(SAVE),save) $(ROWS)
 
 bench-quick: ## counts only, compared with the committed ones (SAVE=1 writes those)
 	@scripts/setup cc valgrind strace
 	@scripts/build "building the measurements" build --release -p litelease-bench -p litelease-extension
-	target/release/litelease-bench quick $(if $(SAVE),save)
+	$(or $(CARGO_TARGET_DIR),target)/release/litelease-bench quick $(if $(SAVE),save)
 
 bench-plots: ## draw the plots of docs/performance.md again
 	@scripts/setup cc
 	@scripts/build "building the measurements" build --release -p litelease-bench
-	target/release/litelease-bench draw
+	$(or $(CARGO_TARGET_DIR),target)/release/litelease-bench draw
 
 clean: ## remove everything that was built
 	cargo clean

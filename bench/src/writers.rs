@@ -137,7 +137,7 @@ fn stepper(method: &str, file: &Path) -> Result<Box<dyn FnMut() -> Result<bool>>
     const INSERT: &str = "INSERT INTO notes VALUES ('x')";
     let waiting = match method {
         "fair" => Waiting::Fair,
-        "polled" => Waiting::Polled,
+        "polled" => Waiting::POLLED,
         _ => {
             let mut connection = Connection::open(file)?;
             connection.execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")?;

@@ -525,3 +525,56 @@ def test_who_asks_for_the_holder_makes_no_file(tmp_path: Path) -> None:
     Path(f"{path}.lock").unlink()
     assert writer.holder() is None
     assert not Path(f"{path}.lock").exists()
+
+
+def test_a_holder_that_has_not_signed_the_lock_file_is_unknown_and_the_system_names_it(tmp_path: Path) -> None:
+    # flock(1) was once taken for a child of the holder before it.
+    path = tmp_path / "data.db"
+    writer = with_notes(path)
+    signer = hold(path, "plain")
+    signer.kill()
+    signer.wait()
+    flock = subprocess.Popen(["flock", "--no-fork", f"{path}.lock", "sleep", "60"])
+    try:
+        while writer.holder() is None:
+            time.sleep(0.005)
+        assert writer.holder() == (flock.pid, None)
+        writer.timeout = 0.0
+        unsigned = f"holder: unknown, for it has not signed the lock file; the system names pid {flock.pid};"
+        with pytest.raises(WriteLockTimeout, match=unsigned) as raised:
+            with writer.write():
+                pass
+        assert (raised.value.holder, raised.value.is_gone) == ((flock.pid, None), False)
+    finally:
+        flock.kill()
+        flock.wait()
+    assert writer.holder() is None
+
+
+def test_a_writer_that_polls_waits_without_the_queue_and_runs_signal_handlers(tmp_path: Path) -> None:
+    path = tmp_path / "data.db"
+    with_notes(path)
+    for bad in [(0.0, 1.0), (2.0, 1.0)]:
+        with pytest.raises(ValueError, match="the first and the longest pause"):
+            SingleWriter(path, poll=bad)
+    # Pauses that are longer than the time between two looks at signals.
+    for poll in [(0.001, 0.002), (0.2, 0.2)]:
+        writer = SingleWriter(path, timeout=60, poll=poll)
+        holder = hold(path, "plain")
+        handled: list[int] = []
+
+        def handle(number: int, frame: FrameType | None, holder: subprocess.Popen[str] = holder) -> None:
+            handled.append(number)
+            holder.kill()
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGUSR1)).start()
+            with writer.write() as conn:
+                conn.execute("INSERT INTO notes VALUES (1)")
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            holder.kill()
+            holder.wait()
+        assert handled == [signal.SIGUSR1]
+    assert not Path(f"{path}.lock.queue").exists()

@@ -11,7 +11,7 @@ use litelease::{LeaseInfo, Litelease, ReleaseResult};
 
 use crate::Common;
 use crate::engine_url::EngineUrl;
-use crate::exit::{Failure, Result, is_locked};
+use crate::exit::{Failure, Result, code, is_locked};
 use crate::output::printable;
 
 /// Returns the file to use: `--db`, else `$LITELEASE_DB`, else the user's own.
@@ -152,18 +152,47 @@ pub(crate) fn look(common: &Common) -> Result<Option<Litelease>> {
     Ok((tables > 0).then_some(db))
 }
 
+/// Refuses a file that does not exist.
+pub(crate) fn check_existing(path: &Path) -> Result<()> {
+    if path.exists() {
+        return Ok(());
+    }
+    let missing = format!("{} does not exist: nothing was ever leased there", path.display());
+    Err(Failure::failed("NoFile", missing))
+}
+
 /// Opens an existing file, and creates nothing.
 pub(crate) fn open_existing(common: &Common) -> Result<Litelease> {
     let path = path(common)?;
-    if !path.exists() {
-        let missing = format!("{} does not exist: nothing was ever leased there", path.display());
-        return Err(Failure::failed("NoFile", missing));
-    }
+    check_existing(&path)?;
     check_length(&path)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(&path, flags).map_err(litelease::Error::from)?;
     connection.busy_timeout(Duration::from_secs(10)).map_err(litelease::Error::from)?;
     Ok(Litelease::from_connection(connection))
+}
+
+/// Returns what to say about a database whose readers and writers block each other, because it is
+/// not in WAL mode. Nothing if there is no database yet.
+pub(crate) fn not_wal(common: &Common) -> Result<Option<Failure>> {
+    let path = path(common)?;
+    if !path.exists() {
+        return Ok(None);
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mode = Connection::open_with_flags(&path, flags)
+        .and_then(|db| db.pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0)));
+    let found = match mode {
+        Ok(mode) if mode == "wal" => return Ok(None),
+        Ok(mode) => format!("is in journal mode {}", mode.to_uppercase()),
+        Err(error) => format!("does not tell its journal mode ({error})"),
+    };
+    let text = format!(
+        "{} {found}: unless it is WAL, readers and this command wait for each other; PRAGMA \
+         journal_mode = WAL switches it, once",
+        path.display()
+    );
+    Ok(Some(Failure::new(code::OK, "NotWal", text)))
 }
 
 /// Returns the kind of network filesystem that a file is on, if it is on one.

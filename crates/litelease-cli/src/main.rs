@@ -131,7 +131,9 @@ fn main() -> ExitCode {
         Err(error) => return tell_usage(&error, wants_json),
     };
     cli.common.settle(&matches);
-    match cli.command.execute(&cli.common) {
+    let done = cli.command.execute(&cli.common);
+    litelease::close_keepers();
+    match done {
         Ok(code) => ExitCode::from(code),
         Err(failure) => end(&failure.naming_file(&cli.common), cli.common.json),
     }

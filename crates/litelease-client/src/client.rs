@@ -188,10 +188,7 @@ impl Client {
             }
             body
         };
-        let busy = |value: &Value| match lease(&value["current"]) {
-            Some(current) => Error::Busy(Box::new(current)),
-            None => Error::Unreachable("the name has just come free".into()),
-        };
+        let busy = |value: &Value| Some(Error::Busy(Box::new(lease(&value["current"])?)));
         let (value, times) = self.acquire("/v1/claim", ttl, wait, &body, &busy)?;
         let (lease, secret) = lease(&value).zip(value["grant"].as_str()).ok_or_else(nonsense)?;
         let secret = Secret::Grant(secret.into());
@@ -200,14 +197,15 @@ impl Client {
     }
 
     /// Asks for something until it is granted, refused, or the time to wait is over. `body` makes a
-    /// request from the seconds to wait, and `no` an error from the answer that nothing is free.
+    /// request from the seconds to wait, and `no` an error from the answer that nothing is free. An
+    /// answer from which it makes none is not final: a name has come free just as the wait ended.
     pub(crate) fn acquire(
         &self,
         path: &str,
         ttl: Duration,
         wait: Duration,
         body: &dyn Fn(f64) -> Value,
-        no: &dyn Fn(&Value) -> Error,
+        no: &dyn Fn(&Value) -> Option<Error>,
     ) -> Result<(Value, Times), Error> {
         let (first, tag) = (SystemClock.now(), unique());
         let (mut pauses, mut was_heard, mut trouble) = (pauses(), false, None);
@@ -218,11 +216,17 @@ impl Client {
                 self.transport.post(path, &tag, &body(left.as_secs_f64()), left + PATIENCE);
             let now = SystemClock.now();
             was_heard |= !matches!(outcome, Outcome::Unreached(_));
+            let outcome = match outcome {
+                Outcome::No(value) if now.saturating_sub(first) >= wait => match no(&value) {
+                    Some(error) => return Err(error),
+                    None => Outcome::Unknown("the name has just come free".into()),
+                },
+                outcome => outcome,
+            };
             match outcome {
                 Outcome::Done(value) => return Ok((value, Times { first, now })),
                 // The server lets nobody wait as long as this client wants to.
-                Outcome::No(_) if now.saturating_sub(first) < wait => trouble = None,
-                Outcome::No(value) => return Err(no(&value)),
+                Outcome::No(_) => trouble = None,
                 Outcome::Unknown(why) | Outcome::Unreached(why) => {
                     let lasted = now.saturating_sub(*trouble.get_or_insert(now));
                     // What a lost answer has granted ends with its ttl: nobody has to ask longer.

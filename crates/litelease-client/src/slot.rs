@@ -111,7 +111,7 @@ impl Client {
             body["wait"] = wait.into();
             body
         };
-        let none = |_: &Value| Error::NoneFree;
+        let none = |_: &Value| Some(Error::NoneFree);
         let (value, times) = self.acquire(&format!("{base}/borrow"), ttl, wait, &body, &none)?;
         let read = || {
             let (mut lease, secret) = slot(&value).zip(value["lease"].as_str())?;

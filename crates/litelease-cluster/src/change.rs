@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use litelease_core::{CommitContext, LeaseInfo, Row, State, Step};
+use litelease_core::{CommitContext, LeaseInfo, Row, State, Step, is_live};
 use litelease_engine::{
     Change, Error, Loaded, LoadedRow, Mark, Result, Stored, StoredRow, StoredTenure,
 };
@@ -334,7 +334,7 @@ impl Cluster {
         let is_over = left_ms <= 0 || (ended_long_ago && !sighting.is_own);
         let until_ms = match is_over {
             true => tenure.until_ms.min(now_ms),
-            false if tenure.until_ms > now_ms => tenure.until_ms,
+            false if is_live(tenure.until_ms, now_ms) => tenure.until_ms,
             false => now_ms.saturating_add(left_ms),
         };
         row.tenure = Some((tenure.owner.clone(), until_ms));

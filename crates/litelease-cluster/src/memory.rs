@@ -144,7 +144,7 @@ impl MemoryRows {
     fn is_same(&self, seen: &Loaded, change: &Change) -> bool {
         change.rows.iter().all(|(name, _)| {
             let is_live = |row: &StoredRow| match (&row.tenure, self.server_ms) {
-                (Some(tenure), Some(now_ms)) => tenure.until_ms > now_ms,
+                (Some(tenure), Some(now_ms)) => litelease_core::is_live(tenure.until_ms, now_ms),
                 _ => true,
             };
             let live = |row: &LoadedRow| row.row.as_ref().is_some_and(is_live);

@@ -62,7 +62,7 @@ pub use request::{
     REQUEST_LAPSES_MS, Request, RequestResult, RequestStep, TakenOver, hand_over,
     is_from_predecessor, is_handed_to, request, take_over,
 };
-pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term};
+pub use row::{Claimant, Refusal, Row, State, Status, Tenure, Term, is_live};
 pub use rule::{
     Step, admit, break_lease, busy, busy_for, claim, claim_from_dead, ensure, has_ended, inspect,
     is_newest, purge_limit, raise, raise_name, release, renew, transfer,

@@ -2,7 +2,7 @@
 //!
 //! A limit refuses renewals and never shortens a lease: nobody's trust window is cut.
 
-use crate::{GrantResult, LeaseInfo, Reason, Refusal, Request, Row};
+use crate::{GrantResult, LeaseInfo, Reason, Refusal, Request, Row, is_live};
 
 /// The limits of one grant, as they are stored.
 ///
@@ -56,7 +56,7 @@ impl Limits {
 
     /// Returns why a renewal is refused at `now_ms`, if it is.
     pub fn refusal(&self, now_ms: i64) -> Option<Reason> {
-        let is_over = |end_ms: i64| end_ms <= now_ms;
+        let is_over = |end_ms: i64| !is_live(end_ms, now_ms);
         let progress = self.progress_within_ms;
         if self.not_after_ms.is_some_and(is_over) {
             return Some(Reason::TimeIsUp);

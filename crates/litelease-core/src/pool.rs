@@ -2,7 +2,7 @@
 //!
 //! The store frees expired slots before it asks for another one.
 
-use crate::{Refusal, Term};
+use crate::{Refusal, Term, is_live};
 
 /// The largest number of slots that a pool may have.
 pub const MAX_COUNT: i64 = 1_000_000;
@@ -67,7 +67,7 @@ pub struct PoolSnapshot {
 impl SlotInfo {
     /// Checks whether the slot is still the borrower's at `now_ms`.
     pub fn is_live(&self, now_ms: i64) -> bool {
-        self.expires_at_ms > now_ms || self.is_kept()
+        is_live(self.expires_at_ms, now_ms) || self.is_kept()
     }
 
     /// Checks whether the slot is kept: the borrower has it until it is returned.

@@ -7,7 +7,7 @@
 
 use core::fmt;
 
-use crate::{Refusal, Term};
+use crate::{Refusal, Term, is_live};
 
 /// How often an item is delivered before it is dead, unless its queue says otherwise.
 pub const DEFAULT_ATTEMPTS: i64 = 20;
@@ -265,7 +265,7 @@ impl Receipt {
 impl Delivery {
     /// Checks whether a worker has the item at `now_ms`.
     pub fn is_live(&self, now_ms: i64) -> bool {
-        self.ended.is_none() && self.deadline_ms > now_ms
+        self.ended.is_none() && is_live(self.deadline_ms, now_ms)
     }
 }
 
@@ -313,12 +313,6 @@ impl Item {
             Some(visible_at_ms) if visible_at_ms > now_ms => ItemState::Delayed,
             Some(_) => ItemState::Visible,
         }
-    }
-
-    /// When it died, if it is dead at `now_ms`.
-    pub fn died_at_ms(&self, now_ms: i64) -> Option<i64> {
-        let delivery = self.delivery.filter(|_| self.state(now_ms) == ItemState::Dead)?;
-        Some(delivery.deadline_ms)
     }
 
     /// The delivery of a receipt, if it is the newest one and nothing has ended it.
@@ -630,7 +624,6 @@ mod tests {
         assert_eq!(item.visible_at_ms(), None);
         assert_eq!(item.state(149), ItemState::Leased);
         assert_eq!(item.state(150), ItemState::Dead);
-        assert_eq!(item.died_at_ms(150), Some(150));
         // Its receipt still passes: tokens decide, not clocks.
         assert_eq!(reason(item, FIRST), None);
         // And nothing but a redrive revives it.
@@ -645,7 +638,6 @@ mod tests {
         let item = give_back(delivered(1), FIRST, Delay::new(20, 110).unwrap()).unwrap();
         assert_eq!(item.state(110), ItemState::Dead);
         assert_eq!(item.state(0), ItemState::Dead, "whatever the clock says");
-        assert_eq!(item.died_at_ms(110), Some(110));
     }
 
     #[test]

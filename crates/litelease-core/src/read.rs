@@ -3,7 +3,7 @@
 //!
 //! A writer is whoever has the name. While one does, no read is granted or prolonged.
 
-use crate::{Refusal, Row, Term};
+use crate::{Refusal, Row, Term, is_live};
 
 /// The longest ttl of a read: an hour. It bounds how long a writer can wait for a reader that has
 /// died.
@@ -76,5 +76,5 @@ pub fn read(row: Row<'_>, before: Option<i64>, term: Term, floor: i64) -> Option
 /// ```
 pub fn drained(row: Row<'_>, token: i64, now_ms: i64, last_reader: Option<i64>) -> bool {
     row.live(now_ms).is_some_and(|lease| lease.token == token)
-        && last_reader.is_none_or(|expires_at_ms| expires_at_ms <= now_ms)
+        && last_reader.is_none_or(|expires_at_ms| !is_live(expires_at_ms, now_ms))
 }

@@ -7,7 +7,9 @@
 use alloc::string::String;
 
 use crate::rule::grant;
-use crate::{Claimant, LeaseInfo, Reason, Refusal, Row, Step, Term, TransferResult, transfer};
+use crate::{
+    Claimant, LeaseInfo, Reason, Refusal, Row, Step, Term, TransferResult, is_live, transfer,
+};
 
 /// A request lapses when its requester does not repeat it within this time, so that a dead one
 /// evicts nobody.
@@ -109,7 +111,7 @@ impl Request {
     /// Returns why a renewal of the grant under `token` is refused at `now_ms`, if it is.
     pub fn refusal(&self, token: i64, now_ms: i64) -> Option<Reason> {
         let is_open = self.token == token && !self.has_lapsed(now_ms);
-        (is_open && self.until_ms <= now_ms).then_some(Reason::Requested)
+        (is_open && !is_live(self.until_ms, now_ms)).then_some(Reason::Requested)
     }
 
     fn has_lapsed(&self, now_ms: i64) -> bool {

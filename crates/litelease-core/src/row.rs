@@ -156,6 +156,18 @@ pub enum Refusal {
     },
 }
 
+/// Decides whether what ends at `end_ms` is live at `now_ms`. At the instant of its end it is over.
+///
+/// ```
+/// # use litelease_core::is_live;
+/// assert!(is_live(150, 149));
+/// assert!(!is_live(150, 150));
+/// ```
+#[inline]
+pub fn is_live(end_ms: i64, now_ms: i64) -> bool {
+    end_ms > now_ms
+}
+
 impl<'a> Row<'a> {
     /// The row called `name`; no state means that the name was never claimed.
     #[inline]
@@ -172,7 +184,7 @@ impl<'a> Row<'a> {
     #[inline]
     pub fn live(&self, now_ms: i64) -> Option<LeaseInfo<&'a str>> {
         let state = self.state?;
-        let tenure = state.tenure.filter(|tenure| tenure.expires_at_ms > now_ms)?;
+        let tenure = state.tenure.filter(|tenure| is_live(tenure.expires_at_ms, now_ms))?;
         Some(self.lease(state.token, tenure))
     }
 
@@ -187,7 +199,7 @@ impl<'a> Row<'a> {
     pub fn status(&self, now_ms: i64) -> Option<Status> {
         Some(match self.state?.tenure {
             None => Status::Released,
-            Some(tenure) if tenure.expires_at_ms > now_ms => Status::Live,
+            Some(tenure) if is_live(tenure.expires_at_ms, now_ms) => Status::Live,
             Some(_) => Status::Expired,
         })
     }

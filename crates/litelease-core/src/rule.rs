@@ -5,7 +5,7 @@
 
 use crate::{
     AdmitResult, BreakResult, ClaimResult, Claimant, Conditions, LeaseInfo, RaiseResult, Refusal,
-    ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult,
+    ReleaseResult, RenewResult, Row, State, Tenure, Term, TransferResult, is_live,
 };
 
 /// The decision of a verb: the state to store, if any, and the answer to give once it is stored.
@@ -358,7 +358,7 @@ pub fn raise_name(
 /// assert!(!has_ended(released, 100, 99));
 /// ```
 pub fn has_ended(state: State<'_>, updated_at_ms: i64, limit_ms: i64) -> bool {
-    state.ends_at_ms(updated_at_ms) <= limit_ms
+    !is_live(state.ends_at_ms(updated_at_ms), limit_ms)
 }
 
 /// Returns the time up to which rows may be purged. A row whose lease has not ended yet is never

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{process, ptr, slice};
 
-use litelease_filelock::{Error, SlicedLock, WriteLock};
+use litelease_filelock::{Error, LockState, SlicedLock, Waiting, WriteLock};
 
 /// A write lock of the host's.
 pub struct CWriteLock {
@@ -42,7 +42,8 @@ pub struct CNote {
 }
 
 /// Names the lock in the file `path`, for users who may write the file `database`. Opens nothing.
-/// Returns null if that fails.
+/// Returns null if that fails. Waiters queue if `first_ms` is 0, and otherwise poll, with pauses
+/// that grow from `first_ms` to `longest_ms`.
 ///
 /// # Safety
 /// The pointers must be to as many bytes as the lengths say.
@@ -52,12 +53,19 @@ pub unsafe extern "C" fn litelease_write_lock_new(
     path_length: usize,
     database: *const c_uchar,
     database_length: usize,
+    first_ms: u64,
+    longest_ms: u64,
 ) -> *mut CWriteLock {
     // SAFETY: as promised.
     let (path, database) =
         unsafe { (as_path(path, path_length), as_path(database, database_length)) };
+    let (first, longest) = (Duration::from_millis(first_ms), Duration::from_millis(longest_ms));
+    let waiting = match first_ms {
+        0 => Waiting::Fair,
+        _ => Waiting::Polled { first, longest },
+    };
     let made = catch_unwind(|| {
-        let lock = Mutex::new(WriteLock::new(path).like(database).into_sliced());
+        let lock = Mutex::new(WriteLock::new(path).like(database).into_sliced(waiting));
         Box::new(CWriteLock { lock, ticket: AtomicU64::new(0), pid: process::id() })
     });
     made.map_or(ptr::null_mut(), Box::into_raw)
@@ -146,8 +154,9 @@ pub unsafe extern "C" fn litelease_write_lock_end(
     }));
 }
 
-/// Tells which process took the lock last, and since when, in `note`. Returns 1, or 0 if that is
-/// unknown.
+/// Tells which process holds the lock, and since when, in `note`. Returns 1 if it has signed the
+/// lock file, 2 if it has and is gone, so that a process that it forked holds the lock, 3 for a
+/// process that has not signed it, and 0 if it is unknown or the lock is free.
 ///
 /// # Safety
 /// As for `litelease_write_lock_new`; `note` must be valid.
@@ -159,10 +168,14 @@ pub unsafe extern "C" fn litelease_write_lock_holder(
 ) -> c_int {
     // SAFETY: as promised.
     let (path, note) = unsafe { (as_path(path, path_length), &mut *note) };
-    match catch_unwind(|| WriteLock::new(path).last_holder()) {
-        Ok(Some(holder)) => {
+    match catch_unwind(|| WriteLock::new(path).state()) {
+        Ok(Ok(LockState::Held(Some(holder)))) => {
             note.tell(holder.pid.into(), &holder.since);
-            1
+            if holder.is_gone() { 2 } else { 1 }
+        }
+        Ok(Ok(LockState::Unsigned(pid))) => {
+            note.tell(pid.into(), "");
+            3
         }
         _ => 0,
     }

@@ -14,7 +14,7 @@ use crate::Holder;
 ///
 /// let line = format!("pid:{} time:2025-01-15T10:30:45Z", std::process::id());
 /// let holder = Holder::parse(&line);
-/// let error = Error::Timeout { after: Duration::from_millis(500), holder };
+/// let error = Error::Timeout { after: Duration::from_millis(500), holder, unsigned: None };
 /// assert!(error.to_string().starts_with("write lock timeout after 500ms; holder: pid:"));
 /// ```
 #[derive(Debug)]
@@ -24,8 +24,10 @@ pub enum Error {
     Timeout {
         /// The timeout.
         after: Duration,
-        /// The holder, if the lock file names it.
+        /// The holder, if it has signed the lock file.
         holder: Option<Holder>,
+        /// The process of a holder that has not, such as flock(1), if the system names it.
+        unsigned: Option<u32>,
     },
     /// This thread already holds the lock through the same handle: waiting would never end.
     Nested,
@@ -55,9 +57,14 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Timeout { after, holder } => {
+            Error::Timeout { after, holder, unsigned } => {
                 write!(f, "write lock timeout after {}ms; ", after.as_millis())?;
                 match holder {
+                    None if let Some(pid) = unsigned => write!(
+                        f,
+                        "holder: unknown, for it has not signed the lock file; the system names pid {pid}; \
+                         try again or check what that process does"
+                    ),
                     Some(holder) if holder.is_gone() => write!(
                         f,
                         "holder pid {} is gone, a process it forked still holds the lock; end that one",

@@ -1,9 +1,10 @@
 //! Locks the lock file, and reads and writes its holder's line.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, Metadata, TryLockError};
 use std::io::{self, Seek, Write};
+use std::time::Duration;
 
-use litelease_files::{LockKind, SideFile, held_locks};
+use litelease_files::{FileLock, LockKind, SideFile, held_locks};
 
 use crate::holder::LONGEST;
 use crate::{Error, Holder};
@@ -35,7 +36,53 @@ pub(crate) fn try_lock(file: &File, side: &SideFile) -> Result<bool, Error> {
 /// cannot say.
 pub(crate) fn is_locked(file: &File) -> Option<bool> {
     let file = file.metadata().ok()?;
-    Some(held_locks()?.iter().any(|lock| lock.kind == LockKind::Flock && lock.is_on(&file)))
+    Some(held_locks()?.iter().any(|lock| is_flock(lock, &file)))
+}
+
+fn is_flock(lock: &FileLock, file: &Metadata) -> bool {
+    lock.kind == LockKind::Flock && lock.is_on(file)
+}
+
+/// The process that holds a lock now.
+pub(crate) enum Present {
+    /// The one that has signed the lock file. If it has ended, a process that it forked holds the
+    /// lock.
+    Signed(Holder),
+    /// One that has not signed it, such as flock(1).
+    Unsigned(u32),
+    /// The system does not tell.
+    Unknown,
+}
+
+/// Finds out which process holds a lock that is not free. The line in the file may be an earlier
+/// holder's: it counts if the system names the same process, or names none and that one runs.
+pub(crate) fn present_holder(side: &SideFile) -> Present {
+    match (signed(side), locker(side)) {
+        (Some(holder), Some(pid)) if holder.pid == pid => Present::Signed(holder),
+        (Some(holder), None) if !holder.is_gone() => Present::Signed(holder),
+        // Another process may have taken and signed the lock between the two looks.
+        (_, Some(pid)) => match signed(side) {
+            Some(holder) if holder.pid == pid => Present::Signed(holder),
+            _ => Present::Unsigned(pid),
+        },
+        (_, None) => Present::Unknown,
+    }
+}
+
+/// Returns the process that has locked the file, if the system names it.
+fn locker(side: &SideFile) -> Option<u32> {
+    let file = side.open_to_read().ok()??.metadata().ok()?;
+    held_locks()?.iter().find(|lock| is_flock(lock, &file))?.pid
+}
+
+/// Returns the error that another process has kept the lock.
+pub(crate) fn timed_out(side: &SideFile, after: Duration) -> Error {
+    let (holder, unsigned) = match present_holder(side) {
+        Present::Signed(holder) => (Some(holder), None),
+        Present::Unsigned(pid) => (None, Some(pid)),
+        Present::Unknown => (None, None),
+    };
+    Error::Timeout { after, holder, unsigned }
 }
 
 /// Writes the holder's line. Errors are ignored: the lock holds without the line.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use litelease_files::{SideFile, resolve};
 
+use crate::file::Present;
 use crate::lock_waiter::{LockWaiter, QueuedWait, Waited};
 use crate::turn::{NotNow, Turn};
 use crate::{Error, Holder, OwnedLock, SlicedLock, file, queue};
@@ -21,9 +22,28 @@ pub enum Waiting {
     /// millisecond of short ones.
     #[default]
     Fair,
-    /// By trying again and again, after 5 ms at first and 50 ms at last. Needs no thread, but can
-    /// starve: the process that has just unlocked tries first.
-    Polled,
+    /// By trying again and again. Needs no thread, but can starve: the process that has just
+    /// unlocked tries first.
+    Polled {
+        /// The first pause. Each later one is twice as long as the one before; none is shorter than
+        /// a millisecond.
+        first: Duration,
+        /// The longest pause.
+        longest: Duration,
+    },
+}
+
+impl Waiting {
+    /// Polls after 5 ms at first and 50 ms at last.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use litelease_filelock::Waiting;
+    /// let Waiting::Polled { first, longest } = Waiting::POLLED else { unreachable!() };
+    /// assert_eq!((first, longest), (Duration::from_millis(5), Duration::from_millis(50)));
+    /// ```
+    pub const POLLED: Self =
+        Waiting::Polled { first: Duration::from_millis(5), longest: Duration::from_millis(50) };
 }
 
 /// The state of a lock.
@@ -36,8 +56,10 @@ pub enum Waiting {
 pub enum LockState {
     /// The lock is free.
     Free,
-    /// The lock is held, by this holder if the lock file names one.
+    /// The lock is held, by this holder if that is known.
     Held(Option<Holder>),
+    /// The lock is held by this process, which has not signed the lock file, such as flock(1).
+    Unsigned(u32),
 }
 
 /// A lock across processes and threads, on a file of its own.
@@ -89,6 +111,8 @@ pub(crate) struct Attempt {
     /// How often the lock file was replaced meanwhile.
     replacements: u32,
     queued: Option<QueuedWait>,
+    /// When an attempt that polls tries next, and how long it pauses after that.
+    next_try: (Instant, Duration),
 }
 
 impl Attempt {
@@ -96,13 +120,21 @@ impl Attempt {
         let start = Instant::now();
         // A timeout that overflows the clock is as good as none.
         let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_secs(1 << 32));
-        Attempt { timeout, deadline, waiting, replacements: 0, queued: None }
+        let pause = match waiting {
+            Waiting::Polled { first, .. } => first.max(SHORTEST_PAUSE),
+            Waiting::Fair => Duration::ZERO,
+        };
+        let next_try = (start, pause);
+        Attempt { timeout, deadline, waiting, replacements: 0, queued: None, next_try }
     }
 }
 
 /// How long a handle may lock again without queueing. Waking the next waiter takes longer than a
 /// short write, so queueing for every write would be slow.
 const SLICE: Duration = Duration::from_millis(1);
+
+/// The shortest pause of an attempt that polls.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// How often the lock file may be replaced while it is being locked before that is an error.
 const MOST_REPLACEMENTS: u32 = 100;
@@ -213,14 +245,14 @@ impl WriteLock {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use litelease_filelock::WriteLock;
+    /// # use litelease_filelock::{Waiting, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
-    /// let mut lock = WriteLock::new(folder.path().join("data.db.lock")).into_sliced();
+    /// let mut lock = WriteLock::new(folder.path().join("data.db.lock")).into_sliced(Waiting::Fair);
     /// assert!(lock.wait(Duration::from_secs(30), Duration::from_millis(50))?);
     /// # Ok::<(), litelease_filelock::Error>(())
     /// ```
-    pub fn into_sliced(self) -> SlicedLock {
-        SlicedLock::new(self)
+    pub fn into_sliced(self, waiting: Waiting) -> SlicedLock {
+        SlicedLock::new(self, waiting)
     }
 
     /// Takes the lock without waiting. It is held until the result is dropped, in any thread.
@@ -258,20 +290,14 @@ impl WriteLock {
                 Err(TryLockError::Error(error)) => return Err(self.failed(error)),
             },
         };
-        Ok(if is_held { LockState::Held(file::signed(&self.side)) } else { LockState::Free })
-    }
-
-    /// Returns the process that took the lock last, whether it still holds it or not, if the lock
-    /// file names it.
-    ///
-    /// ```
-    /// # use litelease_filelock::WriteLock;
-    /// # let folder = tempfile::tempdir().unwrap();
-    /// let lock = WriteLock::new(folder.path().join("data.db.lock"));
-    /// assert_eq!(lock.last_holder(), None);
-    /// ```
-    pub fn last_holder(&self) -> Option<Holder> {
-        file::signed(&self.side)
+        if !is_held {
+            return Ok(LockState::Free);
+        }
+        Ok(match file::present_holder(&self.side) {
+            Present::Signed(holder) => LockState::Held(Some(holder)),
+            Present::Unsigned(pid) => LockState::Unsigned(pid),
+            Present::Unknown => LockState::Held(None),
+        })
     }
 
     /// Goes on with an attempt, until `until` if that comes first. Returns the locked file, or
@@ -285,7 +311,7 @@ impl WriteLock {
         while attempt.replacements < MOST_REPLACEMENTS {
             let waited = match &mut attempt.queued {
                 Some(queued) => queued.go_on(until)?,
-                None => match self.begin(attempt)? {
+                None => match self.begin(attempt, until)? {
                     Some(waited) => waited,
                     None => continue,
                 },
@@ -314,10 +340,10 @@ impl WriteLock {
     }
 
     /// Tries the lock if this handle may. Otherwise takes a place in the queue and returns `None`.
-    fn begin(&self, attempt: &mut Attempt) -> Result<Option<Waited>, Error> {
+    fn begin(&self, attempt: &mut Attempt, until: Instant) -> Result<Option<Waited>, Error> {
         let file = self.side.open()?;
-        if attempt.waiting == Waiting::Polled || Instant::now() >= attempt.deadline {
-            return self.poll(file, attempt.deadline).map(Some);
+        if attempt.waiting != Waiting::Fair || Instant::now() >= attempt.deadline {
+            return self.poll(file, attempt, until).map(Some);
         }
         let slice = self.let_in().filter(|since| since.elapsed() < SLICE);
         let may_try = slice.is_some() || queue::is_empty(&self.side);
@@ -340,22 +366,35 @@ impl WriteLock {
     }
 
     fn timed_out(&self, after: Duration) -> Error {
-        Error::Timeout { after, holder: self.last_holder() }
+        file::timed_out(&self.side, after)
     }
 
-    /// Tries with growing pauses; once if the deadline has passed.
-    fn poll(&self, file: File, deadline: Instant) -> Result<Waited, Error> {
-        let mut pause = Duration::from_millis(5);
+    /// Tries with growing pauses until `until`; once if the deadline has passed.
+    fn poll(&self, file: File, attempt: &mut Attempt, until: Instant) -> Result<Waited, Error> {
         loop {
-            if file::try_lock(&file, &self.side)? {
-                return Ok(Waited::Locked(file));
+            let now = Instant::now();
+            let (next_try, pause) = attempt.next_try;
+            if now >= next_try.min(attempt.deadline) {
+                if file::try_lock(&file, &self.side)? {
+                    return Ok(Waited::Locked(file));
+                }
+                if now >= attempt.deadline {
+                    return Ok(Waited::TimedOut);
+                }
+                let longest = match attempt.waiting {
+                    Waiting::Polled { longest, .. } => longest.max(SHORTEST_PAUSE),
+                    Waiting::Fair => pause,
+                };
+                let pause = pause.min(longest);
+                // A pause that overflows the clock is longer than the attempt.
+                let next_try = now.checked_add(pause).unwrap_or(attempt.deadline);
+                attempt.next_try = (next_try, pause.saturating_mul(2).min(longest));
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(Waited::TimedOut);
+            let next = attempt.next_try.0.min(attempt.deadline);
+            if now >= until && until < next {
+                return Ok(Waited::NotYet);
             }
-            thread::sleep(pause.min(left));
-            pause = (2 * pause).min(Duration::from_millis(50));
+            thread::sleep(next.min(until).saturating_duration_since(now));
         }
     }
 

@@ -95,7 +95,7 @@ fn lock(side: &SideFile) -> Result<File, Error> {
     for _ in 0..MOST_REPLACEMENTS {
         let file = side.open()?;
         if !file::try_lock(&file, side)? {
-            return Err(Error::Timeout { after: Duration::ZERO, holder: file::signed(side) });
+            return Err(file::timed_out(side, Duration::ZERO));
         }
         if side.is_still(&file) {
             return Ok(file);

@@ -14,13 +14,13 @@ use crate::{Error, Waiting, WriteLock};
 ///
 /// ```
 /// use std::time::Duration;
-/// use litelease_filelock::WriteLock;
+/// use litelease_filelock::{Waiting, WriteLock};
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let path = folder.path().join("data.db.lock");
 /// let (timeout, slice) = (Duration::from_secs(30), Duration::from_millis(10));
-/// let mut first = WriteLock::new(&path).into_sliced();
-/// let mut second = WriteLock::new(&path).into_sliced();
+/// let mut first = WriteLock::new(&path).into_sliced(Waiting::Fair);
+/// let mut second = WriteLock::new(&path).into_sliced(Waiting::Fair);
 /// assert!(first.wait(timeout, slice)?);
 /// assert!(!second.wait(timeout, slice)?, "it is in the queue now");
 /// first.end();
@@ -30,6 +30,7 @@ use crate::{Error, Waiting, WriteLock};
 #[derive(Debug)]
 pub struct SlicedLock {
     lock: WriteLock,
+    waiting: Waiting,
     request: Request,
 }
 
@@ -41,11 +42,11 @@ enum Request {
 }
 
 impl SlicedLock {
-    pub(crate) fn new(lock: WriteLock) -> Self {
-        SlicedLock { lock, request: Request::None }
+    pub(crate) fn new(lock: WriteLock, waiting: Waiting) -> Self {
+        SlicedLock { lock, waiting, request: Request::None }
     }
 
-    /// Waits for the lock, in the queue, for at most `slice`. Returns whether it is held now.
+    /// Waits for the lock for at most `slice`. Returns whether it is held now.
     ///
     /// The first call begins the request, which fails when it has not got the lock within
     /// `timeout`. The following ones go on with it; their `timeout` does not count. A request that
@@ -53,11 +54,11 @@ impl SlicedLock {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use litelease_filelock::{Error, WriteLock};
+    /// # use litelease_filelock::{Error, Waiting, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
     /// # let path = folder.path().join("lock");
-    /// # let mut first = WriteLock::new(&path).into_sliced();
-    /// # let mut second = WriteLock::new(&path).into_sliced();
+    /// # let mut first = WriteLock::new(&path).into_sliced(Waiting::Fair);
+    /// # let mut second = WriteLock::new(&path).into_sliced(Waiting::Fair);
     /// assert!(first.wait(Duration::ZERO, Duration::ZERO)?);
     /// let failed = second.wait(Duration::ZERO, Duration::ZERO);
     /// assert!(matches!(failed, Err(Error::Timeout { holder: Some(_), .. })));
@@ -68,7 +69,7 @@ impl SlicedLock {
             return Err(Error::Forked);
         }
         if let Request::None = self.request {
-            self.request = Request::Waiting(Attempt::new(timeout, Waiting::Fair));
+            self.request = Request::Waiting(Attempt::new(timeout, self.waiting));
         }
         let Request::Waiting(attempt) = &mut self.request else { return Ok(true) };
         let locked = self.lock.go_on(attempt, Instant::now().checked_add(slice));
@@ -88,9 +89,9 @@ impl SlicedLock {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use litelease_filelock::WriteLock;
+    /// # use litelease_filelock::{Waiting, WriteLock};
     /// # let folder = tempfile::tempdir().unwrap();
-    /// let mut lock = WriteLock::new(folder.path().join("lock")).into_sliced();
+    /// let mut lock = WriteLock::new(folder.path().join("lock")).into_sliced(Waiting::Fair);
     /// lock.end();
     /// assert!(lock.wait(Duration::ZERO, Duration::ZERO)?);
     /// lock.end();

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::process::{self, Seen};
+use crate::process::{self, ProcessGroup, Seen};
 
 /// The process that holds a lease, as written in the owner text:
 /// `HOST pid 4711 start 8473 boot 5f0c… pidns 4026531836 timens 4026531834 hold 0193…`.
@@ -158,7 +158,7 @@ impl Identity {
         }
         match (process::look_at(self.pid, start), *kind) {
             (Seen::Alive, _) => Liveness::Alive,
-            (Seen::Ended, HolderKind::Run { group }) if !process::is_group_gone(group) => {
+            (Seen::Ended, HolderKind::Run { group }) if !ProcessGroup::new(group).has_ended() => {
                 Liveness::Unknown
             }
             (Seen::Ended, _) => Liveness::Dead,

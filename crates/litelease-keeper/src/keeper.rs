@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::process_keeper::unshared;
 use crate::watch::{Listener, watch};
 use crate::{Asked, Clock, Grant, Hold, Loss, Renewal};
 
@@ -224,6 +225,13 @@ impl Keeper {
             group.step(&*self.clock)
         };
         groups.iter().filter_map(step).min()
+    }
+
+    /// Closes the rows of all files. Rows that another thread uses until `deadline` stay open.
+    pub(crate) fn close(self, deadline: Instant) {
+        for group in locked(&self.groups).drain(..) {
+            drop(unshared(group, deadline));
+        }
     }
 
     /// Returns how long the thread sleeps if nobody rings.

@@ -30,5 +30,6 @@ pub use keeper::{Due, Handed, Keeper, Kept, Rows, Seen};
 pub use loss::Loss;
 pub use lost::{LossSignal, Lost};
 pub use notify::Notifier;
+pub use process::ProcessGroup;
 pub use process_keeper::{NoKeeper, ProcessKeeper};
 pub use wait::{Examination, Waiter, nap};

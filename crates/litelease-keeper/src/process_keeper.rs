@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::{Clock, Keeper, SystemClock};
 
@@ -62,6 +64,42 @@ impl ProcessKeeper {
         self.process.store(std::process::id(), Ordering::SeqCst);
         *keeper = Some(new.clone());
         Ok(new)
+    }
+
+    /// Stops the keeper and closes its connections, for a program that is about to end. SQLite
+    /// leaves the log of a connection that is never closed, and the next program reads all of it.
+    ///
+    /// Holds that are left are no longer renewed. Gives up after a second if a renewal is under
+    /// way.
+    ///
+    /// ```
+    /// # use litelease_keeper::ProcessKeeper;
+    /// # static HOLDS: ProcessKeeper = ProcessKeeper::new();
+    /// HOLDS.get()?;
+    /// HOLDS.stop();
+    /// # Ok::<(), litelease_keeper::NoKeeper>(())
+    /// ```
+    pub fn stop(&self) {
+        if self.process.load(Ordering::SeqCst) != std::process::id() {
+            return;
+        }
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        if let Some(keeper) = keeper.and_then(|keeper| unshared(keeper, deadline)) {
+            keeper.close(deadline);
+        }
+    }
+}
+
+/// Waits for other threads to drop their references, which they have for moments only.
+pub(crate) fn unshared<T>(mut shared: Arc<T>, deadline: Instant) -> Option<T> {
+    loop {
+        shared = match Arc::try_unwrap(shared) {
+            Ok(value) => return Some(value),
+            Err(shared) if Instant::now() < deadline => shared,
+            Err(_) => return None,
+        };
+        thread::sleep(Duration::from_micros(100));
     }
 }
 

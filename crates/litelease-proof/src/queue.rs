@@ -192,16 +192,6 @@ impl Queues {
         self.newest
     }
 
-    /// Deletes what has been dead since a limit, and tells how many.
-    pub fn purge(&mut self, limit_ms: i64, now_ms: i64) -> usize {
-        let before = self.items.len();
-        self.items.retain(|_, stored| {
-            let died_at_ms = stored.item.died_at_ms(now_ms);
-            died_at_ms.is_none_or(|died_at_ms| died_at_ms > limit_ms)
-        });
-        before - self.items.len()
-    }
-
     /// Makes every receipt stale.
     pub fn fence(&mut self, now_ms: i64) {
         for stored in self.items.values_mut() {

@@ -17,7 +17,7 @@ use litelease::rusqlite::{self, Connection};
 use litelease::{
     LockError, LockState, SingleWriter, Synchronous, Waiting, WriteError, WriteLock, WriterOptions,
 };
-use litelease_proof::command::{Desk, stat};
+use litelease_proof::command::{Desk, stat, told};
 use litelease_proof::rig::{Dice, TestFolder, eventually, tell, worker};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_worker");
@@ -145,7 +145,7 @@ fn lock_file(place: &TestFolder) -> PathBuf {
 
 #[test]
 fn threads_of_one_handle_are_served_one_after_the_other() {
-    for waiting in [Waiting::Fair, Waiting::Polled] {
+    for waiting in [Waiting::Fair, Waiting::POLLED] {
         let place = TestFolder::new("WAL");
         with_notes(&place);
         let options = WriterOptions { waiting, ..patient() };
@@ -289,11 +289,11 @@ fn garbage_in_the_lock_file_breaks_nothing_and_is_reported_as_unknown() {
         // The holder's line, half-written or overwritten by somebody else.
         fs::write(&path, garbage).unwrap();
         let refused = try_write(&place).unwrap_err().to_string();
-        let told = match garbage.starts_with(b"pid:4194304 ") {
-            true => "holder pid 4194304 is gone, a process it forked still holds the lock",
-            false => "holder: unknown; ",
-        };
-        assert!(refused.contains(told), "{refused}");
+        let told = format!(
+            "holder: unknown, for it has not signed the lock file; the system names pid {}",
+            std::process::id()
+        );
+        assert!(refused.contains(&told), "{refused}");
         tx.commit().unwrap();
     }
     note(&writer).unwrap();
@@ -308,9 +308,9 @@ fn a_lock_file_that_was_removed_while_it_was_waited_for_is_noticed() {
     let writer = with_notes(&place);
     for (waiting, is_replaced) in [
         (Waiting::Fair, false),
-        (Waiting::Polled, false),
+        (Waiting::POLLED, false),
         (Waiting::Fair, true),
-        (Waiting::Polled, true),
+        (Waiting::POLLED, true),
     ] {
         let tx = writer.begin().unwrap();
         let options = WriterOptions { waiting, ..patient() };
@@ -378,6 +378,41 @@ fn a_command_under_the_write_lock_shares_it_with_what_it_started() {
     eventually("it holds the lock", || (!is_free()).then_some(()));
     running.kill().unwrap();
     running.wait().unwrap();
+    assert_eq!(writer.lock_state().unwrap(), LockState::Free);
+}
+
+/// flock(1) does not sign the lock file. It was once taken for a child of the holder before it.
+#[test]
+fn a_holder_that_has_not_signed_the_lock_file_is_unknown_and_the_system_names_its_process() {
+    let desk = Desk::new();
+    let writer = SingleWriter::open(&desk.file).unwrap();
+    assert_eq!(told(&desk.run(&["write", "--", "true"])).0, 0, "signed by a process that is gone");
+    let mut flock = Command::new("flock")
+        .arg("--no-fork")
+        .arg(writer.lock_path())
+        .args(["sleep", "60"])
+        .spawn()
+        .unwrap();
+    let held = eventually("it is held", || {
+        Some(writer.lock_state().unwrap()).filter(|state| *state != LockState::Free)
+    });
+    let pid = flock.id();
+    assert_eq!(held, LockState::Unsigned(pid));
+    let options = WriterOptions { timeout: Duration::ZERO, ..WriterOptions::default() };
+    let refused = SingleWriter::open_with(&desk.file, options).unwrap().begin().unwrap_err();
+    let expected = format!(
+        "holder: unknown, for it has not signed the lock file; the system names pid {pid};"
+    );
+    assert!(refused.to_string().contains(&expected), "{refused}");
+    let (code, said, _) = told(&desk.run(&["writer"]));
+    assert!(
+        code == 0 && said.starts_with(&format!("pid {pid}, and it is unknown since when")),
+        "{said}"
+    );
+    let (code, _, errors) = told(&desk.run(&["write", "-w", "0", "--", "true"]));
+    assert!(code == 1 && errors.contains(&expected), "{errors}");
+    flock.kill().unwrap();
+    flock.wait().unwrap();
     assert_eq!(writer.lock_state().unwrap(), LockState::Free);
 }
 
@@ -676,7 +711,7 @@ fn a_lock_that_is_waited_for_in_slices_keeps_its_place_in_between() {
     let (patient, slice) = (Duration::from_secs(60), Duration::from_millis(10));
     let first = WriteLock::new(&path);
     let held = first.acquire(patient, Waiting::Fair).unwrap();
-    let mut second = WriteLock::new(&path).into_sliced();
+    let mut second = WriteLock::new(&path).into_sliced(Waiting::Fair);
     assert!(!second.wait(patient, slice).unwrap());
     eventually("it is the head", || has_head(&place).then_some(()));
     drop(held);

@@ -19,7 +19,7 @@ mod wait_lists;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use litelease::{Error, Litelease, PageRow, Scope};
+use litelease::{Error, Litelease, PageRow, Scope, is_live};
 use tokio::sync::broadcast;
 
 use self::batch::Batch;
@@ -308,8 +308,10 @@ impl Committer {
                     newest = newest.max(borrowed.slot.token);
                     borrowed.slot.is_live(now_ms)
                 }
-                Ok(Answer::Granted { lease, .. }) => lease.lease.lease_expires_at_ms > now_ms,
-                Ok(Answer::Delivered(item)) => item.deadline_ms > now_ms,
+                Ok(Answer::Granted { lease, .. }) => {
+                    is_live(lease.lease.lease_expires_at_ms, now_ms)
+                }
+                Ok(Answer::Delivered(item)) => is_live(item.deadline_ms, now_ms),
                 _ => continue,
             };
             match is_live {

@@ -67,8 +67,6 @@ enum Found {
     Nothing,
     /// White space or NULs only, which a power cut can leave of a file.
     Blank,
-    /// The largest token of a slot, and nothing about names: a version before this one wrote it.
-    Token,
     Mark,
     Garbage,
 }
@@ -205,17 +203,18 @@ fn parse(content: &[u8]) -> (Found, Answered) {
     if content.iter().all(is_blank) {
         return (Found::Blank, nothing);
     }
-    let number = |text: &str| text.parse::<i64>().ok().filter(|number| *number >= 0);
-    let numbers: Option<Vec<i64>> =
-        str::from_utf8(content).ok().and_then(|text| text.trim().split(' ').map(number).collect());
-    match numbers.as_deref() {
-        Some(&[token]) => (Found::Token, Answered { token, ..nothing }),
-        Some(&[token, number, of_name]) => {
-            let name = NameGrant { number, token: of_name };
-            (Found::Mark, Answered { token, name })
-        }
-        _ => (Found::Garbage, nothing),
+    // A part of a mark is no mark: only what is written back byte for byte was written as it is.
+    match numbers(content).filter(|answered| self::content(*answered) == content) {
+        Some(answered) => (Found::Mark, answered),
+        None => (Found::Garbage, nothing),
     }
+}
+
+fn numbers(content: &[u8]) -> Option<Answered> {
+    let mut words = str::from_utf8(content).ok()?.trim_end().split(' ');
+    let mut next = || i64::try_from(words.next()?.parse::<u64>().ok()?).ok();
+    let (token, number, of_name) = (next()?, next()?, next()?);
+    Some(Answered { token, name: NameGrant { number, token: of_name } })
 }
 
 #[cfg(test)]
@@ -229,10 +228,12 @@ mod tests {
             (b"\n", Found::Blank),
             (&[0; 21], Found::Blank),
             (&[0; 64], Found::Blank),
-            (b"00000000000000000007\n", Found::Token),
-            (b"7", Found::Token),
+            (b"00000000000000000007\n", Found::Garbage),
+            (b"7", Found::Garbage),
             (b"00000000000000000007 0000000002 00000000000000000009\n", Found::Mark),
-            (b"7 2 9", Found::Mark),
+            (b"7 2 9", Found::Garbage),
+            (b"-0000000000000000007 0000000002 00000000000000000009\n", Found::Garbage),
+            (b"+0000000000000000007 0000000002 00000000000000000009\n", Found::Garbage),
             (b"7 2", Found::Garbage),
             (b"7  2", Found::Garbage),
             (b"7 2 -9", Found::Garbage),
@@ -252,6 +253,9 @@ mod tests {
             let (text, (found, read)) = (content(answered), parse(&content(answered)));
             assert!(found == Found::Mark && read == answered, "{read:?}");
             assert_eq!(text.len(), content(Answered::default()).len());
+            for length in 1..text.len() {
+                assert!(parse(&text[..length]).0 == Found::Garbage, "cut to {length}");
+            }
             assert!(text.len() < LONGEST as usize);
         }
     }

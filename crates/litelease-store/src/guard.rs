@@ -7,12 +7,13 @@
 
 use litelease_core::Guard;
 
+use crate::definition::is_same;
 use crate::present::{forget_refusals, refusals};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
 use crate::statements::execute_once;
 use crate::table_info::TableInfo;
-use crate::trigger::{Demand, Fence, WRITES, columns_in, trigger_name};
+use crate::trigger::{COLUMNS, Demand, Fence, WRITES, columns_in, columns_trigger, trigger_name};
 use crate::{Error, Store};
 
 /// A guard as it is right now.
@@ -65,7 +66,8 @@ struct Guarded {
     table: String,
     demands: Vec<Demand>,
     is_intact: bool,
-    /// Whether the record has the names as they are now.
+    /// Whether the record has the names as they are now, and every column is kept from being
+    /// dropped.
     is_current: bool,
 }
 
@@ -194,8 +196,8 @@ impl Store {
     }
 
     fn has_triggers(&self, number: i64) -> Result<bool, Error> {
-        for write in WRITES {
-            if self.trigger(&trigger_name(number, write))?.is_some() {
+        for kind in WRITES.into_iter().chain([COLUMNS]) {
+            if self.trigger(&trigger_name(number, kind))?.is_some() {
                 return Ok(true);
             }
         }
@@ -213,6 +215,8 @@ impl Store {
             let trigger = format!("CREATE TRIGGER main.{}", fence.trigger(write));
             execute_once(self.connection, &trigger, &[])?;
         }
+        let trigger = format!("CREATE TRIGGER main.{}", guarded.columns_trigger(table_info));
+        execute_once(self.connection, &trigger, &[])?;
         self.record(guarded)
     }
 
@@ -235,8 +239,8 @@ impl Store {
     }
 
     fn clear(&self, number: i64) -> Result<(), Error> {
-        for write in WRITES {
-            let drop = format!("DROP TRIGGER IF EXISTS main.{}", trigger_name(number, write));
+        for kind in WRITES.into_iter().chain([COLUMNS]) {
+            let drop = format!("DROP TRIGGER IF EXISTS main.{}", trigger_name(number, kind));
             execute_once(self.connection, &drop, &[])?;
         }
         execute_once(self.connection, FORGET, &[Value::Integer(number)])
@@ -316,6 +320,10 @@ impl Store {
             texts.push(text);
         }
         let Some(table) = called else { return Ok(()) };
+        let of_columns = self.trigger(&trigger_name(guarded.number, COLUMNS))?;
+        let Some((_, of_columns)) = of_columns.filter(|(of, _)| *of == table) else {
+            return Ok(());
+        };
         let table_info = match TableInfo::of(self.connection, &table) {
             Err(Error::CannotGuard { .. }) => return Ok(()),
             table_info => table_info?,
@@ -330,8 +338,10 @@ impl Store {
         renamed.is_intact =
             WRITES.iter().zip(&texts).all(|(write, text)| fence.is_trigger(write, text));
         if renamed.is_intact {
-            renamed.is_current =
-                renamed.table == guarded.table && renamed.demands == guarded.demands;
+            let wanted = format!("CREATE TRIGGER {}", renamed.columns_trigger(&table_info));
+            renamed.is_current = renamed.table == guarded.table
+                && renamed.demands == guarded.demands
+                && is_same(&of_columns, &wanted, &[]);
             *guarded = renamed;
         }
         Ok(())
@@ -361,6 +371,10 @@ impl Guarded {
             key: &table_info.key,
             demands: &self.demands,
         }
+    }
+
+    fn columns_trigger(&self, table_info: &TableInfo) -> String {
+        columns_trigger(self.number, &self.table, table_info.column_names())
     }
 
     fn guards(&self, file: &str) -> impl Iterator<Item = GuardInfo> {

@@ -17,8 +17,9 @@ struct Ended {
 }
 
 impl Store {
-    /// Deletes the rows of names that have not been live since `before_ms`, and the items of queues
-    /// that have been dead since, and answers how many. Readers that have ended go with them.
+    /// Deletes the rows of names that have not been live since `before_ms`, and answers how many.
+    /// Readers that have ended go with them. Items of queues stay, also dead ones: only `discard`
+    /// deletes those.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that a name
     /// which comes back gets a larger one.
@@ -26,12 +27,8 @@ impl Store {
         self.with_context("purge", None, || {
             self.durably(self.boundary()?, |context| {
                 self.verify()?;
-                let now_ms = when.now_ms();
-                let limit_ms = purge_limit(before_ms, now_ms);
-                self.all_or_nothing(|| {
-                    let items = self.purge_queues(limit_ms, now_ms)?;
-                    Ok(self.delete_ended(context, limit_ms)? + items)
-                })
+                let limit_ms = purge_limit(before_ms, when.now_ms());
+                self.all_or_nothing(|| self.delete_ended(context, limit_ms))
             })
         })
     }

@@ -741,22 +741,6 @@ impl Store {
         })
     }
 
-    /// Deletes the items that have been dead since `limit_ms`, in a transaction that is open.
-    /// Answers how many.
-    pub(crate) fn purge_queues(&self, limit_ms: i64, now_ms: i64) -> Result<u64, Error> {
-        let mut purged = 0;
-        for (number, _, _) in self.queue_names()? {
-            purged += self.each_dead(number, |row| {
-                let died_at_ms = row.item.died_at_ms(now_ms);
-                match died_at_ms.is_some_and(|died_at_ms| died_at_ms <= limit_ms) {
-                    true => self.delete_item(row).map(|()| true),
-                    false => Ok(false),
-                }
-            })?;
-        }
-        Ok(purged)
-    }
-
     /// Sends an item, with the write lock held.
     fn attempt_to_send(
         &self,

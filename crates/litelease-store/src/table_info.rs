@@ -73,6 +73,11 @@ impl TableInfo {
         Ok(entry(connection, table)?.is_some_and(|(_, kind, _)| kind == "table"))
     }
 
+    /// Returns what its columns are called.
+    pub(crate) fn column_names(&self) -> impl Iterator<Item = &str> {
+        self.columns.iter().map(|column| column.name.as_str())
+    }
+
     /// Makes sure that tokens can be presented in the columns that the demands name.
     pub(crate) fn check_columns(
         &self,

@@ -48,6 +48,26 @@ pub(crate) fn trigger_name(number: i64, write: &str) -> String {
     format!("litelease_guard_{number}_{write}")
 }
 
+/// What the trigger that names every column is called by.
+pub(crate) const COLUMNS: &str = "columns";
+
+/// A trigger that never runs and names every column, as it follows CREATE TRIGGER. ALTER TABLE …
+/// DROP COLUMN rewrites the rows and fires no trigger, but SQLite refuses it for a column that a
+/// trigger names.
+pub(crate) fn columns_trigger<'a>(
+    number: i64,
+    table: &str,
+    columns: impl Iterator<Item = &'a str>,
+) -> String {
+    let columns: Vec<String> = columns.map(|column| format!("OLD.{}", quoted(column))).collect();
+    format!(
+        "{} BEFORE DELETE ON {} WHEN FALSE\nBEGIN\nSELECT {};\nEND",
+        quoted(&trigger_name(number, COLUMNS)),
+        quoted(table),
+        columns.join(", ")
+    )
+}
+
 impl Fence<'_> {
     /// The trigger of one kind of write, as it follows CREATE TRIGGER: first its name.
     pub(crate) fn trigger(&self, write: &str) -> String {

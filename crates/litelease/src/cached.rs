@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use litelease_core::MAX_READ_TTL_MS;
+use litelease_core::{MAX_READ_TTL_MS, is_live};
 use litelease_keeper::{Clock, HolderKind, Identity, SystemClock, Waiter, Window};
 use rusqlite::Connection;
 
@@ -476,7 +476,7 @@ impl<'n> Drain<'n> {
         let mut readers = db.at(i64::MIN).readers(self.name)?;
         readers.retain(|reader| {
             let is_trusted = self.until.get(&reader.reader).is_some_and(|until| now < *until);
-            is_trusted || reader.expires_at_ms > wall_ms
+            is_trusted || is_live(reader.expires_at_ms, wall_ms)
         });
         let mut left = Vec::new();
         for reader in readers {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use litelease_core::is_live;
 use rusqlite::types::Value;
 use rusqlite::{Connection, ToSql};
 
@@ -198,7 +199,8 @@ impl Election {
             return Ok(None);
         };
         let (lease, now_ms) = (first.lease, now_ms());
-        let live = lease.tenure.filter(|(_, expiry)| lease.name == self.name && *expiry > now_ms);
+        let live =
+            lease.tenure.filter(|(_, expiry)| lease.name == self.name && is_live(*expiry, now_ms));
         Ok(live.map(|(owner, expires_at_ms)| LeaderInfo {
             term: lease.token,
             owner,

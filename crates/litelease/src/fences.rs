@@ -63,7 +63,8 @@ impl Leases {
     ///
     /// A name that was never claimed closes the table until its first grant. If several names guard
     /// one table, a write must present a token for each. Guarding again in the same way changes
-    /// nothing, or restores triggers that a rebuild of the table has dropped.
+    /// nothing, or restores triggers that a rebuild of the table has dropped. While a table is
+    /// guarded, none of its columns can be dropped.
     ///
     /// ```
     /// # use std::time::Duration;

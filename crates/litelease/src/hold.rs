@@ -701,4 +701,4 @@ pub(crate) fn busy_timeout(connection: &Connection) -> Duration {
 }
 
 /// The keeper of the holds of this process.
-static HOLDS: ProcessKeeper = ProcessKeeper::new();
+pub(crate) static HOLDS: ProcessKeeper = ProcessKeeper::new();

@@ -453,7 +453,8 @@ impl Leases {
     }
 
     /// Deletes the rows of names that have not been live since `before_ms` (Unix time in
-    /// milliseconds), and returns how many.
+    /// milliseconds), and returns how many. Items of queues stay, also dead ones:
+    /// [`Queue::discard`](crate::Queue::discard) deletes those.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that no token
     /// is ever granted again.

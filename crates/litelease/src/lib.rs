@@ -87,10 +87,14 @@ pub use litelease_core::{
     SlotInfo, StaleReason, Status, TakenOver, TransferResult,
 };
 #[doc(hidden)]
-pub use litelease_core::{InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, leaves_room};
+pub use litelease_core::{
+    InvalidPermission, MAX_SHARDS, Permission, Scope, backoff, is_live, leaves_room,
+};
 pub use litelease_filelock::{
     Error as LockError, Holder, LockState, OwnedLock, Waiting, WriteLock,
 };
+#[doc(hidden)]
+pub use litelease_keeper::ProcessGroup;
 pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
 #[doc(hidden)]
 pub use litelease_store::{
@@ -133,4 +137,12 @@ pub use worker::{DrainSignal, RunningWorker, WorkItem, Worker, WorkerCounts, Wor
 /// ```
 pub fn now_ms() -> i64 {
     litelease_store::When::Now.now_ms()
+}
+
+/// Closes the connections of this process's keepers, for a program that is about to end.
+#[doc(hidden)]
+pub fn close_keepers() {
+    for keeper in [&hold::HOLDS, &slots::SLOTS, &session::SESSIONS, &worker::DELIVERIES] {
+        keeper.stop();
+    }
 }

@@ -608,7 +608,7 @@ impl std::fmt::Debug for Members {
 }
 
 /// The keeper of the sessions of this process.
-static SESSIONS: ProcessKeeper = ProcessKeeper::new();
+pub(crate) static SESSIONS: ProcessKeeper = ProcessKeeper::new();
 
 /// The sessions of this process, for the keeper, which knows grants only.
 static OPEN: Mutex<Vec<Arc<Members>>> = Mutex::new(Vec::new());

@@ -41,7 +41,7 @@ pub fn pool_of_name(name: &str) -> String {
     format!("name:{name}")
 }
 
-static SLOTS: ProcessKeeper = ProcessKeeper::new();
+pub(crate) static SLOTS: ProcessKeeper = ProcessKeeper::new();
 
 impl Litelease {
     /// Borrows a slot and keeps it alive in the background until it is returned or lost. Waits for

@@ -30,7 +30,7 @@ use crate::{
 type Result<T, E = HoldError> = std::result::Result<T, E>;
 
 /// The keeper of the deliveries of this process.
-static DELIVERIES: ProcessKeeper = ProcessKeeper::new();
+pub(crate) static DELIVERIES: ProcessKeeper = ProcessKeeper::new();
 
 /// The most handlers of one worker: each has a thread and a connection.
 const MOST_HANDLERS: usize = 1_000;

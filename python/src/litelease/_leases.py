@@ -411,7 +411,7 @@ or SQLite has ended it after an error; begin it again
 
     def purge(self, before_ms: int, *, now_ms: int | None = None) -> int:
         """Deletes the rows of names that have not been live since then, and returns how many. Their tokens are never
-        granted again."""
+        granted again. Items of queues stay, also dead ones: ``Queue.discard`` deletes those."""
         return int(self._row("purge", before_ms, now_ms)[0])
 
     def raise_floor(self, floor: int) -> None:

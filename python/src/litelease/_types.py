@@ -455,13 +455,20 @@ class NoFreeSlot(LiteleaseError, TimeoutError):
 
 
 class WriteLockTimeout(LiteleaseError, TimeoutError):
-    """Another process held the write lock all the time. ``holder`` is its process and since when, if known."""
+    """Another process held the write lock all the time. ``holder`` is its process and since when, as far as that is known: a
+    process that has not signed the lock file, such as flock(1), has no time. ``is_gone`` says that the process has ended, and
+    that one which it forked holds the lock."""
 
-    def __init__(self, timeout: float, holder: tuple[int, str] | None) -> None:
+    def __init__(self, timeout: float, holder: tuple[int, str | None] | None, is_gone: bool = False) -> None:
         after = f"write lock timeout after {round(timeout * 1000)}ms"
         if holder is None:
             text = "holder: unknown; try again or check which process has the lock file open"
-        elif _is_gone(holder[0]):
+        elif holder[1] is None:
+            text = (
+                f"holder: unknown, for it has not signed the lock file; the system names pid {holder[0]}; try again or check "
+                "what that process does"
+            )
+        elif is_gone:
             text = f"holder pid {holder[0]} is gone, a process it forked still holds the lock; end that one"
         else:
             text = (
@@ -469,16 +476,7 @@ class WriteLockTimeout(LiteleaseError, TimeoutError):
             )
         super().__init__(f"{after}; {text}")
         self.holder = holder
-
-
-def _is_gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return True
-    except OSError:
-        return False
-    return False
+        self.is_gone = is_gone
 
 
 class TrackerIsLockedError(LiteleaseError):

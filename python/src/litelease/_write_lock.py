@@ -21,6 +21,7 @@ from ._types import LiteleaseError
 _SLICE_MS = 50  # how long a signal's handler has to wait at most
 _LONGEST_MS = 2**62
 _HELD, _NOT_YET, _TIMED_OUT, _FORKED = 0, 1, 2, 4
+_GONE = 2  # an answer about the holder
 
 
 class _Note(ctypes.Structure):
@@ -43,7 +44,7 @@ def _library() -> ctypes.CDLL:
     if not hasattr(library, "litelease_write_lock_new"):
         raise LiteleaseError("SingleWriter needs flock, which this system does not have")
     lock, path, note = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_size_t), ctypes.POINTER(_Note)
-    library.litelease_write_lock_new.argtypes = [*path, *path]
+    library.litelease_write_lock_new.argtypes = [*path, *path, ctypes.c_uint64, ctypes.c_uint64]
     library.litelease_write_lock_new.restype = lock
     library.litelease_write_lock_wait.argtypes = [lock, *[ctypes.c_uint64] * 3, note]
     library.litelease_write_lock_end.argtypes = [lock, ctypes.c_uint64, ctypes.py_object]
@@ -58,13 +59,15 @@ class WriteLock:
     """A lock across processes, on a file that only users who may write the database can open. One request at a time: threads
     take turns before they ask."""
 
-    def __init__(self, path: str, database: str) -> None:
+    def __init__(self, path: str, database: str, poll: tuple[float, float] | None) -> None:
         self._lock: int | None = None
         self._path, like = os.fsencode(path), os.fsencode(database)
         self._library = _library()
         self._tickets = itertools.count(1)
         self._last: weakref.ref[Any] | None = None
-        self._lock = self._library.litelease_write_lock_new(self._path, len(self._path), like, len(like))
+        # 0 means to queue.
+        pauses = (0, 0) if poll is None else tuple(max(1, min(math.ceil(p * 1000), _LONGEST_MS)) for p in poll)
+        self._lock = self._library.litelease_write_lock_new(self._path, len(self._path), like, len(like), *pauses)
 
     def __del__(self) -> None:
         if self._lock:
@@ -79,7 +82,7 @@ class WriteLock:
         return ticket
 
     def wait(self, ticket: int, timeout: float) -> bool:
-        """Waits for the lock in the queue. Returns whether it is held now."""
+        """Waits for the lock. Returns whether it is held now."""
         note, timeout_ms = _Note(), math.ceil(min(max(0.0, timeout * 1000), _LONGEST_MS))
         answer = _NOT_YET
         while answer == _NOT_YET:  # signal handlers run here
@@ -98,8 +101,10 @@ class WriteLock:
         """Unlocks, or leaves the queue, if this is the last ticket. In a forked child it leaves the parent's lock alone."""
         self._library.litelease_write_lock_end(self._lock, ticket, None)
 
-    def holder(self) -> tuple[int, str] | None:
-        """Returns the process that took the lock last and since when, if the file tells."""
+    def holder(self) -> tuple[tuple[int, str | None] | None, bool]:
+        """Returns the process that holds the lock and since when, as far as that is known, and whether that process has ended,
+        so that one which it forked holds the lock."""
         note = _Note()
-        is_known = self._library.litelease_write_lock_holder(self._path, len(self._path), ctypes.byref(note))
-        return (note.number, str(note)) if is_known else None
+        answer = self._library.litelease_write_lock_holder(self._path, len(self._path), ctypes.byref(note))
+        holder = (note.number, str(note) or None) if answer else None
+        return holder, answer == _GONE

@@ -30,6 +30,9 @@ class SingleWriter:
     (1,)
 
     An error inside the block rolls back and unlocks. Threads may share a writer; they are served one after the other.
+
+    Processes wait in a queue. With ``poll=(0.005, 0.05)`` a writer tries again after 5 ms at first and 50 ms at last instead:
+    it can starve, and overtakes those that queue.
     """
 
     def __init__(
@@ -37,12 +40,15 @@ class SingleWriter:
         path: str | os.PathLike[str],
         *,
         timeout: float = 0.5,
+        poll: tuple[float, float] | None = None,
         lock_path: str | os.PathLike[str] | None = None,
         busy_timeout: float = 0.5,
         synchronous: str = "NORMAL",
     ) -> None:
         if synchronous.upper() not in ("OFF", "NORMAL", "FULL", "EXTRA"):
             raise ValueError(f"synchronous is OFF, NORMAL, FULL or EXTRA, got {synchronous!r}")
+        if poll is not None and not 0 < poll[0] <= poll[1]:
+            raise ValueError(f"poll is the first and the longest pause in seconds, got {poll!r}")
         self.timeout = timeout
         self._busy_timeout = busy_timeout
         self._conn = sqlite3.connect(path, timeout=busy_timeout, isolation_level=None, check_same_thread=False)
@@ -53,7 +59,7 @@ class SingleWriter:
         self.path = os.path.realpath(path)
         self.lock_path = os.path.abspath(lock_path) if lock_path is not None else f"{self.path}.lock"
         self._turn = Mutex()
-        self._lock = WriteLock(self.lock_path, self.path)
+        self._lock = WriteLock(self.lock_path, self.path, poll)
         self._leases = Litelease(self._conn)
         self._set_up(synchronous)
 
@@ -85,9 +91,10 @@ class SingleWriter:
         conn.execute("PRAGMA query_only = ON")
         return conn
 
-    def holder(self) -> tuple[int, str] | None:
-        """Returns the process that took the lock last and since when, if that is known."""
-        return self._lock.holder()
+    def holder(self) -> tuple[int, str | None] | None:
+        """Returns the process that holds the lock and since when, as far as that is known. A process that has not signed the
+        lock file, such as flock(1), has no time."""
+        return self._lock.holder()[0]
 
     def close(self) -> None:
         """Closes the connection. Does nothing in a forked child."""
@@ -145,12 +152,12 @@ class _Block:
                 "this thread already holds the write lock through this writer: use the connection that it has"
             ) from None
         if not is_taken:
-            raise WriteLockTimeout(writer.timeout, writer.holder())
+            raise WriteLockTimeout(writer.timeout, *writer._lock.holder())
         if writer._conn.in_transaction:
             writer._conn.execute("ROLLBACK")  # one that could not be rolled back when its block ended
         self._ticket = writer._lock.ticket(self)
         if not writer._lock.wait(self._ticket, deadline - time.monotonic()):
-            raise WriteLockTimeout(writer.timeout, writer.holder())
+            raise WriteLockTimeout(writer.timeout, *writer._lock.holder())
 
     def end(self) -> None:
         """Rolls back what was not committed, and unlocks. Calling it twice is harmless."""

@@ -12,8 +12,12 @@ use crate::place;
 
 /// Delete the rows of names that were not leased for a while; no token is ever granted again
 #[derive(clap::Args)]
-#[command(after_help = "Example:
-  litelease purge --older-than 30d")]
+#[command(
+    after_help = "Items of queues stay, also dead ones: `litelease queue discard` deletes those.
+
+Example:
+  litelease purge --older-than 30d"
+)]
 pub(crate) struct Args {
     /// Names that have not been live for this long
     #[arg(long, value_name = "TIME", value_parser = parse_positive)]

@@ -7,14 +7,15 @@ use litelease::{LockError, Waiting};
 
 use super::command_line::CommandLine;
 use super::writer::{holder, lock_of};
-use crate::Common;
-use crate::duration::parse;
+use crate::duration::{parse, parse_positive};
 use crate::exit::{Failure, Result, code};
+use crate::{Common, database};
 
 /// Run a command while no other single writer writes to a database
 ///
 /// Takes the lock that `SingleWriter` uses, on a file next to the database, and becomes the
-/// command. The lock is freed when the command and whatever it started have ended.
+/// command. The lock is freed when the command and whatever it started have ended. If the database
+/// is not in WAL mode, a line says so.
 #[derive(clap::Args)]
 #[command(override_usage = "litelease write --db <FILE> [OPTIONS] [--] <COMMAND>...")]
 #[command(after_help = "Examples:
@@ -27,6 +28,12 @@ pub(crate) struct Args {
     /// Wait at most this long
     #[arg(short, long, value_name = "TIME", value_parser = parse, default_value = "500ms")]
     wait: Duration,
+    /// Do not queue: try again after this pause at first, and then after ever longer ones
+    #[arg(long, value_name = "TIME", value_parser = parse_positive)]
+    poll: Option<Duration>,
+    /// The longest pause of --poll
+    #[arg(long, value_name = "TIME", value_parser = parse_positive, default_value = "50ms")]
+    longest_pause: Duration,
     /// Exit code if another process has the lock
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = code::NO)]
     conflict_exit_code: u8,
@@ -37,7 +44,11 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     args.command.check("write")?;
     let lock = lock_of(common)?;
-    let mut held = match lock.acquire(args.wait, Waiting::Fair) {
+    let waiting = match args.poll {
+        Some(first) => Waiting::Polled { first, longest: args.longest_pause.max(first) },
+        None => Waiting::Fair,
+    };
+    let mut held = match lock.acquire(args.wait, waiting) {
         Err(error @ LockError::Timeout { .. }) => {
             if common.json || !common.quiet {
                 let failure = Failure::new(args.conflict_exit_code, "Timeout", error);
@@ -47,6 +58,9 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         }
         held => held?,
     };
+    if let Some(failure) = database::not_wal(common)? {
+        failure.tell(common.json);
+    }
     held.share_with_children()?;
     // From here on this process is the command, and holds the lock until it ends.
     let error = args.command.command().exec();

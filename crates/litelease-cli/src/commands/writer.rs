@@ -19,7 +19,11 @@ pub(crate) fn execute(_: Args, common: &Common) -> Result<u8> {
     let path = lock.path().display();
     let (text, code) = match &state {
         LockState::Free => ("nobody holds the write lock".into(), code::NO),
-        LockState::Held(None) => (format!("held, and {path} does not tell by whom"), code::OK),
+        LockState::Held(None) => (format!("held, and it is unknown by whom: see {path}"), code::OK),
+        LockState::Unsigned(pid) => {
+            let text = format!("pid {pid}, and it is unknown since when: it has not signed {path}");
+            (text, code::OK)
+        }
         LockState::Held(Some(holder)) => {
             let note = match holder.is_gone() {
                 true => "the process is gone, one that it forked still holds the lock",
@@ -38,6 +42,7 @@ fn entry(state: &LockState) -> Value {
     match state {
         LockState::Free => Value::Null,
         LockState::Held(None) => json!({ "pid": null, "since": null, "process": "unknown" }),
+        LockState::Unsigned(pid) => json!({ "pid": pid, "since": null, "process": "alive" }),
         LockState::Held(Some(holder)) => {
             let process = if holder.is_gone() { "dead" } else { "alive" };
             json!({ "pid": holder.pid, "since": holder.since, "process": process })

@@ -214,6 +214,8 @@ impl Place for Engine {
     }
 
     fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+        // A script goes on when a name is free. With the URL of another database it must not.
+        self.check()?;
         let (begin, watch) = (Instant::now(), self.cluster()?.watch());
         loop {
             let seen = watch.changes();

@@ -139,6 +139,8 @@ impl Place for File {
     }
 
     fn wait_free(&self, name: &str, wait: Duration) -> Result<Option<LeaseInfo>> {
+        // A script goes on when a name is free. With a wrong path it must not.
+        database::check_existing(&self.path)?;
         let Some(db) = database::look(&self.common)? else { return Ok(None) };
         let begin = Instant::now();
         let watch = db.watch();

@@ -49,7 +49,7 @@ fn prune(folder: &std::path::Path) {
     let now_ms = litelease::now_ms();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let until_ms = read(&entry.path()).and_then(|kept| kept["until_ms"].as_i64());
-        if until_ms.is_some_and(|until_ms| until_ms < now_ms) {
+        if until_ms.is_some_and(|until_ms| !litelease::is_live(until_ms, now_ms)) {
             let _ = fs::remove_file(entry.path());
         }
     }

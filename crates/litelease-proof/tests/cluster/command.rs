@@ -57,8 +57,8 @@ fn spawn(command: &mut Command) -> Run {
 const LINES: &[&str] = &[
     "who nightly",
     "status",
-    "wait nightly",
     "run nightly -- sh -c 'exit 7'",
+    "wait nightly",
     "run nightly -- sh -c 'echo $LITELEASE_NAME $LITELEASE_TOKEN; litelease renew nightly'",
     "run nightly -- litelease run nightly -- true",
     "run nightly -- no-such-command",
@@ -122,6 +122,18 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_engines() {
             }
         }
     });
+}
+
+/// A script goes on when a name is free. With the URL of another database it must not. etcd has no
+/// tables that could be missing.
+#[test]
+fn a_wait_on_an_engine_without_tables_fails() {
+    let engines = Engines::with("bare");
+    let desk = Desk::new();
+    for url in engines.urls.iter().filter(|url| url.starts_with("postgres://")) {
+        let (code, said, errors) = ask(&desk, url, &["wait", "nightly"]);
+        assert_eq!((code, said.as_str()), (69, ""), "{url}: {errors}");
+    }
 }
 
 #[test]

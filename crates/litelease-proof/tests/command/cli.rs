@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use litelease::rusqlite::Connection;
 use litelease::{Identity, Litelease};
 use litelease_proof::command::{Desk, told};
 use litelease_proof::rig::{LONG, acquired, eventually, litelease, tell};
@@ -62,18 +63,17 @@ fn matches(expected: &str, found: &str) -> bool {
     let squeezed = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     let fits = |pattern: &str, line: &str| {
         let (pattern, line) = (squeezed(pattern), squeezed(line));
-        let mut parts = pattern.split("[..]");
-        let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default().trim_end()) else {
-            return false;
-        };
+        let mut parts: Vec<&str> = pattern.split("[..]").map(str::trim).collect();
+        let Some(mut rest) = line.strip_prefix(parts.remove(0)) else { return false };
+        let Some(last) = parts.pop() else { return rest.is_empty() };
         for part in parts {
-            let part = part.trim();
             match rest.find(part) {
                 Some(at) => rest = &rest[at + part.len()..],
                 None => return false,
             }
         }
-        rest.is_empty() || pattern.ends_with("[..]")
+        // Not found but at the end: what [..] stands for may contain it.
+        rest.ends_with(last)
     };
     let (expected, found): (Vec<_>, Vec<_>) = (expected.lines().collect(), found.lines().collect());
     expected.len() == found.len()
@@ -263,7 +263,7 @@ fn a_reader_that_goes_away_ends_a_watch_quietly() {
 
 #[test]
 fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
-    let cases: [(&[&str], i32); 20] = [
+    let cases: [(&[&str], i32); 22] = [
         (&[], 64),
         (&["walk"], 64),
         (&["run"], 64),
@@ -281,6 +281,8 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
         (&["claim", "x", "--ttl", "soon"], 64),
         (&["renew", "x"], 64),
         (&["watch", "x"], 69),
+        (&["wait", "x"], 69),
+        (&["wait", "x", "-w", "0s"], 69),
         (&["purge", "--older-than", "30d"], 69),
         (&["run", "--db", "no/such/folder/x.sqlite3", "x", "--", "true"], 69),
         (&["run", "--db", "", "x", "--", "true"], 64),
@@ -305,11 +307,10 @@ fn bad_input_is_told_in_one_line_and_leaves_nothing_behind() {
 
 #[test]
 fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
-    let cases: [(&[&str], i32, Value); 4] = [
+    let cases: [(&[&str], i32, Value); 3] = [
         (&["status"], 0, json!([])),
         (&["status", "x", "--all"], 0, json!([])),
         (&["who", "x"], 1, json!(null)),
-        (&["wait", "x"], 0, json!({ "free": "x" })),
     ];
     // No file, the user's own in a folder that is not there yet, and one that an administrator has
     // made for a group.
@@ -343,6 +344,18 @@ fn on_a_fresh_host_nobody_has_anything_and_looking_makes_nothing() {
             assert_eq!(fs::metadata(&desk.file).map_or(0, |file| file.len()), 0);
         }
     }
+}
+
+#[test]
+fn a_wait_on_an_empty_file_is_over_at_once_and_on_a_missing_one_it_fails() {
+    let desk = Desk::new();
+    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    assert_eq!((code, said.as_str()), (69, ""));
+    assert!(errors.contains("leases.sqlite3 does not exist"), "{errors}");
+    fs::write(&desk.file, "").unwrap();
+    let (code, said, errors) = told(&desk.run(&["wait", "x"]));
+    assert_eq!((code, errors.as_str()), (0, ""));
+    assert!(said.starts_with("x: nobody has it in "), "{said}");
 }
 
 #[test]
@@ -430,6 +443,38 @@ fn a_busy_answer_in_json_tells_owner_process_token_and_expiry() {
     ];
     let (code, answer) = json(&desk, &words);
     assert!(code == 1 && answer["busy"]["holder"]["pid"].is_number(), "{answer}");
+}
+
+#[test]
+fn a_write_polls_if_it_is_told_to_and_says_if_the_database_is_not_in_wal_mode() {
+    let desk = Desk::new();
+    let lock = desk.folder.path().join("leases.sqlite3.lock");
+    let hold = ["write", "--", "sh", "-c", "echo > began; while ! [ -e go ]; do sleep 0.01; done"];
+    let mut holder = desk.command(&hold).spawn().unwrap();
+    desk.read("began");
+    let poll = ["write", "--poll", "1ms", "--longest-pause", "2ms"];
+    let impatient = [&poll[..], &["-w", "30ms", "--", "true"]].concat();
+    let (code, _, errors) = told(&desk.run(&impatient));
+    assert!(code == 1 && errors.contains("write lock timeout after 30ms"), "{errors}");
+    let patient = [&poll[..], &["-w", "60s", "--", "echo", "written"]].concat();
+    let waiter = desk.command(&patient).stdout(Stdio::piped()).spawn().unwrap();
+    fs::write(desk.folder.path().join("go"), "").unwrap();
+    assert_eq!(told(&waiter.wait_with_output().unwrap()).1, "written\n");
+    assert!(holder.wait().unwrap().success() && lock.exists());
+    assert!(!lock.with_extension("lock.queue").exists(), "nobody has queued");
+
+    let write = ["write", "--", "echo", "written"];
+    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()), "no database yet");
+    let plain = Connection::open(&desk.file).unwrap();
+    plain.execute_batch("CREATE TABLE notes (text)").unwrap();
+    let (code, said, errors) = told(&desk.run(&write));
+    assert_eq!((code, said.as_str()), (0, "written\n"));
+    assert!(
+        errors.contains("is in journal mode DELETE") && errors.lines().count() == 1,
+        "{errors}"
+    );
+    plain.execute_batch("PRAGMA journal_mode = WAL").unwrap();
+    assert_eq!(told(&desk.run(&write)), (0, "written\n".into(), String::new()));
 }
 
 #[test]

@@ -49,6 +49,42 @@ fn the_command_finds_its_lease_in_its_environment_and_its_exit_code_is_passed_on
     assert_eq!(desk.db().token("x").unwrap(), Some(5));
 }
 
+/// A connection that is never closed leaves its -wal, and every next start reads all of it.
+#[test]
+fn a_command_that_has_ended_leaves_no_log_of_sqlite() {
+    let desk = Desk::new();
+    assert_eq!(told(&desk.run(&["queue", "send", "q", "body"])).0, 0);
+    let lines: [&[&str]; 6] = [
+        &["run", "x", "--", "true"],
+        &["run", "x", "--", "false"],
+        &["run", "--slots", "2", "y", "--", "true"],
+        &["run", "x", "--", "/nowhere/to/be/found"],
+        &[
+            "run",
+            "--ttl",
+            "2s",
+            "--kill-grace",
+            "10ms",
+            "--max-time",
+            "300ms",
+            "x",
+            "--",
+            "sleep",
+            "60",
+        ],
+        &["work", "--drain", "q", "--", "cat"],
+    ];
+    for words in lines {
+        let (_, _, errors) = told(&desk.run(words));
+        let mut left: Vec<_> = fs::read_dir(desk.folder.path()).unwrap().flatten().collect();
+        left.retain(|file| {
+            let name = file.file_name();
+            name.to_str().is_some_and(|name| name.ends_with("-wal") || name.ends_with("-shm"))
+        });
+        assert!(left.is_empty(), "{words:?}: {left:?} {errors}");
+    }
+}
+
 #[test]
 fn a_command_that_makes_no_progress_is_ended_and_one_that_does_is_not() {
     let desk = Desk::new();

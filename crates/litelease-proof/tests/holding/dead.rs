@@ -194,15 +194,22 @@ fn own_group() -> u32 {
 
 /// A worker in namespaces of its own, if that is allowed.
 fn unshared(how: &[&str], words: &[&str], file: &Path) -> Option<Holder> {
-    let allowed = Command::new("unshare").args(how).arg("true").output();
-    if !allowed.is_ok_and(|output| output.status.success()) {
-        tell(&format!("SKIPPED: a holder under unshare {how:?} (not allowed)"));
+    if !is_allowed(how) {
         return None;
     }
     let mut command = Command::new("unshare");
     command.args(how).arg(WORKER).arg(words[0]).arg(file).args(&words[1..]);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     Some(Holder::of(child))
+}
+
+fn is_allowed(how: &[&str]) -> bool {
+    let tried = Command::new("unshare").args(how).arg("true").output();
+    let is_allowed = tried.is_ok_and(|output| output.status.success());
+    if !is_allowed {
+        tell(&format!("SKIPPED: a holder under unshare {how:?} (not allowed)"));
+    }
+    is_allowed
 }
 
 const OWN_PIDS: [&str; 4] = ["--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -401,13 +408,7 @@ fn a_killed_wrapper_is_succeeded_at_once_and_never_while_its_group_is_at_work() 
 fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_has_ended() {
     let desk = Desk::new();
     let (run, [child, grandchild]) = working(&desk, "60s");
-    let mut sentinels = children_of(run.pid());
-    sentinels.retain(|pid| *pid != child);
-    assert_eq!(sentinels.len(), 1);
-    kill(sentinels[0], SIGSTOP); // so that it cannot see what comes
-    run.signal(SIGKILL);
-    kill(sentinels[0], SIGKILL);
-    is_gone(child);
+    kill_with_sentinel(&run, child);
     let next = desk.start(&["x"], "date +%s%N > next; echo $LITELEASE_TOKEN > token");
     assert!(stays(2 * FEW_LOOKS, || desk.peek("next").is_empty()), "it was taken over");
     assert!(is_running(grandchild), "or this is no test");
@@ -421,6 +422,17 @@ fn a_wrapper_that_is_killed_with_its_sentinel_is_not_succeeded_before_its_group_
     assert!(last < first, "{} ns of overlap", last - first);
     assert_eq!(next.end().0, 0);
     drop(run.end());
+}
+
+/// Kills a wrapper and its sentinel, so that only the command itself is killed with them.
+fn kill_with_sentinel(run: &Run, command: i32) {
+    let mut sentinels = children_of(run.pid());
+    sentinels.retain(|pid| *pid != command);
+    assert_eq!(sentinels.len(), 1);
+    kill(sentinels[0], SIGSTOP); // so that it cannot see what comes
+    run.signal(SIGKILL);
+    kill(sentinels[0], SIGKILL);
+    is_gone(command);
 }
 
 /// As the end of a service or of a container does it.
@@ -437,6 +449,58 @@ fn a_run_that_is_killed_with_everything_in_it_is_succeeded_at_once() {
     assert_eq!((code, said.as_str()), (0, "2\n"));
     assert!(begin.elapsed() < SOON);
     drop(run.end());
+}
+
+/// Process 1 of most containers reaps nothing: what is killed there stays as a zombie in its group.
+/// The successor once waited for the whole ttl.
+#[test]
+fn a_killed_run_is_succeeded_at_once_where_process_1_reaps_nothing() {
+    let desk = Desk::new();
+    let script = "litelease run --ttl 10m x -- sh -c 'echo $$ > child; sleep 600; :' & run=$!
+                  (while ! [ -s child ]; do sleep 0.01; done; kill -9 $run
+                   litelease run x -- sh -c 'ps -eo pgid=,stat= > states; echo $LITELEASE_TOKEN > token') &
+                  exec sleep 600";
+    let Some(_container) = container(&desk, script) else { return };
+    assert_eq!(desk.read("token"), "2");
+    let (states, group) = (desk.peek("states"), desk.read("child"));
+    let is_left = |line: &str| line.trim().starts_with(&format!("{group} Z"));
+    assert!(states.lines().any(is_left), "or this is no test: {states}");
+}
+
+/// A process whose main thread has ended is shown as a zombie while its other threads work.
+#[test]
+fn a_killed_run_is_not_succeeded_while_a_thread_of_its_group_works() {
+    let desk = Desk::new();
+    let script = format!(
+        "mkfifo input; {WORKER} hold-threaded $LITELEASE_DB y <> input > told & echo $$ > child; wait"
+    );
+    let run = desk.start(&["--ttl", "10m", "x"], &script);
+    let child = desk.pid("child");
+    let line = desk.read("told");
+    let owner = line.strip_prefix("held 1 ").unwrap();
+    let threaded = Identity::parse(owner).unwrap().pid as i32;
+    eventually("its main thread ends", || (!is_running(threaded)).then_some(()));
+    kill_with_sentinel(&run, child);
+    let next = |wait: &str| {
+        let words = ["run", "-w", wait, "x", "--", "sh", "-c", "echo $LITELEASE_TOKEN"];
+        let (code, said, _) = told(&desk.run(&words));
+        (code, said)
+    };
+    assert_eq!(next("0s"), (1, String::new()), "a thread of it is at work");
+    kill(threaded, SIGKILL);
+    assert_eq!(next("60s"), (0, "2\n".into()));
+}
+
+/// A pid namespace of its own, in which a shell script becomes process 1. Everything in it ends
+/// with the value.
+fn container(desk: &Desk, script: &str) -> Option<Holder> {
+    if !is_allowed(&OWN_PIDS) {
+        return None;
+    }
+    let mut command = Command::new("unshare");
+    command.args(OWN_PIDS).args(["sh", "-c", script]).current_dir(desk.folder.path());
+    desk.environment(&mut command);
+    Some(Holder::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()))
 }
 
 #[test]

@@ -79,6 +79,19 @@ fn make(target: &str, destination: &Path, prefix: &str) -> Command {
 }
 
 #[test]
+fn the_extension_is_taken_from_where_cargo_has_built_it() {
+    let folder = TempDir::new().unwrap();
+    let (target, dist) = (folder.path().join("built"), folder.path().join("dist"));
+    fs::create_dir_all(target.join("release")).unwrap();
+    fs::write(target.join("release/liblitelease_ext.so"), "the extension").unwrap();
+    let told = run(project("scripts/dist-ext").env("CARGO_TARGET_DIR", &target).env("DIST", &dist));
+    let copy = told.trim();
+    assert!(copy.starts_with(dist.to_str().unwrap()), "{told}");
+    assert_eq!(fs::read_to_string(copy).unwrap(), "the extension");
+    run(Command::new("sha256sum").arg("-c").arg(format!("{copy}.sha256")).current_dir(&dist));
+}
+
+#[test]
 fn make_install_puts_the_command_its_pages_and_completions_below_the_prefix() {
     let folder = TempDir::new().unwrap();
     let destination = folder.path().join("a folder");

@@ -279,6 +279,35 @@ const UNSAFE: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
+/// The files that compare an expiry with a time, and why they cannot call `is_live`.
+const EXPIRIES: &[(&str, &str)] = &[
+    ("crates/litelease-postgres/src/sql/guards.sql", "SQL of another database: strict guards"),
+    ("crates/litelease-postgres/src/sql/verbs.sql", "SQL of another database: the verbs"),
+    ("crates/litelease-postgres/src/statements.rs", "SQL of another database: saving a row"),
+    ("crates/litelease-store/src/pool_rows.rs", "SQL: finds slots by an index"),
+    ("crates/litelease-store/src/purge.rs", "SQL: finds what is to be deleted"),
+    ("crates/litelease-store/src/read.rs", "SQL: finds readers by an index"),
+    ("crates/litelease-store/src/retire.rs", "SQL: counts slots"),
+    ("crates/litelease-store/src/side_tables.rs", "SQL: counts readers"),
+    ("crates/litelease-store/src/trigger.rs", "SQL: strict guards, in files without our code"),
+];
+
+#[test]
+fn expiry_is_judged_in_one_function_and_in_the_sql_that_cannot_call_it() {
+    let compares = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        let times = ["expires_at_ms", "updated_at_ms)", "deadline_ms", "until_ms", "expiry"];
+        times.iter().any(|time| {
+            [" > ", " < ", " <= "].iter().any(|sign| code.contains(&format!("{time}{sign}")))
+        })
+    };
+    let files = tracked("crates/*/src/*.rs").into_iter().chain(tracked("crates/*/src/*.sql"));
+    let files = files.filter(|file| !file.starts_with("crates/litelease-proof/"));
+    let found: BTreeSet<String> = files.filter(|file| read(file).lines().any(compares)).collect();
+    let listed = EXPIRIES.iter().map(|(file, _)| (*file).to_owned()).collect();
+    assert_eq!(found, listed, "call is_live, or say in EXPIRIES why not");
+}
+
 #[test]
 fn unsafe_is_only_in_the_files_that_call_c_or_are_called_by_it() {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';

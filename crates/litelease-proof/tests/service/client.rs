@@ -32,6 +32,9 @@ pub(crate) enum Fault {
     /// The request is not passed on, and answered with the last answer to a request of the same
     /// path.
     Replay,
+    /// It is passed on without the owner of the name, as a server answers if the name comes free
+    /// just as the wait is over.
+    Free,
 }
 
 /// The answers that came before, each with the path of its request.
@@ -104,6 +107,7 @@ fn serve(
         match fault {
             Fault::None => client.write_all(answer.as_bytes())?,
             Fault::Lose | Fault::Replay => return Ok(()),
+            Fault::Free => client.write_all(without_owner(&answer).as_bytes())?,
             Fault::Cut => return client.write_all(&answer.as_bytes()[..answer.len() / 2]),
             Fault::Delay(time) => {
                 thread::sleep(time);
@@ -111,6 +115,15 @@ fn serve(
             }
         }
     }
+}
+
+fn without_owner(answer: &str) -> String {
+    let (head, _) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 409 "), "{answer}");
+    let is_length = |line: &&str| line.to_ascii_lowercase().starts_with("content-length:");
+    let head: Vec<&str> = head.lines().filter(|line| !is_length(line)).collect();
+    let body = r#"{"error":"the name did not come free in time"}"#;
+    format!("{}\r\ncontent-length: {}\r\n\r\n{body}", head.join("\r\n"), body.len())
 }
 
 /// Reads a request or an answer with its body.
@@ -201,6 +214,23 @@ fn a_lost_or_cut_answer_is_asked_for_again_and_nothing_is_granted_twice() {
     let _ = held.release();
     let next = other.hold("x", options().wait(Duration::from_secs(30))).unwrap();
     assert_eq!(next.token(), 2);
+}
+
+/// It was once reported that the server cannot be reached.
+#[test]
+fn a_name_that_comes_free_just_as_the_wait_is_over_is_asked_for_once_more() {
+    let scene = Scene::new();
+    let (client, _proxy) = scene.client();
+    let _held = client.hold("x", HoldOptions::new(Duration::from_secs(60)).owner("a")).unwrap();
+    let (other, proxy) = scene.client();
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        proxy.plan(&[Fault::Free]);
+        match other.hold("x", options().wait(wait)) {
+            Err(Error::Busy(current)) => assert_eq!(current.owner, "a"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(proxy.requests.load(SeqCst), 4);
 }
 
 #[test]

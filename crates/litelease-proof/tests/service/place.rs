@@ -65,8 +65,8 @@ fn the_same_command_lines_say_the_same_on_a_file_and_on_a_server() {
     let lines = [
         "who nightly",
         "status",
-        "wait nightly",
         "run nightly -- sh -c 'exit 7'",
+        "wait nightly",
         "run nightly -- sh -c 'echo $LITELEASE_NAME $LITELEASE_TOKEN; litelease renew nightly'",
         "run nightly -- litelease run nightly -- true",
         "run nightly -- no-such-command",
@@ -266,6 +266,19 @@ fn a_file_or_a_server_and_a_flag_counts_more_than_a_variable() {
     }
     let no_key = told(&ended(scene.desk.command(&["who", "x", "--server", &url]).env_remove("X")));
     assert!(no_key.0 == 69 && no_key.2.contains("LITELEASE_ACCESS_FILE"), "{no_key:?}");
+}
+
+/// It was once reported that the server cannot be reached, with exit code 69.
+#[test]
+fn a_name_that_comes_free_just_as_the_wait_is_over_is_busy_or_granted() {
+    let scene = Scene::new();
+    let (code, _, errors) = scene.ask(&["claim", "x", "--owner", "a", "--ttl", "10m"]);
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let proxy = Proxy::to(scene.server.address);
+    proxy.plan(&[Fault::Free]);
+    let (code, errors) = scene.start(proxy.address, &["-w", "50ms", "x"], "true").end();
+    assert_eq!(code, 1, "{errors}");
+    assert!(errors.contains("is held by a"), "{errors}");
 }
 
 #[test]

@@ -428,10 +428,6 @@ fn a_drifted_schema_fails_loudly_on_every_surface() {
     Crate::open(&file).conn().execute_batch(drift).unwrap();
     for surface in &surfaces() {
         let error = surface.refusal(&file);
-        assert!(
-            error.contains("NOT NULL, note TEXT, CHECK"),
-            "{}: {error}",
-            surface.name()
-        );
+        assert!(error.contains("NOT NULL, note TEXT, CHECK"), "{}: {error}", surface.name());
     }
 }

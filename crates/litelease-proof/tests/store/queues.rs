@@ -683,27 +683,27 @@ fn a_restored_file_accepts_no_receipt_of_before() {
 }
 
 #[test]
-fn purge_deletes_what_has_been_dead_for_long_and_nothing_else() {
+fn a_purge_leaves_every_item_and_discard_deletes_the_dead_ones() {
     let db = memory();
     let queue = db.queue("q");
     queue.set_max_attempts(1).unwrap();
-    for body in ["dead", "buried late", "leased", "visible"] {
+    for body in ["expired", "buried", "leased", "visible"] {
         queue.at(100).send_with(body, SendOptions::new().key(body)).unwrap();
     }
     queue.at(100).receive(SHORT).unwrap().unwrap();
     let buried = queue.at(100).receive(LONG).unwrap().unwrap();
     assert!(queue.at(300).bury(&buried.receipt, None).unwrap());
     queue.at(100).receive(LONG).unwrap().unwrap();
-    assert_eq!(db.at(400).purge(149).unwrap(), 0);
-    assert_eq!(db.at(400).purge(150).unwrap(), 1);
-    assert_eq!(db.at(400).purge(299).unwrap(), 0);
-    assert_eq!(db.at(400).purge(300).unwrap(), 1);
-    let info = queue.at(400).info().unwrap().unwrap();
-    assert_eq!((info.dead, info.leased, info.visible), (0, 1, 1));
-    assert_eq!(db.at(400).purge(i64::MAX).unwrap(), 0, "what lives is not purged");
-    let counts = "SELECT (SELECT count(*) FROM litelease_queue_bodies), (SELECT count(*) FROM litelease_queue_keys)";
-    let counts = db.conn().query_row(counts, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-    assert_eq!(counts, (2i64, 2i64));
+    assert_eq!(db.at(400).purge(i64::MAX).unwrap(), 0);
+    let counts = |db: &Litelease| {
+        let info = db.queue("q").at(400).info().unwrap().unwrap();
+        let sql = "SELECT (SELECT count(*) FROM litelease_queue_bodies), (SELECT count(*) FROM litelease_queue_keys)";
+        let stored = db.conn().query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        ((info.dead, info.leased, info.visible), stored)
+    };
+    assert_eq!(counts(&db), ((2, 1, 1), (4i64, 4i64)));
+    assert_eq!(queue.at(400).discard().unwrap(), 2);
+    assert_eq!(counts(&db), ((0, 1, 1), (2, 2)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use litelease::{
     AckResult, CancelResult, Error, GiveBackOptions, ItemName, Litelease, ManyItems, Queue, Scope,
-    SendOptions, StaleReason,
+    SendOptions, StaleReason, is_live,
 };
 
 use super::batch::{Batch, Granting, Served, duration};
@@ -66,7 +66,7 @@ fn deliver(
 /// Answers a receive that was answered before: with the same delivery, or with nothing if that is
 /// over.
 fn again(queue: &Queue<'_>, receipt: &str, now_ms: i64) -> Result<Answer, Error> {
-    let delivery = queue.delivery(receipt)?.filter(|item| item.deadline_ms > now_ms);
+    let delivery = queue.delivery(receipt)?.filter(|item| is_live(item.deadline_ms, now_ms));
     let Some(item) = delivery else { return Ok(Answer::NoItem) };
     Ok(Answer::Delivered(Box::new(Delivered {
         queue: queue.name().into(),

@@ -239,13 +239,6 @@ fn is_ignored(signal: c_int) -> bool {
     }
 }
 
-/// Checks whether a process of the group is still running.
-pub(crate) fn group_exists(group: pid_t) -> bool {
-    // SAFETY: no pointers are involved; signal 0 only asks.
-    let asked = unsafe { libc::kill(-group, 0) };
-    asked == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
-}
-
 /// Makes sure that the ends of children are told: whoever starts us with SIGCHLD ignored has the
 /// kernel forget them.
 pub(crate) fn hear_of_children() {

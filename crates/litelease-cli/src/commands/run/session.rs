@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
-use litelease::{Loss, RequestInfo};
+use litelease::{Loss, ProcessGroup, RequestInfo};
 use signal_hook::consts::SIGTSTP;
 
 use super::super::command_line::CommandLine;
@@ -113,6 +113,7 @@ struct Session {
     /// The variables of the lease.
     lease: Vec<Variable>,
     group: pid_t,
+    processes: ProcessGroup,
     sentinel: Sentinel,
     terminal: Terminal,
     /// How the command itself ended.
@@ -168,6 +169,7 @@ impl Session {
             held,
             lease,
             group,
+            processes: ProcessGroup::new(group.unsigned_abs()),
             sentinel,
             terminal,
             ended,
@@ -212,7 +214,7 @@ impl Session {
     }
 
     fn is_over(&self) -> bool {
-        self.ended.is_some() && self.hook.is_none() && !child::group_exists(self.group)
+        self.ended.is_some() && self.hook.is_none() && self.processes.has_ended()
     }
 
     /// No overlap with a successor: ends the group before somebody else can be granted the name.

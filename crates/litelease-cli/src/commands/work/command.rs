@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use libc::pid_t;
+use litelease::ProcessGroup;
 
 use super::super::queue::bytes;
-use super::super::run::child::{self, Change, group_exists, signal_group, start_in_group};
+use super::super::run::child::{self, Change, signal_group, start_in_group};
 use super::super::run::killer::Killer;
 use super::super::run::sentinel::Sentinel;
 use super::Args;
@@ -20,6 +21,7 @@ use crate::place::{Trust, Variable};
 pub(super) struct ItemCommand {
     /// Its process, whose number is the group's.
     pub(super) group: pid_t,
+    processes: ProcessGroup,
     /// Tells whether the item is lost.
     pub(super) lease: Box<dyn Trust + Send + Sync>,
     killer: Mutex<Killer>,
@@ -62,7 +64,8 @@ impl ItemCommand {
             return Err(error);
         }
         let killer = Mutex::new(Killer::new(group, args.kill_grace()));
-        Ok(ItemCommand { group, lease: item.trust(), killer })
+        let processes = ProcessGroup::new(group.unsigned_abs());
+        Ok(ItemCommand { group, processes, lease: item.trust(), killer })
     }
 
     /// Waits until the command and everything in its group have ended. Returns how the command did.
@@ -70,18 +73,18 @@ impl ItemCommand {
         // If somebody else has reaped it, nobody knows.
         let ended = child::wait(self.group).unwrap_or(Change::Killed(0));
         let mut nap = Duration::from_millis(1);
-        while self.is_left() {
+        while !self.have_all_ended() {
             thread::sleep(nap);
             nap = (nap * 2).min(Duration::from_millis(50));
         }
         ended
     }
 
-    /// Checks whether a process of the group is left. Those whose parent has ended are ours to
-    /// reap.
-    fn is_left(&self) -> bool {
+    /// Checks whether all processes of the group have ended. Those whose parent has ended are ours
+    /// to reap.
+    fn have_all_ended(&self) -> bool {
         child::reap_group(self.group);
-        group_exists(self.group)
+        self.processes.has_ended()
     }
 
     pub(super) fn killer(&self) -> MutexGuard<'_, Killer> {

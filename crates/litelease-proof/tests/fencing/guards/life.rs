@@ -2,7 +2,7 @@
 
 use litelease::rusqlite::Connection;
 use litelease::{Error, Guard, Litelease};
-use litelease_proof::rig::{LONG, TestFolder};
+use litelease_proof::rig::{LONG, TestFolder, memory};
 
 use super::{SCHEMA, attempt, contents, guarded, two_grants};
 
@@ -281,4 +281,43 @@ fn what_is_left_of_a_dropped_table_can_be_forgotten_name_by_name() {
     assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })));
     assert_eq!(db.unguard("t", None).unwrap(), 1);
     assert!(db.present("writer", 2).unwrap());
+}
+
+/// A migration that comes late drops a column: no trigger fires for that, and it once passed.
+#[test]
+fn no_column_of_a_guarded_table_can_be_dropped() {
+    for guard in [Guard::by_connection(), Guard::by_column("tok")] {
+        let db = memory();
+        let drop_column = |column: &str| {
+            let sql = format!("ALTER TABLE orders DROP COLUMN {column}");
+            db.conn().execute_batch(&sql).map_err(|error| error.to_string())
+        };
+        let add = "CREATE TABLE orders (id INTEGER PRIMARY KEY, v, \"a \"\"b\"\"\", w AS (id + 1), tok INTEGER)";
+        db.conn().execute_batch(add).unwrap();
+        db.guard("orders", "writer", &guard).unwrap();
+        two_grants(&db);
+        db.present("writer", 1).unwrap();
+        for column in ["v", "\"a \"\"b\"\"\"", "w", "tok"] {
+            let refused = drop_column(column).unwrap_err();
+            assert!(refused.contains("litelease_guard_1_"), "{column}: {refused}");
+        }
+        // What is added or renamed later is kept, too: from the next guard on, or at once.
+        db.conn()
+            .execute_batch(
+                "ALTER TABLE orders ADD COLUMN x; ALTER TABLE orders RENAME COLUMN v TO u",
+            )
+            .unwrap();
+        drop_column("u").unwrap_err();
+        db.guard("orders", "writer", &guard).unwrap();
+        drop_column("x").unwrap_err();
+        assert!(db.guards().unwrap().iter().all(|guard| guard.is_intact));
+        // Without its trigger, the guard is not whole.
+        db.conn().execute_batch("DROP TRIGGER litelease_guard_1_columns").unwrap();
+        assert!(matches!(db.present("writer", 2), Err(Error::GuardMissing { .. })));
+        db.guard("orders", "writer", &guard).unwrap();
+        drop_column("x").unwrap_err();
+        // A migration takes the guard off.
+        assert_eq!(db.unguard("orders", None).unwrap(), 1);
+        drop_column("x").unwrap();
+    }
 }
