@@ -20,7 +20,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row, State
 use crate::failure::{Failure, chain};
 use crate::listen::Bell;
 use crate::schema::{self, Problem};
-use crate::statements::Statements;
+use crate::statements::{SETTINGS, Statements};
 use crate::tls::Tls;
 
 /// How long one request may take. Then the connection is dropped.
@@ -30,10 +30,14 @@ const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
 const MOST_IDLE: usize = 8;
 
-/// What every connection of ours is set to, whatever the defaults are.
-const SETTINGS: &str = "SET synchronous_commit = on; SET lock_timeout = 500;
-SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
-SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning";
+/// Asks whether a server takes writes, and whether transactions begin as ours must without being
+/// told to.
+const KIND: &str = "SELECT pg_catalog.pg_is_in_recovery(),
+pg_catalog.current_setting('default_transaction_isolation') = 'read committed'
+AND pg_catalog.current_setting('default_transaction_read_only') = 'off'";
+
+/// Begins a transaction, whatever the defaults of the role are.
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old
 /// one right after a promotion.
@@ -46,7 +50,8 @@ const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_
 
 /// A commit that waits for a synchronous standby and changes nothing: everything that was committed
 /// before it is there, too.
-const CONFIRM: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
+const CONFIRM: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true),
+pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
 
 /// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next
 /// statement need not wait.
@@ -92,6 +97,9 @@ pub(crate) struct Session {
     pub(crate) host: String,
     /// The incarnation of the server.
     pub(crate) boot: i64,
+    /// Whether a single statement is a transaction as ours must be.
+    has_our_defaults: bool,
+    in_transaction: bool,
     /// The server has said that a commit did not wait for its standby.
     was_hasty: Arc<AtomicBool>,
     /// Moves its bytes; none after it was dropped.
@@ -305,21 +313,24 @@ impl Shared {
             client,
             host: host.clone(),
             boot: 0,
+            has_our_defaults: true,
+            in_transaction: false,
             was_hasty,
             mover: Some(mover),
             closing: Arc::clone(&self.closing),
             prepared: HashMap::new(),
         };
         let of = |error| Failure::of(&session.host, &error).not_sent();
-        let is_standby = "SELECT pg_catalog.pg_is_in_recovery()";
-        let standby = session.client.query_typed(is_standby, &[]).await.map_err(of)?;
-        if standby.first().is_some_and(|row| row.get(0)) {
+        let kind = session.client.query_typed(KIND, &[]).await.map_err(of)?;
+        let (is_standby, has_our_defaults) =
+            kind.first().map_or((false, true), |row| (row.get(0), row.get(1)));
+        if is_standby {
             return Err(Failure::NotDone(format!(
                 "{}: this is a standby, and takes no writes",
                 session.host
             )));
         }
-        session.client.batch_execute(SETTINGS).await.map_err(of)?;
+        session.has_our_defaults = has_our_defaults;
         session.boot = incarnation(&session).await?;
         Ok(session)
     }
@@ -344,6 +355,9 @@ impl Shared {
         parameters: &[Parameter<'_>],
         freed: &[&str],
     ) -> Result<Vec<Row>, Failure> {
+        if !session.has_our_defaults && !session.in_transaction {
+            return Box::pin(self.query_begun(session, sql, parameters, freed)).await;
+        }
         let named = !self.has_pooler.load(Ordering::Relaxed);
         session.was_hasty.store(false, Ordering::Release);
         let tell = [(&self.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
@@ -369,6 +383,44 @@ impl Shared {
             _ => {}
         }
         done
+    }
+
+    /// Runs a statement in a transaction that is begun as ours must be.
+    async fn query_begun(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        freed: &[&str],
+    ) -> Result<Vec<Row>, Failure> {
+        self.begin(session).await?;
+        // Until the commit is sent, nothing is stored.
+        let rows = self.query(session, sql, parameters).await.map_err(Failure::not_sent)?;
+        self.end(session, "COMMIT", freed).await?;
+        Ok(rows)
+    }
+
+    /// Begins a transaction of several statements. After an error its connection is not kept.
+    pub(crate) async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
+        session.in_transaction = true;
+        // A client that is stopped in between, or whose machine is gone, must not keep its locks.
+        let limit = "pg_catalog.set_config('idle_in_transaction_session_timeout', '2000', true)";
+        for sql in [BEGIN, &format!("SELECT {limit}, {SETTINGS}")] {
+            self.query(session, sql, &[]).await.map_err(Failure::not_sent)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction with `COMMIT` or `ROLLBACK`, and tells those who wait for `freed`.
+    pub(crate) async fn end(
+        &self,
+        session: &mut Session,
+        how: &str,
+        freed: &[&str],
+    ) -> Result<(), Failure> {
+        self.query_and_tell(session, how, &[], freed).await?;
+        session.in_transaction = false;
+        Ok(())
     }
 }
 

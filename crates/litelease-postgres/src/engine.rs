@@ -405,23 +405,14 @@ impl Shared {
         let changed = self.change_all(session, seen, change).await;
         match changed.map_err(Failure::not_sent)? {
             Stored::Conflict => {
-                self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
+                self.end(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
                 Ok(Stored::Conflict)
             }
             stored => {
-                self.query_and_tell(session, "COMMIT", &[], &freed(seen, change)).await?;
+                self.end(session, "COMMIT", &freed(seen, change)).await?;
                 Ok(stored)
             }
         }
-    }
-
-    async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
-        // A client that is stopped in between, or whose machine is gone, must not keep its locks.
-        let limit = "SET LOCAL idle_in_transaction_session_timeout = 2000";
-        for sql in ["BEGIN", limit] {
-            self.query(session, sql, &[]).await.map_err(Failure::not_sent)?;
-        }
-        Ok(())
     }
 
     async fn change_all(

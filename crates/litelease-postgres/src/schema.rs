@@ -2,7 +2,9 @@
 
 use litelease_engine::{Error, FORMAT};
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
+use crate::client::BEGIN;
 use crate::failure::Failure;
 
 /// The tables. `UNIQUE (name, token)` makes the token a part of a key, so that `FOR KEY SHARE` on a
@@ -99,8 +101,8 @@ pub(crate) async fn create(
     let tables = TABLES.replace("{s}", &format!("\"{schema}\""));
     // One for all schemas: it is held for a moment, and only while a table is made.
     let script = format!(
-        "BEGIN;
-         SET LOCAL lock_timeout = '5s';
+        "{BEGIN};
+         SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on;
          SELECT pg_catalog.pg_advisory_xact_lock({BOOTSTRAP});
          DO $litelease$ BEGIN
            IF pg_catalog.to_regclass('\"{schema}\".meta') IS NULL
@@ -119,7 +121,7 @@ pub(crate) async fn create(
 pub(crate) async fn check(client: &Client, host: &str, schema: &str) -> Result<(), Problem> {
     for (table, expected) in [("meta", META), ("resources", RESOURCES), ("service", SERVICE)] {
         let qualified = format!("\"{schema}\".{table}");
-        let rows = client.query(DESCRIBE, &[&qualified]).await;
+        let rows = client.query_typed(DESCRIBE, &[(&qualified, Type::TEXT)]).await;
         let rows = rows.map_err(|error| Problem::Failure(Failure::of(host, &error).not_sent()))?;
         let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
         let differs = |reason: String| {

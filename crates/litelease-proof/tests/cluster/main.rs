@@ -9,6 +9,7 @@ mod holding;
 mod interleavings;
 mod kept;
 mod moving;
+mod pooler;
 mod postgres;
 mod scale;
 mod service;
