@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row, Statement};
 
@@ -38,15 +38,6 @@ AND pg_catalog.current_setting('default_transaction_read_only') = 'off'";
 
 /// Begins a transaction, whatever the defaults of the role are.
 pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
-/// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old
-/// one right after a promotion.
-const INCARNATION: &str =
-    "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text
-|| '/' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)";
-/// Where the functions above are forbidden. A number, because the text of a time depends on the
-/// session's time zone.
-const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text";
 
 /// A commit that waits for a synchronous standby and changes nothing: everything that was committed
 /// before it is there, too.
@@ -95,8 +86,6 @@ type Closing = Arc<Mutex<Vec<JoinHandle<()>>>>;
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) host: String,
-    /// The incarnation of the server.
-    pub(crate) boot: i64,
     /// Whether a single statement is a transaction as ours must be.
     has_our_defaults: bool,
     in_transaction: bool,
@@ -312,7 +301,6 @@ impl Shared {
         let mut session = Session {
             client,
             host: host.clone(),
-            boot: 0,
             has_our_defaults: true,
             in_transaction: false,
             was_hasty,
@@ -331,7 +319,6 @@ impl Shared {
             )));
         }
         session.has_our_defaults = has_our_defaults;
-        session.boot = incarnation(&session).await?;
         Ok(session)
     }
 
@@ -510,20 +497,7 @@ where
     }
 }
 
-async fn incarnation(session: &Session) -> Result<i64, Failure> {
-    let told = match session.client.query_typed(INCARNATION, &[]).await {
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            session.client.query_typed(STARTED, &[]).await
-        }
-        told => told,
-    };
-    let told = told.map_err(|error| Failure::of(&session.host, &error).not_sent())?;
-    let text: String = told.first().map(|row| row.get(0)).unwrap_or_default();
-    Ok(number_of(&text))
-}
-
-/// Returns a positive number that is the same for a text in every version of every program, and in
-/// SQL: FNV-1a.
+/// Returns a positive number that is the same for a text in every version of every program: FNV-1a.
 pub(crate) fn number_of(text: &str) -> i64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -12,9 +12,13 @@ pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 10
 pub(crate) const SETTINGS: &str = "pg_catalog.set_config('synchronous_commit', 'on', true),
 pg_catalog.set_config('lock_timeout', '500', true)";
 
+/// The incarnation of the server. It is asked for by every load and compared by every store, because
+/// a pooler may go on with another server over the same connection of ours.
+const INCARNATION: &str = "(SELECT {s}.incarnation())";
+
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
-r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt
-FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
+r.name, r.xmin::text::bigint, r.token, r.owner, r.lease_expires_at_ms, r.updated_at_ms, r.attempt,
+{incarnation} FROM {s}.meta m LEFT JOIN {s}.resources r ON ";
 
 /// The statements for one schema.
 pub(crate) struct Statements {
@@ -40,14 +44,14 @@ FROM (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE name = $1 AND token = $7 AND owner IS NOT DISTINCT FROM $8
 AND lease_expires_at_ms IS NOT DISTINCT FROM $9 AND updated_at_ms = $10 AND attempt = $11
 AND (NOT $12 OR lease_expires_at_ms > {clock})
-AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13)
+AND EXISTS (SELECT FROM {s}.meta m WHERE m.xmin::text::bigint = $13) AND {incarnation} = $15
 RETURNING r.xmin::text::bigint, CASE WHEN $14 IS NOT NULL THEN clock.ms END";
 
 /// The mark is locked: whoever deletes rows changes it first, so that a row that comes back has a
 /// larger token.
 const INSERT: &str =
     "WITH mark AS (SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.meta m
-  WHERE m.xmin::text::bigint = $7 FOR SHARE OF m)
+  WHERE m.xmin::text::bigint = $7 AND {incarnation} = $8 FOR SHARE OF m)
 INSERT INTO {s}.resources
 (name, token, owner, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt)
 SELECT $1, $2, $3, $4, $5, $5, $6 FROM mark
@@ -62,7 +66,7 @@ CROSS JOIN (SELECT {settings} OFFSET 0) AS settings
 WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
 AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
-AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13)
+AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13) AND {incarnation} = $14
 RETURNING r.xmin::text::bigint, r.name";
 
 /// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not
@@ -72,7 +76,8 @@ const LOCKED: &str = "WITH locked AS MATERIALIZED (SELECT name FROM {s}.resource
 ";
 
 const UPDATE_MARK: &str = "UPDATE {s}.meta m SET floor = $1, boot = $2
-FROM (SELECT {settings} OFFSET 0) AS settings WHERE m.xmin::text::bigint = $3
+FROM (SELECT {settings} OFFSET 0) AS settings
+WHERE m.xmin::text::bigint = $3 AND {incarnation} = $4
 RETURNING m.xmin::text::bigint";
 
 const FORGET: &str = "DELETE FROM {s}.resources r
@@ -91,7 +96,7 @@ AND r.xmin::text::bigint = ANY ($4)";
 /// the grant of this one has waited for that.
 const COMMIT_ROWS: &str = "WITH newest AS MATERIALIZED (
   SELECT FROM (SELECT {settings} OFFSET 0) AS settings, {s}.resources r
-  WHERE r.name = $1 AND r.token = $2 FOR KEY SHARE OF r),
+  WHERE r.name = $1 AND r.token = $2 AND ($6 IS NULL OR {incarnation} = $6) FOR KEY SHARE OF r),
 put AS (INSERT INTO {s}.service (key, value)
   SELECT c.key, c.value FROM newest, unnest($3::bytea[], $4::bytea[]) AS c(key, value)
   ON CONFLICT (key) DO UPDATE SET value = excluded.value),
@@ -110,8 +115,8 @@ impl Statements {
     pub(crate) fn of(schema: &str) -> Self {
         let schema = format!("\"{schema}\"");
         let of = |text: &str| {
-            let text = text.replace("{s}", &schema).replace("{clock}", CLOCK);
-            text.replace("{settings}", SETTINGS)
+            let text = text.replace("{incarnation}", INCARNATION).replace("{s}", &schema);
+            text.replace("{clock}", CLOCK).replace("{settings}", SETTINGS)
         };
         Statements {
             load: of(&format!("{LOADED} r.name = $1")),

@@ -3,31 +3,6 @@
 --
 -- Locks are taken in one order: the mark, then the row.
 
--- Returns the number of this server's incarnation, as the engine computes it: FNV-1a of its identifier and timeline.
--- Neither changes while a session lasts.
-CREATE OR REPLACE FUNCTION {s}.incarnation() RETURNS bigint LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $litelease$
-DECLARE
-  known text := current_setting('litelease.incarnation', true);
-  words text;
-  hash numeric := 14695981039346656037;
-BEGIN
-  IF known <> '' THEN RETURN known::bigint; END IF;
-  BEGIN
-    words := (SELECT system_identifier FROM pg_control_system())::text
-      || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
-  EXCEPTION WHEN insufficient_privilege THEN
-    words := extract(epoch FROM pg_postmaster_start_time())::text;
-  END;
-  FOR i IN 1 .. length(words) LOOP
-    hash := hash - hash % 256 + ((hash % 256)::int # ascii(substr(words, i, 1)));
-    hash := hash * 1099511628211 % 18446744073709551616;
-  END LOOP;
-  hash := greatest(div(hash, 2), 1);
-  PERFORM set_config('litelease.incarnation', hash::text, false);
-  RETURN hash;
-END $litelease$;
-
 -- Checks what was asked before anything is read.
 CREATE OR REPLACE FUNCTION {s}.check_ask(name text, owner text, ttl_ms bigint) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$

@@ -1,10 +1,12 @@
 //! A pooler between the verbs and PostgreSQL, which gives a connection to another client after each
-//! transaction.
+//! transaction, and keeps its clients through a failover.
 
 use std::time::Duration;
 
 use litelease_cluster::{ClaimResult, Cluster, LeaseInfo};
+use litelease_engine::{Change, Stored};
 use litelease_proof::postgres::{Pooler, Postgres, is_installed};
+use litelease_proof::rig::eventually;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -57,4 +59,48 @@ fn settings_end_with_the_transaction_and_grants_are_durable() {
         assert_eq!(server.sql(&newest), "2", "{isolation}");
         server.sql("DELETE FROM litelease.resources");
     }
+}
+
+/// The pooler goes on with the server that has taken over, over the same connection of the client,
+/// which asked for the server's incarnation only once: a token came back.
+#[test]
+fn a_failover_behind_a_pooler_brings_no_token_back() {
+    if !is_installed() {
+        return;
+    }
+    let mut primary = Postgres::start();
+    let Some(pooler) = Pooler::start(&primary) else { return };
+    let cluster = Cluster::open(&pooler.url()).unwrap();
+    cluster.bootstrap().unwrap();
+    // It takes the connection that was used last. So the client finds out that statements with names
+    // do not work here, and gets over the failover without a new connection.
+    let mut other = pooler.session();
+    other.sql("BEGIN; SELECT 1");
+    let first = acquired(cluster.claim("x", "a", LONG));
+    assert!(cluster.release(&first).is_ok());
+    let load = || cluster.engine().load(&["x"]);
+    eventually("the client finds out", || load().is_ok());
+    let seen = load().unwrap();
+    other.sql("COMMIT");
+    let mut standby = primary.standby();
+    standby.wait("SELECT 1 / count(*) FROM litelease.resources WHERE owner IS NULL");
+    // From here on the standby hears nothing.
+    standby.sql("ALTER SYSTEM SET primary_conninfo = ''");
+    standby.sql("SELECT pg_reload_conf()");
+    standby.wait("SELECT 1 / (CASE WHEN count(*) = 0 THEN 1 ELSE 0 END) FROM pg_stat_wal_receiver");
+    assert_eq!(acquired(cluster.claim("x", "b", LONG)).token, 2);
+    primary.crash();
+    standby.start_at(primary.port());
+    standby.promote();
+
+    eventually("the new server answers", || load().is_ok());
+    // What was decided before the failover is not stored after it: the row and the mark are the same.
+    let mut row = seen.rows[0].row.clone().unwrap();
+    (row.token, row.attempt) = (2, 7);
+    let rows = vec![("x".to_owned(), row.clone())];
+    let change = Change { rows, ..Change::default() };
+    assert_eq!(cluster.engine().store(&seen, &change), Ok(Stored::Conflict));
+    assert_eq!(cluster.engine().store_each(&seen, &[row], LONG), Ok(vec![Stored::Conflict]));
+    let next = acquired(cluster.claim("x", "c", LONG));
+    assert!(next.token > 1 << 32, "{next:?}");
 }

@@ -378,6 +378,34 @@ fn standbys_are_passed_over_and_bad_input_is_refused() {
     assert!(!format!("{error:?}").contains("geheim"));
 }
 
+/// One of two users could not see the number that tells one server from another. To each, the other
+/// one's epochs were another server's: both began a new one in turn, and every lease got its ttl again.
+#[test]
+fn users_with_and_without_the_right_to_see_the_servers_number_share_one_epoch() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::start();
+    server.sql(
+        "CREATE ROLE limited LOGIN; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+    );
+    let all = ready(&server.url("litelease"));
+    server.sql(
+        "GRANT USAGE ON SCHEMA litelease TO limited;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA litelease TO limited",
+    );
+    let limited = open(&server.url("litelease").replace("postgres@", "limited@"));
+    let mut session = server.session("limited");
+    for turn in 0..3 {
+        let lease = acquired(all.claim("x", "a", LONG));
+        assert!(all.release(&lease).is_ok());
+        let lease = acquired(limited.claim("x", "b", LONG));
+        assert!(limited.release(&lease).is_ok());
+        session.sql("SELECT litelease.claim('x', 'c', 60000), litelease.release('x', 'c')");
+        assert_eq!(server.sql("SELECT floor FROM litelease.meta"), "0", "turn {turn}");
+    }
+}
+
 #[test]
 fn other_schemas_and_search_paths_do_not_matter_and_many_rows_are_changed_at_once() {
     if !is_installed() {
