@@ -4,14 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use litelease_core::{Claimant, Row};
+use litelease_core::Claimant;
 use litelease_engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 
 use crate::change::{Ask, Kind, Patience, millis};
 use crate::cluster::{Cluster, Planted};
 use crate::limits::in_ms;
 use crate::recall::Known;
-use crate::row::LeaseRow;
 use crate::verbs::{exactly, renews};
 use crate::{LeaseInfo, RenewResult};
 
@@ -203,8 +202,7 @@ impl Batch<'_> {
         let Renewing { name, who, ttl_ms } = self.asked[at];
         let decide = renews(who, ttl_ms);
         let judged = self.cluster.judge(seen, &row)?;
-        let view = judged.row.as_ref().and_then(LeaseRow::state);
-        let decision = decide(Row::new(name, view), judged.now_ms, seen.mark.epoch.floor)?;
+        let decision = decide(&judged, seen.mark.epoch.floor)?;
         let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
         let change = self.cluster.change_to(&ask, seen, &judged, write, attempt)?;
@@ -249,7 +247,7 @@ impl Batch<'_> {
             let name = before.name;
             let row = LoadedRow { name: name.clone(), version, row: Some(new) };
             let loaded = Loaded { rows: vec![row], ..seen.without_rows() };
-            memory.begin(&name, version, seen.boot, now, true);
+            memory.begin(&name, version, seen.boot, now, Some(self.started));
             memory.wrote(&name, Known { loaded, at: asked });
             let is_late = millis(now.saturating_sub(self.started)) >= self.asked[at].ttl_ms;
             self.answers[at] = Some(match answer {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, RenewResult};
+use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, Reason, RenewResult};
 use litelease_engine::Stored;
 use litelease_proof::etcd::{Etcd, base64, is_installed};
 use serde_json::json;
@@ -20,6 +20,26 @@ fn open(url: &str) -> Cluster {
 #[track_caller]
 fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
     claimed.unwrap().acquired().expect("nobody has it")
+}
+
+#[test]
+fn a_fresh_process_revives_nothing() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("revived");
+    let ttl = Duration::from_millis(300);
+    let lease = acquired(open(&url).claim("x", "a", ttl));
+    thread::sleep(ttl);
+    let fresh = || open(&url);
+    let renewed = fresh().renew(&lease, ttl).unwrap();
+    assert!(
+        matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. }),
+        "{renewed:?}"
+    );
+    assert_eq!(fresh().inspect("x").unwrap(), None);
+    assert!(matches!(fresh().claim("x", "b", ttl).unwrap(), ClaimResult::Busy(_)));
 }
 
 #[test]
