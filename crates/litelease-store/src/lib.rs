@@ -70,7 +70,7 @@ pub use pool_rows::LOWEST_FREE;
 pub use pool_rows::{BorrowOptions, Borrowed, SlotRow};
 pub use queue::{Delivered, ItemInfo, ItemName, ItemPlace, QueueInfo, SendOptions};
 pub use read::Reader;
-pub use retire::{RetireResult, Retirement};
+pub use retire::{LeftBehind, RetireResult, Retirement};
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};

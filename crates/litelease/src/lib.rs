@@ -92,7 +92,7 @@ pub use litelease_filelock::{
 };
 pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
 #[doc(hidden)]
-pub use litelease_store::{AccessRow, ItemPlace, Secret, ServedRow, SideTableInfo};
+pub use litelease_store::{AccessRow, ItemPlace, LeftBehind, Secret, ServedRow, SideTableInfo};
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,
     QueueInfo, Reader, RetireResult, Retirement, SlotRow,
