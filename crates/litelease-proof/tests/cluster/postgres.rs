@@ -1,5 +1,6 @@
 //! A real PostgreSQL: its tables, a failover with lost commits, and standbys that do not answer.
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -297,6 +298,53 @@ fn connections_are_encrypted_and_certificates_checked() {
     }
     let missing = Cluster::open(&with("sslmode=verify-ca&sslrootcert=/none")).err();
     assert!(matches!(missing, Some(Error::InvalidUrl(text)) if text.contains("/none")));
+}
+
+/// The certificate that the manual of PostgreSQL makes is its own authority, and has the name of the
+/// host as its common name only. `psql` accepts it in all these modes.
+#[test]
+fn the_certificate_of_postgresqls_manual_is_accepted_as_psql_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -e
+        for host in localhost other; do
+          openssl req -new -x509 -days 365 -nodes -out $host.crt -keyout $host.key -subj /CN=$host
+        done";
+    let made = Command::new("sh").args(["-c", script]).current_dir(folder.path()).output();
+    if !is_installed() || !made.is_ok_and(|made| made.status.success()) {
+        return;
+    }
+    let mut server = Postgres::start();
+    let file = |name: &str| folder.path().join(name);
+    let (cert, key) = (server.give(&file("localhost.crt")), server.give(&file("localhost.key")));
+    let (cert, key) = (cert.display(), key.display());
+    server.configure(&format!("ssl = on\nssl_cert_file = '{cert}'\nssl_key_file = '{key}'"));
+    server.crash();
+    server.spawn();
+    let url = server.url("litelease").replace("127.0.0.1", "localhost");
+    let trusting = |mode: &str, name: &str| {
+        format!("{url}&sslmode={mode}&sslrootcert={}", file(name).display())
+    };
+    let own = |mode: &str| trusting(mode, "localhost.crt");
+    for url in [
+        format!("{url}&sslmode=prefer"),
+        format!("{url}&sslmode=require"),
+        own("require"),
+        own("verify-ca"),
+        own("verify-full"),
+    ] {
+        let cluster = ready(&url);
+        let lease = acquired(cluster.claim("x", "a", LONG));
+        assert!(cluster.release(&lease).is_ok(), "{url}");
+    }
+    // By another name, and with another authority, it is refused as before.
+    let by_address = own("verify-full").replace("localhost:", "127.0.0.1:");
+    for url in [by_address, trusting("verify-ca", "other.crt"), format!("{url}&sslmode=verify-ca")]
+    {
+        let error = open(&url).claim("y", "a", LONG).unwrap_err();
+        assert!(matches!(&error, Error::Refused(text) if text.contains("sslrootcert")), "{error}");
+    }
+    let ca = own("verify-ca").replace("localhost:", "127.0.0.1:");
+    acquired(ready(&ca).claim("x", "a", LONG));
 }
 
 #[test]
