@@ -154,6 +154,18 @@ pub fn first_behind(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
+/// Returns how much longer a request may take for the bytes that it moves: a line of 512 KiB a second
+/// is fast enough.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_engine::time_to_move;
+/// assert_eq!(time_to_move(1 << 20), Duration::from_secs(2));
+/// ```
+pub fn time_to_move(bytes: usize) -> Duration {
+    Duration::from_micros((bytes as u64).saturating_mul(1_000_000) >> 19)
+}
+
 /// Which changes a [`Listener`] is told about. It may be told about others, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Changes {

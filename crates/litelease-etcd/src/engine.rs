@@ -29,6 +29,9 @@ const PAGE: i64 = 5_000;
 /// whole answer in memory.
 const SERVICE_PAGE: i64 = 256;
 
+/// The largest row: that of an item of 1 MiB.
+const LARGEST: usize = 1 << 20;
+
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
 
@@ -76,7 +79,11 @@ impl EtcdEngine {
         loop {
             let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
             let mark = self.range(self.keys.mark(), revision);
-            let read = self.read(vec![mark, page(key.clone(), limit, revision)], MOST_TIME);
+            let request = txn(Vec::new(), vec![mark, page(key.clone(), limit, revision)]);
+            // The smallest page cannot be read again in smaller ones.
+            let bytes = if limit == least { LARGEST } else { 0 };
+            let read = self.client.read_large(TXN, request, MOST_TIME, bytes);
+            let read = read.and_then(TxnAnswer::of);
             let mut answer = match read {
                 Err(Error::Unreachable(_)) if limit > least => {
                     limit = (limit / 4).max(least);

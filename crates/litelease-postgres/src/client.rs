@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_engine::{Driver, Error, PostgresUrl, Result};
+use litelease_engine::{Driver, Error, PostgresUrl, Result, time_to_move};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -25,6 +25,9 @@ use crate::tls::Tls;
 
 /// How long one request may take. Then the connection is dropped.
 pub(crate) const REQUEST: Duration = Duration::from_millis(800);
+/// How long TLS and the login may take: some ten round trips. Reaching the server has its own limit
+/// before that.
+const HANDSHAKE: Duration = Duration::from_millis(2_400);
 /// How long all requests of a call may take.
 const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
@@ -89,6 +92,8 @@ pub(crate) struct Session {
     /// Whether a single statement is a transaction as ours must be.
     has_our_defaults: bool,
     in_transaction: bool,
+    /// How much longer the next request may take, because of the bytes that it moves.
+    allowance: Duration,
     /// The server has said that a commit did not wait for its standby.
     was_hasty: Arc<AtomicBool>,
     /// Moves its bytes; none after it was dropped.
@@ -271,8 +276,9 @@ impl Shared {
             let at = self.current.load(Ordering::Relaxed) % self.servers.len();
             let (host, _) = &self.servers[at];
             let dropped = OnDrop::new(|| self.next_after(at));
-            let connected = timeout(REQUEST, self.connect_to(at)).await;
-            match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host)))) {
+            let most = REQUEST + HANDSHAKE;
+            let connected = timeout(most, self.connect_to(at)).await;
+            match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host, most)))) {
                 Err(Failure::NotDone(text) | Failure::Unknown(text)) => failures.push(text),
                 connected => {
                     dropped.forget();
@@ -303,13 +309,15 @@ impl Shared {
             host: host.clone(),
             has_our_defaults: true,
             in_transaction: false,
+            allowance: Duration::ZERO,
             was_hasty,
             mover: Some(mover),
             closing: Arc::clone(&self.closing),
             prepared: HashMap::new(),
         };
         let of = |error| Failure::of(&session.host, &error).not_sent();
-        let kind = session.client.query_typed(KIND, &[]).await.map_err(of)?;
+        let kind = timeout(REQUEST, session.client.query_typed(KIND, &[])).await;
+        let kind = kind.map_err(|_| Failure::NotDone(late(host, REQUEST)))?.map_err(of)?;
         let (is_standby, has_our_defaults) =
             kind.first().map_or((false, true), |row| (row.get(0), row.get(1)));
         if is_standby {
@@ -351,7 +359,8 @@ impl Shared {
         let tell: &[Parameter<'_>] = if freed.is_empty() { &[] } else { &tell };
         // The caller may have less time than a request takes.
         let dropped = OnDrop::new(|| self.lost_answer());
-        let done = timeout(REQUEST, session.query(sql, parameters, tell, named)).await;
+        let most = REQUEST + std::mem::take(&mut session.allowance);
+        let done = timeout(most, session.query(sql, parameters, tell, named)).await;
         dropped.forget();
         let done = match done {
             Ok(Ok(rows)) if session.was_hasty.swap(false, Ordering::AcqRel) => {
@@ -360,7 +369,7 @@ impl Shared {
                 Err(Failure::Unknown(format!("{}: {hasty}", session.host)))
             }
             Ok(done) => done.map_err(|error| Failure::of(&session.host, &error)),
-            Err(_) => Err(Failure::Unknown(late(&session.host))),
+            Err(_) => Err(Failure::Unknown(late(&session.host, most))),
         };
         match &done {
             Err(Failure::NamedStatement) => self.has_pooler.store(true, Ordering::Relaxed),
@@ -412,6 +421,11 @@ impl Shared {
 }
 
 impl Session {
+    /// Gives the next request the time that so many bytes take.
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        self.allowance = time_to_move(bytes);
+    }
+
     async fn query(
         &mut self,
         sql: &str,
@@ -523,8 +537,8 @@ fn refused(host: &str, error: &tokio_postgres::Error) -> Failure {
     }
 }
 
-fn late(host: &str) -> String {
-    format!("{host}: no answer within {} ms", REQUEST.as_millis())
+fn late(host: &str, time: Duration) -> String {
+    format!("{host}: no answer within {} ms", time.as_millis())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

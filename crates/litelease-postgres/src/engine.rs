@@ -21,6 +21,9 @@ use crate::{functions, guard, schema};
 /// How many rows one statement changes.
 const MOST_ROWS: usize = 1_000;
 
+/// How many bytes a page of rows of the service may have: those that it ends after, and one item.
+const LARGEST_PAGE: usize = 2 << 20;
+
 /// Leases in PostgreSQL.
 ///
 /// ```
@@ -66,6 +69,7 @@ impl PostgresEngine {
         self.pool.run(async {
             let mut session = shared.session().await?;
             let parameters = [(&first as _, Type::BYTEA), (&end as _, Type::BYTEA)];
+            session.allow(LARGEST_PAGE);
             let rows = shared.query(&mut session, &shared.statements.load_rows, &parameters).await;
             let rows = rows.map_err(Failure::of_read)?;
             shared.keep(session);
@@ -525,6 +529,7 @@ impl Shared {
             (&gone as _, Type::BYTEA_ARRAY),
             (&boot as _, Type::INT8),
         ];
+        session.allow(keys.iter().chain(&values).map(|bytes| bytes.len()).sum());
         let newest = self.query(session, &self.statements.commit_rows, &parameters).await?;
         Ok(match newest.is_empty() {
             true => Stored::Conflict,

@@ -108,7 +108,7 @@ const LOAD_ROWS: &str = "SELECT key, value FROM (
   SELECT key, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS bytes
   FROM (SELECT key, value FROM {s}.service
     WHERE key >= $1 AND key < $2 ORDER BY key LIMIT 5000) AS page) AS sized
-WHERE bytes < 4000000 ORDER BY key";
+WHERE bytes < 1000000 ORDER BY key";
 
 impl Statements {
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.

@@ -15,6 +15,7 @@ mod scale;
 mod service;
 mod service_faults;
 mod shared_scenarios;
+mod slow_lines;
 mod transactions;
 mod verbs;
 
