@@ -291,8 +291,8 @@ impl Client {
     }
 
     /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over
-    /// already. If the answer is lost, it is asked for again: then a grant that is over was released
-    /// by the first request, also if the name has a new owner by now.
+    /// already. If the answer is lost, it is asked for again: then a grant that is over was
+    /// released by the first request, also if the name has a new owner by now.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error, Grant};

@@ -204,8 +204,8 @@ fn a_lost_or_cut_answer_is_asked_for_again_and_nothing_is_granted_twice() {
     assert_eq!(next.token(), 2);
 }
 
-/// A waiter is granted the name by the release whose answer is lost. So the release that is asked for
-/// again finds a successor: that is no rejection.
+/// A waiter is granted the name by the release whose answer is lost. So the release that is asked
+/// for again finds a successor: that is no rejection.
 #[test]
 fn a_release_whose_answer_was_lost_is_done_although_the_name_has_a_successor() {
     let scene = Scene::new();
