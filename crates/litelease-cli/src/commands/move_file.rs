@@ -92,7 +92,7 @@ impl Args {
                 "Guarded",
                 format!(
                     "the table {table} is guarded by {name}, and guards in a moved file accept its last holder for \
-                     ever and nobody from {to}: move the table first, or litelease unguard {table}"
+                     ever and none from {to}: move the table first, or litelease unguard {table}"
                 ),
             ));
         }

@@ -102,7 +102,7 @@ fn is_repeated_after_a_crash(url: &str) {
         assert_eq!(code, 69, "{words:?}: {errors}");
         assert!(errors.contains("it was moved to") && errors.contains(url), "{words:?}: {errors}");
     }
-    // Nor is anybody told that a name is free there, or served from it.
+    // No command says that a name is free there, or serves the file.
     for words in
         [&["status"][..], &["who", "x"], &["wait", "x"], &["serve", "--listen", "127.0.0.1:0"]]
     {

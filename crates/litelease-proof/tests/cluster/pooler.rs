@@ -15,8 +15,8 @@ fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
     claimed.unwrap().acquired().expect("nobody has it")
 }
 
-/// The settings of a session stayed with a connection that the pooler then gave to others, while the
-/// verbs went on over another one, with the defaults of the role: a crash lost their commits.
+/// The settings of a session stayed with a connection that the pooler then gave to others, while
+/// the verbs went on over another one, with the defaults of the role: a crash lost their commits.
 #[test]
 fn settings_end_with_the_transaction_and_grants_are_durable() {
     if !is_installed() {
@@ -72,8 +72,8 @@ fn a_failover_behind_a_pooler_brings_no_token_back() {
     let Some(pooler) = Pooler::start(&primary) else { return };
     let cluster = Cluster::open(&pooler.url()).unwrap();
     cluster.bootstrap().unwrap();
-    // It takes the connection that was used last. So the client finds out that statements with names
-    // do not work here, and gets over the failover without a new connection.
+    // It takes the connection that was used last. So the client finds out that statements with
+    // names do not work here, and gets over the failover without a new connection.
     let mut other = pooler.session();
     other.sql("BEGIN; SELECT 1");
     let first = acquired(cluster.claim("x", "a", LONG));
@@ -94,7 +94,8 @@ fn a_failover_behind_a_pooler_brings_no_token_back() {
     standby.promote();
 
     eventually("the new server answers", || load().is_ok());
-    // What was decided before the failover is not stored after it: the row and the mark are the same.
+    // What was decided before the failover is not stored after it: the row and the mark are the
+    // same.
     let mut row = seen.rows[0].row.clone().unwrap();
     (row.token, row.attempt) = (2, 7);
     let rows = vec![("x".to_owned(), row.clone())];

@@ -310,7 +310,8 @@ fn a_fresh_name_is_granted_once_however_transactions_meet() {
     let _ = ready(&server, "fresh");
     let (mut one, mut two) = (server.session("postgres"), server.session("postgres"));
     let pid = two.pid();
-    // The second claim needs the next epoch, so it wants to change the mark that the first one holds.
+    // The second claim needs the next epoch, so it wants to change the mark that the first one
+    // holds.
     one.sql("BEGIN");
     assert_eq!(one.sql("SELECT fresh.claim('x', 'a', 60000)"), "1");
     two.send(&format!("SELECT fresh.claim('x', 'b', 60000, NULL, {})", 1_i64 << 32));
