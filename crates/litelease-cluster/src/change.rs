@@ -68,7 +68,7 @@ pub(crate) struct Answered<A> {
 ///
 /// Without a clock that all clients share, a lease has not one end but two: its holder stops
 /// trusting it at the first, and no other client is granted the name before the last. In between
-/// nobody prolongs it, hands it on or takes it.
+/// no client prolongs it, hands it on or takes it.
 pub(crate) struct Judged {
     name: String,
     /// The row with the last end: what claims go by.
@@ -321,7 +321,7 @@ impl Cluster {
     }
 
     /// Returns the row that this handle wrote last, as if it were loaded now.
-    fn known(&self, name: &str) -> Option<Loaded> {
+    pub(crate) fn known(&self, name: &str) -> Option<Loaded> {
         let memory = self.memory();
         let Known { loaded, at } = memory.known(name)?;
         let mut loaded = loaded.clone();
@@ -333,8 +333,8 @@ impl Cluster {
     }
 
     /// Judges a row: by its expiry where a clock decides. Otherwise it ends for its holder when the
-    /// holder's own count or, where that is not known, the wall clock says so, and for others when it
-    /// was seen unchanged for a whole ttl, or when every clock that is no more than
+    /// holder's own count or, where that is not known, the wall clock says so, and for others when
+    /// it was seen unchanged for a whole ttl, or when every clock that is no more than
     /// [`max_skew`](crate::Options::max_skew) wrong agrees that it has ended.
     pub(crate) fn judge(&self, loaded: &Loaded, seen: &LoadedRow) -> Result<Judged> {
         let clock_ms = self.when.or(loaded.server_ms);

@@ -17,7 +17,8 @@ impl Cluster {
     /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock,
     /// such as etcd, a holder that died is succeeded once this handle has seen its row unchanged
     /// for a whole ttl, or if its lease ended longer than twice
-    /// [`max_skew`](crate::Options::max_skew) ago. So a fresh process that asks only once may get `Busy` for a lease that has just ended.
+    /// [`max_skew`](crate::Options::max_skew) ago. So a fresh process that asks only once may get
+    /// `Busy` for a lease that has just ended.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -353,7 +353,8 @@ impl Shared {
         if !session.has_our_defaults && !session.in_transaction {
             return Box::pin(self.query_begun(session, sql, parameters, freed)).await;
         }
-        let named = !self.has_pooler.load(Ordering::Relaxed);
+        let named =
+            !self.has_pooler.load(Ordering::Relaxed) && !self.statements.is_planned_anew(sql);
         session.was_hasty.store(false, Ordering::Release);
         let tell = [(&self.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
         let tell: &[Parameter<'_>] = if freed.is_empty() { &[] } else { &tell };

@@ -236,9 +236,14 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.any_session().await.map_err(Failure::of_read)?;
+            // What another user's session does is shown only to users with the right to see it.
             let sql = "SELECT current_setting('server_version'),
                 current_setting('synchronous_standby_names'), current_setting('fsync'),
-                floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+                (SELECT format('process %s of %s, for %s s', a.pid, a.usename,
+                    floor(extract(epoch FROM clock_timestamp() - a.xact_start)))
+                  FROM pg_catalog.pg_stat_activity a WHERE a.backend_xmin IS NOT NULL
+                  AND a.xact_start < clock_timestamp() - interval '30 s'
+                  ORDER BY a.xact_start LIMIT 1)";
             let rows = shared.query(&mut session, sql, &[]).await.map_err(Failure::of_read)?;
             let mut found = EngineFacts::default();
             if let Some(row) = rows.first() {
@@ -256,6 +261,12 @@ impl Engine for PostgresEngine {
                 }
                 if text(2) != "on" {
                     found.warnings.push("fsync is off: a power cut may lose grants".into());
+                }
+                if let Some(oldest) = row.get::<_, Option<String>>(3) {
+                    found.warnings.push(format!(
+                        "a transaction stays open ({oldest}), so old versions of rows are not cleaned up, and the \
+                         service gets slower and slower: end it, or set idle_in_transaction_session_timeout"
+                    ));
                 }
             }
             guard::facts(shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
@@ -454,7 +465,7 @@ impl Shared {
         let stored =
             self.update(session, sql, &names, &new, &before, change.while_live, at).await?;
         let all = stored.values().next().filter(|_| stored.len() == old.len());
-        Ok(all.map_or(Stored::Conflict, |version| Stored::Done { version: *version }))
+        Ok(all.map_or(Stored::Conflict, |(version, _)| Stored::Done { version: *version }))
     }
 
     /// Stores those rows that are still the same, and live.
@@ -471,13 +482,16 @@ impl Shared {
         let (sql, at) = (&self.statements.update_each, (seen.mark.version, seen.boot));
         let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
         let became = |name: &&str| match stored.get(*name) {
-            Some(version) => Stored::Done { version: *version },
+            Some((version, server_ms)) => {
+                Stored::DoneAt { version: *version, server_ms: *server_ms }
+            }
             None => Stored::Conflict,
         };
         Ok(names.iter().map(became).collect())
     }
 
-    /// Updates rows that are still as they were before. Returns their names and versions.
+    /// Updates rows that are still as they were before. Returns their names and versions, and the
+    /// server's clock.
     #[allow(clippy::too_many_arguments)] // the parameters of one statement
     async fn update(
         &self,
@@ -488,7 +502,7 @@ impl Shared {
         before: &Columns<'_>,
         while_live: bool,
         (mark, boot): (i64, i64),
-    ) -> Result<HashMap<String, i64>, Failure> {
+    ) -> Result<HashMap<String, (i64, i64)>, Failure> {
         let parameters = [
             (&names as _, Type::TEXT_ARRAY),
             (&new.tokens as _, Type::INT8_ARRAY),
@@ -506,7 +520,7 @@ impl Shared {
             (&boot as _, Type::INT8),
         ];
         let rows = self.query(session, sql, &parameters).await?;
-        Ok(rows.iter().map(|row| (row.get(1), row.get(0))).collect())
+        Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
     }
 
     async fn commit_rows(

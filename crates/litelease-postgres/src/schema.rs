@@ -10,10 +10,10 @@ use crate::failure::Failure;
 /// The tables. `UNIQUE (name, token)` makes the token a part of a key, so that `FOR KEY SHARE` on a
 /// row holds up grants and not renewals.
 ///
-/// The incarnation is the system identifier and the timeline: not that of `pg_control_checkpoint()`,
-/// which is the old one right after a promotion. Where these are forbidden to the owner of the
-/// schema, it is the start of the server. The function runs as that owner, so that all users see the
-/// same number.
+/// The incarnation is the system identifier and the timeline: not that of
+/// `pg_control_checkpoint()`, which is the old one right after a promotion. Where these are
+/// forbidden to the owner of the schema, it is the start of the server. The function runs as that
+/// owner, so that all users see the same number.
 const TABLES: &str = r#"CREATE SCHEMA IF NOT EXISTS {s};
 CREATE TABLE {s}.resources (
   name text COLLATE "C" PRIMARY KEY,

@@ -7,13 +7,13 @@
 pub(crate) const CLOCK: &str = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// What every transaction of ours is set to, whatever the defaults of the role are: a grant is
-/// durable, and nobody waits long for a lock. The settings end with the transaction, because a
+/// durable, and no client waits long for a lock. The settings end with the transaction, because a
 /// pooler gives the connection to other clients after it.
 pub(crate) const SETTINGS: &str = "pg_catalog.set_config('synchronous_commit', 'on', true),
 pg_catalog.set_config('lock_timeout', '500', true)";
 
-/// The incarnation of the server. It is asked for by every load and compared by every store, because
-/// a pooler may go on with another server over the same connection of ours.
+/// The incarnation of the server. It is asked for by every load and compared by every store,
+/// because a pooler may go on with another server over the same connection of ours.
 const INCARNATION: &str = "(SELECT {s}.incarnation())";
 
 const LOADED: &str = "SELECT m.format, m.floor, m.boot, m.xmin::text::bigint, {clock},
@@ -62,12 +62,18 @@ lease_expires_at_ms = c.until, updated_at_ms = c.at, attempt = c.attempt
 FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
   $7::bigint[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[])
 AS c(name, token, owner, until, at, attempt, token_0, owner_0, until_0, at_0, attempt_0)
-CROSS JOIN (SELECT {settings} OFFSET 0) AS settings
+CROSS JOIN (SELECT {clock} AS ms, {settings} OFFSET 0) AS clock
 WHERE r.name = c.name AND r.token = c.token_0 AND r.owner IS NOT DISTINCT FROM c.owner_0
 AND r.lease_expires_at_ms IS NOT DISTINCT FROM c.until_0 AND r.updated_at_ms = c.at_0
 AND r.attempt = c.attempt_0 AND (NOT $12 OR r.lease_expires_at_ms > {clock})
 AND EXISTS (SELECT FROM {s}.meta WHERE xmin::text::bigint = $13) AND {incarnation} = $14
-RETURNING r.xmin::text::bigint, r.name";
+RETURNING r.xmin::text::bigint, r.name, clock.ms";
+
+/// What the columns of a lease are set to, and what they are if the server's clock is later than
+/// the one that was guessed: the lease lasts as long from then on.
+const AS_DECIDED: &str = "lease_expires_at_ms = c.until, updated_at_ms = c.at";
+const AS_OF_NOW: &str = "lease_expires_at_ms = greatest(c.until, clock.ms + c.until - c.at),
+updated_at_ms = greatest(c.at, clock.ms)";
 
 /// Waits for no lock, and takes none that a guard's `FOR KEY SHARE` is in the way of. What is not
 /// locked here is not updated.
@@ -111,6 +117,12 @@ const LOAD_ROWS: &str = "SELECT key, value FROM (
 WHERE bytes < 1000000 ORDER BY key";
 
 impl Statements {
+    /// Checks whether a statement is planned anew each time. A plan for any number of rows is one
+    /// for few, and takes a second for 1,000 of them.
+    pub(crate) fn is_planned_anew(&self, sql: &str) -> bool {
+        [&self.load_many, &self.update_many, &self.update_each].into_iter().any(|many| many == sql)
+    }
+
     /// Fills the schema in, which is an identifier that needs no quotes but may be a keyword.
     pub(crate) fn of(schema: &str) -> Self {
         let schema = format!("\"{schema}\"");
@@ -127,7 +139,9 @@ impl Statements {
             update_many: of(UPDATE_MANY),
             update_each: of(&format!(
                 "{LOCKED}{}",
-                UPDATE_MANY.replace("WHERE r.name", "JOIN locked USING (name) WHERE r.name")
+                UPDATE_MANY
+                    .replace("WHERE r.name", "JOIN locked USING (name) WHERE r.name")
+                    .replace(AS_DECIDED, AS_OF_NOW)
             )),
             update_mark: of(UPDATE_MARK),
             forget: of(FORGET),

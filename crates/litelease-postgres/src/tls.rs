@@ -77,14 +77,14 @@ fn unreadable(url: &PostgresUrl, error: &dyn std::fmt::Display) -> Error {
     Error::InvalidUrl(format!("sslrootcert {file} cannot be read: {error}"))
 }
 
-/// Checks who has signed a certificate, if there is somebody to trust, and whose name it has, if
+/// Verifies the signature of a certificate, if there are authorities to trust, and its name, if
 /// that is asked for.
 #[derive(Debug)]
 struct Verifier {
     provider: Arc<CryptoProvider>,
     chain: Option<Arc<WebPkiServerVerifier>>,
-    /// The certificates of `sslrootcert`. A server may have one of them itself, signed by itself, as
-    /// the manual of PostgreSQL makes it.
+    /// The certificates of `sslrootcert`. A server may have one of them itself, signed by itself,
+    /// as the manual of PostgreSQL makes it.
     trusted: Vec<CertificateDer<'static>>,
     checks_name: bool,
 }
@@ -164,8 +164,8 @@ fn common_name(certificate: &[u8]) -> Option<&[u8]> {
     const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
     let (_, signed, _) = element(certificate)?;
     let (_, mut rest, _) = element(signed)?;
-    // The version, if it is there, comes before the serial number, the algorithm, the issuer and the
-    // dates.
+    // The version, if it is there, comes before the serial number, the algorithm, the issuer and
+    // the dates.
     if rest.first() == Some(&0xa0) {
         rest = element(rest)?.2;
     }

@@ -221,11 +221,15 @@ fn a_renewal_lasts_its_whole_ttl_when_the_servers_clock_was_set_forward() {
     let mut lease = acquired(cluster.claim("x", "a", ttl));
     let left = "SELECT lease_expires_at_ms / 1000 - extract(epoch FROM clock_timestamp())::bigint
         FROM set.resources";
-    for (clock, verb) in [("+700s", "renew"), ("+1400s", "renew"), ("+2100s", "transfer")] {
+    for (clock, verb) in [("+700s", "renew"), ("+1400s", "renew_all"), ("+2100s", "transfer")] {
         server.set_clock(clock);
         assert!(server.sql(left).parse::<i64>().unwrap() < 400, "{clock}");
         lease = match verb {
             "renew" => match cluster.renew(&lease, ttl).unwrap() {
+                RenewResult::Renewed(lease) => lease,
+                rejected => panic!("{clock}: {rejected:?}"),
+            },
+            "renew_all" => match cluster.renew_all(&[lease], ttl).remove(0).unwrap() {
                 RenewResult::Renewed(lease) => lease,
                 rejected => panic!("{clock}: {rejected:?}"),
             },
@@ -300,8 +304,8 @@ fn connections_are_encrypted_and_certificates_checked() {
     assert!(matches!(missing, Some(Error::InvalidUrl(text)) if text.contains("/none")));
 }
 
-/// The certificate that the manual of PostgreSQL makes is its own authority, and has the name of the
-/// host as its common name only. `psql` accepts it in all these modes.
+/// The certificate that the manual of PostgreSQL makes is its own authority, and has the name of
+/// the host as its common name only. `psql` accepts it in all these modes.
 #[test]
 fn the_certificate_of_postgresqls_manual_is_accepted_as_psql_does() {
     let folder = tempfile::tempdir().unwrap();
@@ -427,7 +431,8 @@ fn standbys_are_passed_over_and_bad_input_is_refused() {
 }
 
 /// One of two users could not see the number that tells one server from another. To each, the other
-/// one's epochs were another server's: both began a new one in turn, and every lease got its ttl again.
+/// one's epochs were another server's: both began a new one in turn, and every lease got its ttl
+/// again.
 #[test]
 fn users_with_and_without_the_right_to_see_the_servers_number_share_one_epoch() {
     if !is_installed() {

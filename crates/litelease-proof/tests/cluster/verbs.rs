@@ -321,6 +321,28 @@ fn a_lease_that_is_over_before_its_answer_arrives_is_no_grant() {
 }
 
 #[test]
+fn rows_that_the_handle_wrote_last_are_renewed_by_one_request_also_where_the_engine_has_a_clock() {
+    let slow = Slow::on(&Machine::at(NOW), 1);
+    slow.engine.edit(|rows| rows.server_ms = Some(NOW));
+    let cluster = slow_client(&slow);
+    let leases = ["x", "y"].map(|name| acquired(cluster.claim(name, "a", TTL)));
+    for turn in 0..2 {
+        slow.calls.store(0, Ordering::Relaxed);
+        let renewed = cluster.renew_all(&leases, TTL);
+        assert!(
+            renewed.iter().all(|one| matches!(one, Ok(RenewResult::Renewed(_)))),
+            "{renewed:?}"
+        );
+        assert_eq!(slow.calls.load(Ordering::Relaxed), 1, "turn {turn}");
+    }
+    // What another handle has changed is loaded.
+    assert!(Cluster::on(slow.engine.clone()).break_lease("x").is_ok());
+    let renewed = cluster.renew_all(&leases, TTL);
+    assert!(matches!(renewed[0], Ok(RenewResult::Rejected { .. })), "{renewed:?}");
+    assert!(matches!(renewed[1], Ok(RenewResult::Renewed(_))), "{renewed:?}");
+}
+
+#[test]
 fn each_verb_makes_as_few_requests_as_it_can() {
     let slow = Slow::on(&Machine::at(NOW), 1);
     let cluster = slow_client(&slow);
