@@ -56,7 +56,7 @@ fn moves_an_item(near: &Cluster, far: &Cluster) {
     let lease = near.claim("serve", "a", LONG).unwrap().acquired().unwrap();
     let item = (b"item".to_vec(), Some(vec![7; 1 << 20]));
     let engine = far.engine();
-    let stored = engine.commit_rows("serve", lease.token, &[item.clone()]);
+    let stored = engine.commit_rows("serve", lease.token, std::slice::from_ref(&item));
     assert!(matches!(stored, Ok(Stored::Done { .. })), "{stored:?}");
     let rows = engine.load_rows(b"").unwrap();
     assert!(rows.len() == 1 && Some(&rows[0].1) == item.1.as_ref());

@@ -159,7 +159,7 @@ fn a_fresh_process_revives_nothing_and_takes_nothing_early() {
             let is_expired =
                 matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. });
             assert!(is_expired, "{later_ms}: {renewed:?}");
-            let renewed = fresh().renew_all(&[lease.clone()], TTL).remove(0).unwrap();
+            let renewed = fresh().renew_all(std::slice::from_ref(&lease), TTL).remove(0).unwrap();
             let is_expired =
                 matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. });
             assert!(is_expired, "{later_ms}: {renewed:?}");
