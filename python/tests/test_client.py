@@ -270,6 +270,29 @@ def test_a_lost_answer_is_asked_for_again_and_nothing_is_granted_twice(
     assert client.queue(name).receive(visibility=30) is None and len(lost) == 6
 
 
+# A release or a transfer that is asked for again, because its answer got lost, may find another owner: it was told that
+# it was rejected, although it was done.
+def test_a_release_or_transfer_whose_answer_was_lost_is_not_rejected_because_of_a_successor(
+    server: Server, client: Client, proxy: Proxy, name: str
+) -> None:
+    far = Client(proxy.url, server.key)
+
+    def lose(path: str, answer: bytes) -> bytes | None:
+        proxy.meddle = lambda path, answer: answer
+        client.break_lease(name)
+        granted(client.claim(name, "b", ttl=30))
+        return None
+
+    lease = granted(far.claim(name, "a", ttl=30))
+    proxy.meddle = lose
+    assert far.release(lease) == Released(name, lease.token)
+    client.break_lease(name)
+    lease = granted(far.claim(name, "a", ttl=30))
+    proxy.meddle = lose
+    with pytest.raises(ServerUnreachable, match="may be done or not"):
+        far.transfer(lease, "c", ttl=30)
+
+
 def test_an_answer_that_comes_after_the_ttl_is_not_trusted(
     server: Server, client: Client, proxy: Proxy, name: str
 ) -> None:

@@ -295,7 +295,8 @@ impl Client {
     }
 
     /// Releases a grant, and returns its name and token. Fails with `Rejected` if it is over
-    /// already.
+    /// already. If the answer is lost, it is asked for again: then a grant that is over was
+    /// released by the first request, also if the name has a new owner by now.
     ///
     /// ```no_run
     /// # use litelease_client::{Client, Error, Grant};
@@ -304,22 +305,30 @@ impl Client {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn end(&self, grant: &Grant) -> Result<(String, i64), Error> {
-        let (mut pauses, mut tries) = (pauses(), 0);
-        loop {
-            match release_once(&self.transport, &grant.secret, PATIENCE) {
-                // The answer to an earlier try was lost.
-                Err(Error::Rejected { reason, .. }) if tries > 0 && reason == "released" => {
-                    return Ok((grant.lease.name.clone(), grant.lease.token));
-                }
-                Err(Error::Unreachable(_)) if tries < 5 => sleep(pauses()),
-                Ok(value) => {
+        let (path, body) = grant.secret.call("release", "return");
+        let (mut pauses, mut may_be_done) = (pauses(), false);
+        for tries in 0.. {
+            match self.transport.post(&path, &unique(), &body, PATIENCE) {
+                Outcome::Done(value) => {
                     let (name, token) = (value["name"].as_str(), value["token"].as_i64());
                     return name.map(str::to_owned).zip(token).ok_or_else(nonsense);
                 }
-                Err(error) => return Err(error),
+                Outcome::No(value)
+                    if may_be_done
+                        && ["released", "superseded"]
+                            .iter()
+                            .any(|why| value["reason"] == **why) =>
+                {
+                    return Ok((grant.lease.name.clone(), grant.lease.token));
+                }
+                Outcome::No(value) => return Err(rejected(&value)),
+                Outcome::Unknown(_) if tries < 5 => may_be_done = true,
+                Outcome::Unreached(_) if tries < 5 => {}
+                outcome => return Err(outcome.into_error()),
             }
-            tries += 1;
+            sleep(pauses());
         }
+        Err(nonsense())
     }
 
     /// Hands a lease to a new owner under a larger token. The new owner gets its grant by claiming

@@ -99,6 +99,10 @@ impl Rows for ServerRows {
     fn is_moved(&self) -> bool {
         false
     }
+
+    fn is_file(&self) -> bool {
+        false
+    }
 }
 
 fn key(grant: &Grant) -> (String, i64) {

@@ -4,14 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use litelease_core::{Claimant, Row};
+use litelease_core::Claimant;
 use litelease_engine::{Error, Loaded, LoadedRow, Result, Stored, StoredRow};
 
 use crate::change::{Ask, Kind, Patience, millis};
 use crate::cluster::{Cluster, Planted};
 use crate::limits::in_ms;
 use crate::recall::Known;
-use crate::row::LeaseRow;
 use crate::verbs::{exactly, renews};
 use crate::{LeaseInfo, RenewResult};
 
@@ -39,9 +38,9 @@ impl Cluster {
     /// Renews grants like [`renew`](Cluster::renew), many in one request. Returns an answer for
     /// each, in the same order.
     ///
-    /// A thousand renewals are two requests to PostgreSQL, and eight to etcd if this handle wrote
-    /// the rows last. Nothing is tried again: if a request fails, the grants that it was about have
-    /// that error, and those after it, too.
+    /// A thousand renewals are one request to PostgreSQL, and eight to etcd, if this handle wrote
+    /// the rows last; otherwise twice as many. Nothing is tried again: if a request fails, the
+    /// grants that it was about have that error, and those after it, too.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -103,8 +102,7 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Renews what has no answer yet. Where leases are counted, the rows that this handle wrote
-    /// last need not be loaded.
+    /// Renews what has no answer yet. The rows that this handle wrote last need not be loaded.
     fn go(&mut self, may_know: bool) -> Result<()> {
         let open = (0..self.asked.len()).filter(|at| self.answers[*at].is_none());
         let (known, unknown) = match may_know {
@@ -125,22 +123,19 @@ impl Batch<'_> {
     /// Returns the rows that this handle wrote last, under one mark, and the others.
     #[allow(clippy::type_complexity)]
     fn known(&self, open: Vec<usize>) -> (Option<(Loaded, Vec<(usize, LoadedRow)>)>, Vec<usize>) {
-        let memory = self.cluster.memory();
         let mut found: Option<(Loaded, Vec<(usize, LoadedRow)>)> = None;
         let mut unknown = Vec::new();
         for at in open {
-            let known = memory.known(self.asked[at].name);
-            // A clock of the engine's is read again each time: somebody may have set it.
-            let known = known.filter(|known| known.loaded.server_ms.is_none());
-            let row = known.and_then(|known| Some((&known.loaded, known.loaded.rows.first()?)));
+            let known = self.cluster.known(self.asked[at].name);
+            let row = known.and_then(|mut known| Some((known.rows.pop()?, known)));
             match (row, &mut found) {
-                (Some((loaded, row)), None) => {
-                    found = Some((loaded.without_rows(), vec![(at, row.clone())]));
-                }
-                (Some((loaded, row)), Some((seen, rows)))
-                    if (loaded.mark, loaded.boot) == (seen.mark, seen.boot) =>
+                (Some((row, known)), None) => found = Some((known, vec![(at, row)])),
+                (Some((row, known)), Some((seen, rows)))
+                    if (known.mark, known.boot) == (seen.mark, seen.boot) =>
                 {
-                    rows.push((at, row.clone()));
+                    // Each of these is no earlier than the engine's clock.
+                    seen.server_ms = seen.server_ms.max(known.server_ms);
+                    rows.push((at, row));
                 }
                 _ => unknown.push(at),
             }
@@ -203,8 +198,7 @@ impl Batch<'_> {
         let Renewing { name, who, ttl_ms } = self.asked[at];
         let decide = renews(who, ttl_ms);
         let judged = self.cluster.judge(seen, &row)?;
-        let view = judged.row.as_ref().and_then(LeaseRow::state);
-        let decision = decide(Row::new(name, view), judged.now_ms, seen.mark.epoch.floor)?;
+        let decision = decide(&judged, seen.mark.epoch.floor)?;
         let Some(write) = decision.write else { return Ok(Err(decision.answer)) };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
         let change = self.cluster.change_to(&ask, seen, &judged, write, attempt)?;
@@ -241,15 +235,27 @@ impl Batch<'_> {
         };
         let now = self.cluster.shared.host.counted();
         let mut memory = self.cluster.memory();
-        for (Allowed { at, seen: before, new, answer }, stored) in allowed.into_iter().zip(stored) {
-            let (Stored::Done { version } | Stored::DoneAt { version, .. }) = stored else {
-                memory.forget_known(&before.name);
-                continue;
+        for (allowed, stored) in allowed.into_iter().zip(stored) {
+            let Allowed { at, seen: before, mut new, mut answer } = allowed;
+            let (version, server_ms) = match stored {
+                Stored::Done { version } => (version, None),
+                Stored::DoneAt { version, server_ms } => (version, Some(server_ms)),
+                Stored::Conflict => {
+                    memory.forget_known(&before.name);
+                    continue;
+                }
             };
+            if let (Some(server_ms), Some(tenure)) = (server_ms, &new.tenure) {
+                new = new.as_of(server_ms, tenure.ttl_ms);
+            }
+            if let (RenewResult::Renewed(lease), Some(tenure)) = (&mut answer, &new.tenure) {
+                lease.lease_expires_at_ms = tenure.until_ms;
+            }
             let name = before.name;
             let row = LoadedRow { name: name.clone(), version, row: Some(new) };
-            let loaded = Loaded { rows: vec![row], ..seen.without_rows() };
-            memory.begin(&name, version, seen.boot, now, true);
+            let server_ms = server_ms.or(seen.server_ms);
+            let loaded = Loaded { rows: vec![row], server_ms, ..seen.without_rows() };
+            memory.begin(&name, version, seen.boot, now, Some(self.started));
             memory.wrote(&name, Known { loaded, at: asked });
             let is_late = millis(now.saturating_sub(self.started)) >= self.asked[at].ttl_ms;
             self.answers[at] = Some(match answer {

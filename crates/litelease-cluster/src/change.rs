@@ -29,7 +29,7 @@ pub(crate) struct Ask<'a, A> {
     pub(crate) decide: &'a Decide<'a, A>,
 }
 
-pub(crate) type Decide<'a, A> = dyn Fn(Row<'_>, i64, i64) -> Result<Decision<A>> + 'a;
+pub(crate) type Decide<'a, A> = dyn Fn(&Judged, i64) -> Result<Decision<A>> + 'a;
 
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
@@ -64,12 +64,43 @@ pub(crate) struct Answered<A> {
     pub(crate) left_ms: i64,
 }
 
-/// The row as the rule is to see it, and the time.
+/// A row at a time, as the rule is to see it.
+///
+/// Without a clock that all clients share, a lease has not one end but two: its holder stops
+/// trusting it at the first, and no other client is granted the name before the last. In between
+/// no client prolongs it, hands it on or takes it.
 pub(crate) struct Judged {
+    name: String,
+    /// The row with the last end: what claims go by.
     pub(crate) row: Option<LeaseRow>,
+    /// The row with the first end, if that has come and the last one has not.
+    ended: Option<LeaseRow>,
     pub(crate) now_ms: i64,
     /// How much of the present lease is left, at most.
     left_ms: i64,
+}
+
+impl Judged {
+    /// Returns the row for verbs that must not come too early: it is live until its last end.
+    pub(crate) fn row(&self) -> Row<'_> {
+        Row::new(&self.name, self.row.as_ref().and_then(LeaseRow::state))
+    }
+
+    /// Returns the row for verbs that must not come too late: it is live until its first end.
+    pub(crate) fn holders_row(&self) -> Row<'_> {
+        let row = self.ended.as_ref().or(self.row.as_ref());
+        Row::new(&self.name, row.and_then(LeaseRow::state))
+    }
+
+    /// Returns the row as it is shown: live until its first end.
+    pub(crate) fn shown(self) -> Option<LeaseRow> {
+        self.ended.or(self.row)
+    }
+
+    /// Checks whether the first end has come, and the last one has not.
+    pub(crate) fn is_between_ends(&self) -> bool {
+        self.ended.is_some()
+    }
 }
 
 /// When a verb began, and when the row that it decided on was asked for.
@@ -196,9 +227,7 @@ impl Cluster {
                 Some(sent) => (sent.change.clone(), sent.answer.clone()),
                 None => {
                     let judged = self.judge(&loaded, row)?;
-                    let view = judged.row.as_ref().and_then(LeaseRow::state);
-                    let floor = loaded.mark.epoch.floor;
-                    let decision = (ask.decide)(Row::new(ask.name, view), judged.now_ms, floor)?;
+                    let decision = (ask.decide)(&judged, loaded.mark.epoch.floor)?;
                     match decision.write {
                         // Somebody may have changed the row since.
                         None if is_known => continue,
@@ -292,7 +321,7 @@ impl Cluster {
     }
 
     /// Returns the row that this handle wrote last, as if it were loaded now.
-    fn known(&self, name: &str) -> Option<Loaded> {
+    pub(crate) fn known(&self, name: &str) -> Option<Loaded> {
         let memory = self.memory();
         let Known { loaded, at } = memory.known(name)?;
         let mut loaded = loaded.clone();
@@ -303,23 +332,30 @@ impl Cluster {
         Some(loaded)
     }
 
-    /// Shows a row to the rule: with its expiry where a clock decides, and otherwise with one that
-    /// says whether it was seen unchanged for a whole ttl.
+    /// Judges a row: by its expiry where a clock decides. Otherwise it ends for its holder when the
+    /// holder's own count or, where that is not known, the wall clock says so, and for others when
+    /// it was seen unchanged for a whole ttl, or when every clock that is no more than
+    /// [`max_skew`](crate::Options::max_skew) wrong agrees that it has ended.
     pub(crate) fn judge(&self, loaded: &Loaded, seen: &LoadedRow) -> Result<Judged> {
         let clock_ms = self.when.or(loaded.server_ms);
         let now_ms = clock_ms.unwrap_or_else(|| self.shared.host.wall_ms());
-        let Some(stored) = &seen.row else {
-            return Ok(Judged { row: None, now_ms, left_ms: 0 });
-        };
+        let name = seen.name.clone();
+        let mut judged = Judged { name, row: None, ended: None, now_ms, left_ms: 0 };
+        let Some(stored) = &seen.row else { return Ok(judged) };
         stored.state(&seen.name)?;
-        let mut row = LeaseRow { name: seen.name.clone(), tenure: None, token: stored.token };
+        let until = |until_ms: Option<i64>| {
+            let tenure = stored.tenure.as_ref().zip(until_ms);
+            let tenure = tenure.map(|(tenure, until_ms)| (tenure.owner.clone(), until_ms));
+            Some(LeaseRow { name: seen.name.clone(), tenure, token: stored.token })
+        };
         let Some(tenure) = &stored.tenure else {
-            return Ok(Judged { row: Some(row), now_ms, left_ms: 0 });
+            judged.row = until(None);
+            return Ok(judged);
         };
         if clock_ms.is_some() {
-            row.tenure = Some((tenure.owner.clone(), tenure.until_ms));
-            let left_ms = tenure.until_ms.saturating_sub(now_ms);
-            return Ok(Judged { row: Some(row), now_ms, left_ms });
+            judged.row = until(Some(tenure.until_ms));
+            judged.left_ms = tenure.until_ms.saturating_sub(now_ms);
+            return Ok(judged);
         }
         let counted = self.shared.host.counted();
         let sighting = match self.has(Planted::SightingKept) {
@@ -327,18 +363,25 @@ impl Cluster {
             false => self.memory().sight(&seen.name, seen.version, loaded.boot, counted),
         };
         let age_ms = millis(counted.saturating_sub(sighting.since));
-        let left_ms = tenure.ttl_ms.saturating_sub(age_ms);
-        let skew_ms = millis(self.shared.options.max_skew);
+        judged.left_ms = tenure.ttl_ms.saturating_sub(age_ms);
+        // Two clocks, each of which may be wrong: that of the writer, and this one.
+        let skew_ms = millis(self.shared.options.max_skew).saturating_mul(2);
         let ended_long_ago = tenure.until_ms.saturating_add(skew_ms) <= now_ms;
-        // Who has written a row knows its age without a wall clock.
-        let is_over = left_ms <= 0 || (ended_long_ago && !sighting.is_own);
-        let until_ms = match is_over {
-            true => tenure.until_ms.min(now_ms),
-            false if is_live(tenure.until_ms, now_ms) => tenure.until_ms,
-            false => now_ms.saturating_add(left_ms),
+        let (is_over, has_ended) = match sighting.written {
+            Some(written) => {
+                let age_ms = millis(counted.saturating_sub(written));
+                (judged.left_ms <= 0, age_ms >= tenure.ttl_ms)
+            }
+            None => (judged.left_ms <= 0 || ended_long_ago, !is_live(tenure.until_ms, now_ms)),
         };
-        row.tenure = Some((tenure.owner.clone(), until_ms));
-        Ok(Judged { row: Some(row), now_ms, left_ms })
+        let ended_ms = tenure.until_ms.min(now_ms);
+        judged.row = until(Some(match is_over {
+            true => ended_ms,
+            false if is_live(tenure.until_ms, now_ms) => tenure.until_ms,
+            false => now_ms.saturating_add(judged.left_ms),
+        }));
+        judged.ended = until(Some(ended_ms)).filter(|_| has_ended && !is_over);
+        Ok(judged)
     }
 
     pub(crate) fn change_to<A>(
@@ -384,9 +427,8 @@ impl Cluster {
             return None;
         }
         let judged = self.judge(seen, seen.rows.first()?).ok()?;
-        let view = judged.row.as_ref().and_then(LeaseRow::state);
-        let asked = Row::new(ask.name, view);
-        let decision = (ask.decide)(asked, server_ms, seen.mark.epoch.floor).ok()?;
+        let judged = Judged { now_ms: server_ms, ..judged };
+        let decision = (ask.decide)(&judged, seen.mark.epoch.floor).ok()?;
         decision.write.map(|_| decision.answer)
     }
 
@@ -410,7 +452,7 @@ impl Cluster {
             (Some(_), Some(seen)) => {
                 let mut memory = self.memory();
                 if !self.has(Planted::SightingKept) {
-                    memory.begin(name, seen.version, loaded.boot, now, true);
+                    memory.begin(name, seen.version, loaded.boot, now, Some(times.started));
                 }
                 memory.wrote(name, Known { loaded: loaded.clone(), at: times.asked });
             }
@@ -464,7 +506,7 @@ fn unknown_after<A>(lost: &Option<Lost<A>>, error: Error) -> Error {
     }
 }
 
-fn missing_row(name: &str) -> Error {
+pub(crate) fn missing_row(name: &str) -> Error {
     Error::InvalidLeaseRow { name: name.into(), reason: "the engine did not return it".into() }
 }
 

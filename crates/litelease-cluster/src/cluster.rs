@@ -58,8 +58,9 @@ pub(crate) struct Shared {
 pub struct Options {
     /// How long a verb tries to get an answer: 5 s.
     pub patience: Duration,
-    /// How far the clocks of two machines may be apart: 60 s. Where the engine has no clock, a
-    /// lease that ended longer ago than this is taken over without watching it for a whole ttl.
+    /// How wrong the clock of each machine may be: 60 s. Where the engine has no clock, a lease
+    /// that ended longer than twice this ago is taken over without watching it for a whole ttl: the
+    /// clock that its end was stored by and that of the claimant may be wrong in opposite ways.
     pub max_skew: Duration,
     /// A bug, planted by a test that must find it.
     #[doc(hidden)]

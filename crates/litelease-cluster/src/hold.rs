@@ -171,7 +171,7 @@ impl Cluster {
     /// Returns the rows as the keeper renews them: for tests that step a keeper of their own.
     #[doc(hidden)]
     pub fn kept_rows(&self) -> Box<dyn Rows> {
-        Box::new(KeptRows { cluster: self.clone() })
+        Box::new(KeptRows::new(self.clone()))
     }
 
     /// Returns the keeper of this handle. It has a thread of its own, so that a slow engine keeps

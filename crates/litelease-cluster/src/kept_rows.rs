@@ -12,7 +12,28 @@ use crate::limits::in_ms;
 use crate::{LeaseInfo, ReleaseResult, RenewResult};
 
 pub(crate) struct KeptRows {
-    pub(crate) cluster: Cluster,
+    cluster: Cluster,
+    /// What the engine has refused since the last renewal. It is the reason of a loss, also if the
+    /// last try before the end of the window had no time left for an answer.
+    refused: Option<Error>,
+}
+
+impl KeptRows {
+    pub(crate) fn new(cluster: Cluster) -> Self {
+        KeptRows { cluster, refused: None }
+    }
+
+    /// Returns the error that says why a renewal failed.
+    fn reason(&mut self, answer: Result<RenewResult, Error>) -> Result<RenewResult, Error> {
+        match (&answer, &self.refused) {
+            (Err(Error::Refused(_)), _) => self.refused = answer.as_ref().err().cloned(),
+            (Err(Error::Unreachable(_) | Error::CommitUnknown(_)), Some(refused)) => {
+                return Err(refused.clone());
+            }
+            _ => self.refused = None,
+        }
+        answer
+    }
 }
 
 impl Rows for KeptRows {
@@ -23,7 +44,8 @@ impl Rows for KeptRows {
         let time = trusted.min().unwrap_or(Duration::ZERO);
         let asked: Vec<Renewing<'_>> = due.iter().map(|due| renewing(due.grant)).collect();
         let answers = self.cluster.renew_many(&asked, time);
-        due.iter().zip(answers).map(|(due, answer)| renewal(due.grant.token, answer)).collect()
+        let answers = due.iter().zip(answers);
+        answers.map(|(due, answer)| renewal(due.grant.token, self.reason(answer))).collect()
     }
 
     fn release(&mut self, grant: &Grant) -> Result<(), Loss> {
@@ -90,5 +112,24 @@ fn trouble(error: Error) -> Loss {
     match error {
         Error::Forgotten { .. } => Loss::Forgotten,
         error => Loss::CannotRenew { error: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryEngine;
+
+    #[test]
+    fn a_refusal_is_the_reason_until_the_engine_answers_again() {
+        let mut rows = KeptRows::new(Cluster::on(MemoryEngine::new()));
+        let late = || Err(Error::Unreachable("there was no time left to ask".into()));
+        let refused = || Err(Error::Refused("this password is wrong".into()));
+        assert_eq!(rows.reason(late()), late());
+        assert_eq!(rows.reason(refused()), refused());
+        assert_eq!(rows.reason(late()), refused());
+        let busy = || Err(Error::Locked("others were faster".into()));
+        assert_eq!(rows.reason(busy()), busy());
+        assert_eq!(rows.reason(late()), late());
     }
 }

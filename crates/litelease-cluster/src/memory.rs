@@ -218,9 +218,9 @@ impl Engine for MemoryEngine {
             for (before, row) in seen.rows.iter().zip(rows) {
                 let seen = Loaded { rows: vec![before.clone()], ..seen.without_rows() };
                 let rows = vec![(before.name.clone(), row.clone())];
-                stored.push(
-                    memory.store(&seen, &Change { rows, while_live: true, ..Change::default() }),
-                );
+                let lasts_ms = row.tenure.as_ref().map(|tenure| tenure.ttl_ms);
+                let change = Change { rows, while_live: true, lasts_ms, ..Change::default() };
+                stored.push(memory.store(&seen, &change));
             }
         };
         self.stored(store, &names);

@@ -25,8 +25,9 @@ pub(crate) struct Sighting {
     boot: i64,
     /// After the answer that showed it first, on the clock that counts suspend.
     pub(crate) since: Duration,
-    /// Whether this handle has written it, and so knows its age exactly.
-    pub(crate) is_own: bool,
+    /// A moment before this handle has written it, if it has: then it knows the age of the row
+    /// without a wall clock.
+    pub(crate) written: Option<Duration>,
 }
 
 /// A row that this handle has written, as it would load it.
@@ -42,7 +43,7 @@ impl Recall {
     pub(crate) fn sight(&mut self, name: &str, version: i64, boot: i64, now: Duration) -> Sighting {
         match self.sightings.get(name) {
             Some(sighting) if sighting.version == version && sighting.boot == boot => *sighting,
-            _ => self.begin(name, version, boot, now, false),
+            _ => self.begin(name, version, boot, now, None),
         }
     }
 
@@ -53,12 +54,12 @@ impl Recall {
         version: i64,
         boot: i64,
         now: Duration,
-        is_own: bool,
+        written: Option<Duration>,
     ) -> Sighting {
         if self.sightings.len() >= MOST {
             self.sightings.clear();
         }
-        let sighting = Sighting { version, boot, since: now, is_own };
+        let sighting = Sighting { version, boot, since: now, written };
         self.sightings.insert(name.to_owned(), sighting);
         sighting
     }
@@ -66,7 +67,7 @@ impl Recall {
     /// The planted bug: a row that has changed is counted as if it had not.
     pub(crate) fn sight_any(&mut self, name: &str, boot: i64, now: Duration) -> Sighting {
         let known = self.sightings.get(name).copied();
-        known.unwrap_or_else(|| self.begin(name, 0, boot, now, false))
+        known.unwrap_or_else(|| self.begin(name, 0, boot, now, None))
     }
 
     /// Returns the row that this handle wrote last, if it is remembered.

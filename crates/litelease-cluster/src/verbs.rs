@@ -5,7 +5,7 @@ use std::time::Duration;
 use litelease_core::{self as rule, Claimant, Conditions, RaiseResult, Term};
 use litelease_engine::{Error, Result};
 
-use crate::change::{Answered, Ask, Decision, Kind};
+use crate::change::{Answered, Ask, Decision, Judged, Kind, missing_row};
 use crate::cluster::Cluster;
 use crate::limits::in_ms;
 use crate::row::LeaseRow;
@@ -16,8 +16,9 @@ impl Cluster {
     ///
     /// Returns `Busy` while a lease is live, also to its own owner. On an engine without a clock,
     /// such as etcd, a holder that died is succeeded once this handle has seen its row unchanged
-    /// for a whole ttl, or if its lease ended longer than [`max_skew`](crate::Options::max_skew)
-    /// ago. So a fresh process that asks only once may get `Busy` for a lease that has just ended.
+    /// for a whole ttl, or if its lease ended longer than twice
+    /// [`max_skew`](crate::Options::max_skew) ago. So a fresh process that asks only once may get
+    /// `Busy` for a lease that has just ended.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -74,8 +75,8 @@ impl Cluster {
         ttl: Duration,
         min_token: i64,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|row, term, floor| {
-            let step = rule::claim(row, owner, term, floor.max(min_token))?;
+        self.grant(name, owner, ttl, &|judged, term, floor| {
+            let step = rule::claim(judged.row(), owner, term, floor.max(min_token))?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
         })
     }
@@ -107,8 +108,13 @@ impl Cluster {
         owner: &str,
         ttl: Duration,
     ) -> Result<(ClaimResult, Duration)> {
-        let granted = self.grant(name, owner, ttl, &|row, term, floor| {
-            let step = rule::ensure(row, owner, term, floor, Conditions::default())?;
+        let granted = self.grant(name, owner, ttl, &|judged, term, floor| {
+            let row = judged.row();
+            let step = match judged.is_between_ends() {
+                // It is not prolonged any more, and not granted yet.
+                true => rule::claim(row, owner, term, floor)?,
+                false => rule::ensure(row, owner, term, floor, Conditions::default())?,
+            };
             Ok(Decision::of(step, |answer| answer.into_owned()))
         });
         granted.map(Answered::since)
@@ -135,8 +141,8 @@ impl Cluster {
         ttl: Duration,
         dead: &LeaseInfo,
     ) -> Result<Answered<ClaimResult>> {
-        self.grant(name, owner, ttl, &|row, term, floor| {
-            let step = rule::claim_from_dead(row, owner, term, floor, exactly(dead))?;
+        self.grant(name, owner, ttl, &|judged, term, floor| {
+            let step = rule::claim_from_dead(judged.row(), owner, term, floor, exactly(dead))?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
         })
     }
@@ -267,8 +273,8 @@ impl Cluster {
     /// ```
     pub fn break_lease(&self, name: &str) -> Result<BreakResult> {
         self.check_name(name)?;
-        let decide = |row: rule::Row<'_>, now_ms, floor| {
-            let step = rule::break_lease(row, now_ms, floor)?;
+        let decide = |judged: &Judged, floor| {
+            let step = rule::break_lease(judged.row(), judged.now_ms, floor)?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
         };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
@@ -286,8 +292,17 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        self.look(name, |row, now_ms| {
-            row.and_then(|row| rule::inspect(row.row(), now_ms).map(LeaseInfo::into_owned))
+        self.look(name, |judged| {
+            rule::inspect(judged.holders_row(), judged.now_ms).map(LeaseInfo::into_owned)
+        })
+    }
+
+    /// Returns the lease that keeps others from a claim. On an engine without a clock it may be one
+    /// that has ended: see [`claim`](Cluster::claim).
+    #[doc(hidden)]
+    pub fn in_the_way(&self, name: &str) -> Result<Option<LeaseInfo>> {
+        self.look(name, |judged| {
+            rule::inspect(judged.row(), judged.now_ms).map(LeaseInfo::into_owned)
         })
     }
 
@@ -312,7 +327,7 @@ impl Cluster {
     /// # Ok::<(), litelease_cluster::Error>(())
     /// ```
     pub fn token(&self, name: &str) -> Result<Option<i64>> {
-        self.look(name, |row, _| row.map(|row| row.token))
+        self.look(name, |judged| judged.row.as_ref().map(|row| row.token))
     }
 
     /// Lists all rows, live or not, in the order of their names.
@@ -327,7 +342,7 @@ impl Cluster {
     /// ```
     pub fn list(&self) -> Result<Vec<LeaseRow>> {
         let loaded = self.load_all(&mut self.patience())?;
-        let rows = loaded.rows.iter().map(|row| Ok(self.judge(&loaded, row)?.row));
+        let rows = loaded.rows.iter().map(|row| Ok(self.judge(&loaded, row)?.shown()));
         rows.filter_map(Result::transpose).collect()
     }
 
@@ -342,8 +357,8 @@ impl Cluster {
     /// ```
     pub fn raise_name(&self, name: &str, floor: i64) -> Result<()> {
         self.check_name(name)?;
-        let decide = |row: rule::Row<'_>, _, file_floor| {
-            Ok(Decision::of(rule::raise_name(row, floor, file_floor)?, |answer| answer))
+        let decide = |judged: &Judged, file_floor| {
+            Ok(Decision::of(rule::raise_name(judged.row(), floor, file_floor)?, |answer| answer))
         };
         let ask = Ask { name, kind: Kind::Always, ttl_ms: None, decide: &decide };
         match self.change(&ask)?.answer {
@@ -363,7 +378,7 @@ impl Cluster {
         self.check_owner(owner)?;
         let ttl_ms = in_ms(ttl)?;
         let decide =
-            |row: rule::Row<'_>, now_ms, floor| decide(row, Term::new(ttl_ms, now_ms)?, floor);
+            |judged: &Judged, floor| decide(judged, Term::new(ttl_ms, judged.now_ms)?, floor);
         let ask = Ask { name, kind: Kind::Grant, ttl_ms: Some(ttl_ms), decide: &decide };
         self.change(&ask)
     }
@@ -385,8 +400,8 @@ impl Cluster {
     fn release_when(&self, name: &str, who: Claimant<'_>) -> Result<ReleaseResult> {
         self.check_name(name)?;
         self.check_owner(who.owner)?;
-        let decide = |row: rule::Row<'_>, now_ms, _| {
-            let step = rule::release(row, who, now_ms);
+        let decide = |judged: &Judged, _| {
+            let step = rule::release(judged.row(), who, judged.now_ms);
             Ok(Decision::of(step, |answer| answer.into_owned()))
         };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: None, decide: &decide };
@@ -404,8 +419,9 @@ impl Cluster {
         self.check_owner(who.owner)?;
         self.check_owner(new_owner)?;
         let ttl_ms = in_ms(ttl)?;
-        let decide = |row: rule::Row<'_>, now_ms, floor| {
-            let step = rule::transfer(row, who, new_owner, Term::new(ttl_ms, now_ms)?, floor)?;
+        let decide = |judged: &Judged, floor| {
+            let (row, term) = (judged.holders_row(), Term::new(ttl_ms, judged.now_ms)?);
+            let step = rule::transfer(row, who, new_owner, term, floor)?;
             Ok(Decision::of(step, |answer| answer.into_owned()))
         };
         let ask = Ask { name, kind: Kind::OnLive, ttl_ms: Some(ttl_ms), decide: &decide };
@@ -413,7 +429,7 @@ impl Cluster {
     }
 
     /// Loads one row and shows it as the rule sees it, with the time.
-    fn look<A>(&self, name: &str, see: impl FnOnce(Option<&LeaseRow>, i64) -> A) -> Result<A> {
+    fn look<A>(&self, name: &str, see: impl FnOnce(&Judged) -> A) -> Result<A> {
         self.check_name(name)?;
         let mut patience = self.patience();
         let loaded = loop {
@@ -422,14 +438,13 @@ impl Cluster {
                 break loaded;
             }
         };
-        let Some(row) = loaded.rows.first() else { return Ok(see(None, 0)) };
-        let judged = self.judge(&loaded, row)?;
-        Ok(see(judged.row.as_ref(), judged.now_ms))
+        let row = loaded.rows.first().ok_or_else(|| missing_row(name))?;
+        Ok(see(&self.judge(&loaded, row)?))
     }
 }
 
 /// Asks the rule for a grant, with the row, the term and the floor.
-type Grants<'a> = dyn Fn(rule::Row<'_>, Term, i64) -> Result<Decision<ClaimResult>> + 'a;
+type Grants<'a> = dyn Fn(&Judged, Term, i64) -> Result<Decision<ClaimResult>> + 'a;
 
 fn any_grant_of(owner: &str) -> Claimant<'_> {
     Claimant { owner, token: None }
@@ -439,9 +454,10 @@ fn any_grant_of(owner: &str) -> Claimant<'_> {
 pub(crate) fn renews(
     who: Claimant<'_>,
     ttl_ms: i64,
-) -> impl Fn(rule::Row<'_>, i64, i64) -> Result<Decision<RenewResult>> {
-    move |row, now_ms, _| {
-        let step = rule::renew(row, who, Term::new(ttl_ms, now_ms)?, Conditions::default());
+) -> impl Fn(&Judged, i64) -> Result<Decision<RenewResult>> {
+    move |judged, _| {
+        let (row, term) = (judged.holders_row(), Term::new(ttl_ms, judged.now_ms)?);
+        let step = rule::renew(row, who, term, Conditions::default());
         Ok(Decision::of(step, |answer| answer.into_owned()))
     }
 }

@@ -39,7 +39,9 @@ pub trait Engine: Send + Sync {
     /// the same token, at most [`most_rows`](Engine::most_rows) of them.
     ///
     /// Returns for each what became of it. A row that has changed does not keep the others from
-    /// being stored. If the call fails, each of them may or may not be stored.
+    /// being stored. If the call fails, each of them may or may not be stored. An engine with a
+    /// clock that is later than `at_ms` of a row stores it [as of then](StoredRow::as_of), with its
+    /// whole ttl, and answers [`Stored::DoneAt`].
     fn store_each(&self, seen: &Loaded, rows: &[StoredRow], time: Duration) -> Result<Vec<Stored>> {
         let _ = time;
         let store = |seen: &Loaded, rows: &[StoredRow]| {
@@ -152,6 +154,18 @@ pub fn first_behind(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix.get(..=at)?.to_vec();
     end.last_mut().map(|last| *last += 1)?;
     Some(end)
+}
+
+/// Returns how much longer a request may take for the bytes that it moves: a line of 512 KiB a
+/// second is fast enough.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use litelease_engine::time_to_move;
+/// assert_eq!(time_to_move(1 << 20), Duration::from_secs(2));
+/// ```
+pub fn time_to_move(bytes: usize) -> Duration {
+    Duration::from_micros((bytes as u64).saturating_mul(1_000_000) >> 19)
 }
 
 /// Which changes a [`Listener`] is told about. It may be told about others, too.

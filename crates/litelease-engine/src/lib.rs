@@ -19,7 +19,7 @@ mod url;
 pub use driver::Driver;
 pub use engine::{
     Change, Changes, Engine, EngineFacts, FORMAT, Listener, Loaded, LoadedRow, Mark, RowChange,
-    Stored, StoredRow, StoredTenure, first_behind,
+    Stored, StoredRow, StoredTenure, first_behind, time_to_move,
 };
 pub use error::{Error, Result};
 pub use guard::GuardInfo;

@@ -100,6 +100,9 @@ impl std::str::FromStr for Place {
     }
 }
 
+/// The parts of a key that follow a prefix: rows, tokens, rows of the service, and the mark.
+const OURS: [&str; 4] = ["r", "t", "s", "m"];
+
 impl EtcdUrl {
     fn of(parts: Parts<'_>, tls: bool) -> Result<Self> {
         let hosts = parts.hosts(2379, ETCD)?;
@@ -128,6 +131,13 @@ impl EtcdUrl {
             _ => return Err(invalid("the parameters cert and key go together".into())),
         };
         let prefix = decoded("the prefix", parts.path.trim_matches('/'))?;
+        // Its keys would be among those of the leases below a shorter prefix.
+        if let Some(part) = prefix.split('/').skip(1).find(|part| OURS.contains(part)) {
+            return Err(invalid(format!(
+                "the prefix must not have the part {part:?} after the first one: leases below the prefix before it \
+                 use such keys; write another word"
+            )));
+        }
         Ok(EtcdUrl { user, hosts, prefix, tls, ca, certificate })
     }
 }
@@ -375,6 +385,8 @@ mod tests {
             ("://host", "no URL"),
             ("etcd://", "host is missing"),
             ("etcd:///prefix", "host is missing"),
+            ("etcd://a/jobs/r", "the part \"r\""),
+            ("etcd://a/jobs%2Fs/more", "the part \"s\""),
             ("etcd://u:geheim@", "host is missing"),
             ("etcd://u:geheim@/x", "host is missing"),
             ("etcd://a:1,,b:2", "host 2 is empty"),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::uri::{Authority, Scheme};
-use litelease_engine::{Driver, Error, EtcdUrl, Result};
+use litelease_engine::{Driver, Error, EtcdUrl, Result, time_to_move};
 use prost::Message;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -25,7 +25,7 @@ use crate::messages::{
 };
 use crate::tls;
 
-/// How long one request may take. Then the next member is asked.
+/// How long one request may take, and each step of connecting. Then the next member is asked.
 const REQUEST: Duration = Duration::from_millis(800);
 /// How long all members together may take.
 const MOST: Duration = Duration::from_secs(10);
@@ -109,7 +109,22 @@ impl Client {
         Q: Message,
         A: Message + Default + HasHeader,
     {
-        self.send(path, request, time, Failure::of_read)
+        self.send(path, request, (time, 0), Failure::of_read)
+    }
+
+    /// The same for an answer that may have so many bytes.
+    pub(crate) fn read_large<Q, A>(
+        &self,
+        path: &'static str,
+        request: Q,
+        time: Duration,
+        bytes: usize,
+    ) -> Result<A>
+    where
+        Q: Message,
+        A: Message + Default + HasHeader,
+    {
+        self.send(path, request, (time, bytes), Failure::of_read)
     }
 
     /// Sends a request that changes something.
@@ -132,14 +147,14 @@ impl Client {
         Q: Message,
         A: Message + Default + HasHeader,
     {
-        self.send(path, request, time, Failure::of_write)
+        self.send(path, request, (time, 0), Failure::of_write)
     }
 
     fn send<Q, A>(
         &self,
         path: &'static str,
         request: Q,
-        time: Duration,
+        (time, bytes): (Duration, usize),
         meaning: impl Fn(Failure) -> Error,
     ) -> Result<A>
     where
@@ -153,8 +168,10 @@ impl Client {
         // What was answered to others since is newer than what this request must show.
         let seen = shared.newest.load(Ordering::Acquire);
         let until = Instant::now() + time.min(MOST);
+        let request = Framed::of(&request);
+        let most = REQUEST + time_to_move(request.len() + bytes);
         let answer: Result<A, Failure> =
-            self.driver.run(self.calls.ask_in_turn(path, Framed::of(&request), until))?;
+            self.driver.run(self.calls.ask_in_turn(path, request, most, until))?;
         let answer = answer.map_err(meaning)?;
         shared.check(seen, answer.header())?;
         Ok(answer)
@@ -181,7 +198,7 @@ impl Client {
         A: Message + Default,
     {
         let (request, until) = (Framed::of(&request), Instant::now() + MOST);
-        let ask = || self.driver.run(self.calls.ask(member, path, request.clone(), until));
+        let ask = || self.driver.run(self.calls.ask(member, path, request.clone(), REQUEST, until));
         let answer = match ask()? {
             // The next one logs in again.
             Err(Failure::LoggedOut) if self.calls.shared.login.is_some() => ask()?,
@@ -238,6 +255,7 @@ impl Connections {
         &self,
         path: &'static str,
         request: Framed,
+        most: Duration,
         until: Instant,
     ) -> Result<A, Failure> {
         let mut failure = Failure::NotDone("there was no time left to ask".into());
@@ -247,7 +265,7 @@ impl Connections {
                 break;
             }
             let at = self.current();
-            failure = match self.ask(at, path, request.clone(), until).await {
+            failure = match self.ask(at, path, request.clone(), most, until).await {
                 Err(Failure::LoggedOut) if logins == 0 && self.shared.login.is_some() => {
                     logins += 1;
                     continue;
@@ -278,17 +296,18 @@ impl Connections {
         at: usize,
         path: &'static str,
         request: Framed,
+        most: Duration,
         until: Instant,
     ) -> Result<A, Failure> {
         let host = &self.shared.members[at].host;
-        let left = || until.saturating_duration_since(Instant::now()).min(REQUEST);
+        let left = || until.saturating_duration_since(Instant::now());
         let late = |time: Duration| format!("{host}: no answer within {} ms", time.as_millis());
         let time = left();
         let mut channel = match timeout(time, self.connected(at)).await {
             Ok(channel) => channel?,
             Err(_) => return Err(Failure::NotDone(late(time))),
         };
-        let time = left();
+        let time = left().min(most);
         if time.is_zero() {
             return Err(Failure::NotDone(format!("{host}: there was no time left to ask")));
         }
@@ -305,7 +324,8 @@ impl Connections {
     }
 
     /// Returns a connection to a member, whose version is known to do, with a login if there is to
-    /// be one.
+    /// be one. Each step of it must be done in time: over a long line, all of them take longer than
+    /// a request may.
     async fn connected(&self, at: usize) -> Result<Channel, Failure> {
         let mut channel = match self.kept(at).await {
             Some(channel) => channel,
@@ -315,7 +335,8 @@ impl Connections {
         };
         let has_token = locked(&self.shared.token).is_some();
         if let (Some(login), false) = (&self.shared.login, has_token) {
-            let token = Box::pin(self.log_in(at, &mut channel, login.clone())).await?;
+            let login = Box::pin(self.log_in(at, &mut channel, login.clone()));
+            let token = self.in_time(at, login).await?;
             *locked(&self.shared.token) = Some(token);
         }
         Ok(channel)
@@ -324,28 +345,41 @@ impl Connections {
     /// Returns the connection that was made before, unless it has come to its end.
     async fn kept(&self, at: usize) -> Option<Channel> {
         let mut channel = locked(&self.channels[at]).clone()?;
-        channel.ready().await.ok().map(|()| channel)
+        timeout(REQUEST, channel.ready()).await.ok()?.ok().map(|()| channel)
     }
 
     async fn connect(&self, at: usize) -> Result<Channel, Failure> {
         let mut channel = self.open(at).await?;
-        check_version(&self.shared.members[at].host, &mut channel).await?;
+        self.in_time(at, check_version(&self.shared.members[at].host, &mut channel)).await?;
         *locked(&self.channels[at]) = Some(channel.clone());
         Ok(channel)
+    }
+
+    /// Waits for one step of connecting.
+    async fn in_time<T>(
+        &self,
+        at: usize,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let host = &self.shared.members[at].host;
+        let late = || format!("{host}: no answer within {} ms", REQUEST.as_millis());
+        timeout(REQUEST, step).await.unwrap_or_else(|_| Err(Failure::NotDone(late())))
     }
 
     async fn open(&self, at: usize) -> Result<Channel, Failure> {
         let Member { host, address, authority } = &self.shared.members[at];
         let failed = |error: io::Error| Failure::of_connecting(host, &error);
         let (name, port) = address;
-        let stream = TcpStream::connect((name.as_str(), *port)).await.map_err(failed)?;
+        let connect = async { TcpStream::connect((name.as_str(), *port)).await.map_err(failed) };
+        let stream = self.in_time(at, connect).await?;
         stream.set_nodelay(true).map_err(failed)?;
         let opened = match &self.shared.tls {
             None => Channel::open(stream, Scheme::HTTP, authority.clone()).await,
             Some(tls) => {
                 let name = ServerName::try_from(name.clone());
                 let name = name.map_err(|error| failed(io::Error::other(error)))?;
-                let stream = tls.connect(name, stream).await.map_err(failed)?;
+                let connect = async { tls.connect(name, stream).await.map_err(failed) };
+                let stream = self.in_time(at, connect).await?;
                 if stream.get_ref().1.alpn_protocol() != Some(tls::HTTP2) {
                     return Err(Failure::NotDone(format!("{host}: no HTTP/2: is this etcd?")));
                 }
@@ -405,8 +439,7 @@ impl Connections {
         let at = self.current();
         let member = &self.shared.members[at];
         let late = || Failure::NotDone(format!("{}: no answer in time", member.host));
-        let connected = timeout(REQUEST, self.connected(at)).await;
-        let mut channel = connected.unwrap_or_else(|_| Err(late()))?;
+        let mut channel = self.connected(at).await?;
         let create = Framed::of(&WatchRequest { request_union: Some(WatchUnion::Create(create)) });
         let failed = |status: Status| Failure::of(&member.host, &status);
         let begun = timeout(REQUEST, channel.stream(WATCH, create, self.token())).await;

@@ -10,6 +10,7 @@ use litelease_engine::{
 };
 
 use crate::client::{Client, HasHeader};
+use crate::failure::is_full;
 use crate::listen::{Ears, listen};
 use crate::messages::{
     Compare, DeleteRangeRequest, Header, KeyValue, Op, OpAnswer, PutRequest, RangeRequest,
@@ -27,6 +28,9 @@ const PAGE: i64 = 5_000;
 /// How many rows of the service are read in one request: each may have 1 MiB, and etcd holds a
 /// whole answer in memory.
 const SERVICE_PAGE: i64 = 256;
+
+/// The largest row: that of an item of 1 MiB.
+const LARGEST: usize = 1 << 20;
 
 pub(crate) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(crate) const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -75,7 +79,11 @@ impl EtcdEngine {
         loop {
             let revision = first.as_ref().map_or(0, |first: &TxnAnswer| first.revision);
             let mark = self.range(self.keys.mark(), revision);
-            let read = self.read(vec![mark, page(key.clone(), limit, revision)], MOST_TIME);
+            let request = txn(Vec::new(), vec![mark, page(key.clone(), limit, revision)]);
+            // The smallest page cannot be read again in smaller ones.
+            let bytes = if limit == least { LARGEST } else { 0 };
+            let read = self.client.read_large(TXN, request, MOST_TIME, bytes);
+            let read = read.and_then(TxnAnswer::of);
             let mut answer = match read {
                 Err(Error::Unreachable(_)) if limit > least => {
                     limit = (limit / 4).max(least);
@@ -100,9 +108,44 @@ impl EtcdEngine {
     }
 
     fn read(&self, operations: Vec<Op>, time: Duration) -> Result<TxnAnswer> {
-        let request = txn(Vec::new(), operations);
+        self.read_if(txn(Vec::new(), operations), time)
+    }
+
+    fn read_if(&self, request: TxnRequest, time: Duration) -> Result<TxnAnswer> {
         let response: TxnResponse = self.client.read_within(TXN, request, time)?;
         TxnAnswer::of(response)
+    }
+
+    /// Reads one row or, if it is absent, the token that was left of it.
+    fn load_one(&self, name: &str, time: Duration) -> Result<Loaded> {
+        let (row, token) = (self.keys.row(name), self.keys.token(name));
+        let read = |key| vec![self.range(self.keys.mark(), 0), self.range(key, 0)];
+        let mut request = txn(vec![at_revision(row.clone(), 0)], read(token));
+        request.failure = requests(read(row));
+        let answer = self.read_if(request, time)?;
+        let pair = answer.ranges.get(1).and_then(|range| range.kvs.first());
+        let row = match pair {
+            None => LoadedRow { name: name.to_owned(), version: 0, row: None },
+            Some(pair) if answer.succeeded => self.keys.read_token(name, pair)?,
+            Some(pair) => self.keys.read_row(pair)?,
+        };
+        self.loaded(&answer, vec![row])
+    }
+
+    /// Fills in the tokens that were left of rows that are absent.
+    fn load_tokens(&self, rows: &mut [LoadedRow], revision: i64, time: Duration) -> Result<()> {
+        let mut absent: Vec<&mut LoadedRow> =
+            rows.iter_mut().filter(|row| row.row.is_none()).collect();
+        for some in absent.chunks_mut(MOST_OPERATIONS) {
+            let keys = some.iter().map(|row| self.range(self.keys.token(&row.name), revision));
+            let answer = self.read(keys.collect(), time)?;
+            for (row, range) in some.iter_mut().zip(&answer.ranges) {
+                if let Some(pair) = range.kvs.first() {
+                    **row = self.keys.read_token(&row.name, pair)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn write(&self, compare: Vec<Compare>, operations: Vec<Op>) -> Result<Stored> {
@@ -128,6 +171,17 @@ impl EtcdEngine {
     fn is_same(&self, row: &LoadedRow) -> Compare {
         at_revision(self.keys.row(&row.name), row.version)
     }
+
+    /// Compares the token that was left of a row that was absent: the row may have been there and
+    /// deleted since.
+    fn has_left(&self, row: &LoadedRow) -> Option<Compare> {
+        let key = self.keys.token(&row.name);
+        match &row.row {
+            _ if row.version != 0 => None,
+            None => Some(at_revision(key, 0)),
+            Some(row) => Some(has_value(key, row.token.to_string())),
+        }
+    }
 }
 
 impl Engine for EtcdEngine {
@@ -136,6 +190,9 @@ impl Engine for EtcdEngine {
     }
 
     fn load_within(&self, names: &[&str], time: Duration) -> Result<Loaded> {
+        if let [name] = names {
+            return self.load_one(name, time);
+        }
         let until = Instant::now().checked_add(time);
         let mut rows = Vec::with_capacity(names.len());
         let mut first: Option<TxnAnswer> = None;
@@ -160,7 +217,11 @@ impl Engine for EtcdEngine {
             first.get_or_insert(answer);
         }
         match first {
-            Some(first) => self.loaded(&first, rows),
+            Some(first) => {
+                let left = until.map_or(time, |until| until.duration_since(Instant::now()));
+                self.load_tokens(&mut rows, first.revision, left)?;
+                self.loaded(&first, rows)
+            }
             None => Err(Error::Unreachable("there is no answer".into())),
         }
     }
@@ -174,12 +235,21 @@ impl Engine for EtcdEngine {
         for (name, row) in &change.rows {
             let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
             compare.push(self.is_same(before));
+            compare.extend(self.has_left(before));
             operations.push(put(self.keys.row(name), write_row(row)));
             if before.row.as_ref().is_none_or(|before| before.token != row.token) {
                 operations.push(put(self.keys.token(name), row.token.to_string().into()));
             }
         }
-        self.write(compare, operations)
+        match self.write(compare.clone(), operations) {
+            // The keys of the tokens stay, and tell the next grant how far they have come.
+            Err(error) if is_full(&error) && is_release(seen, change) => {
+                let keys = change.rows.iter().map(|(name, _)| self.keys.row(name));
+                let deletes = keys.map(|key| Op::Delete(DeleteRangeRequest { key }));
+                self.write(compare, deletes.collect())
+            }
+            stored => stored,
+        }
     }
 
     /// Each row is a transaction inside one that compares the mark. The limit of operations is for
@@ -256,12 +326,7 @@ impl Engine for EtcdEngine {
                 Some(value) => put(self.keys.service(key), value.clone()),
                 None => Op::Delete(DeleteRangeRequest { key: self.keys.service(key) }),
             });
-            let is_newest = Compare {
-                result: 0,
-                target: 3,
-                key: self.keys.token(name),
-                union: Some(Target::Value(token.to_string().into())),
-            };
+            let is_newest = has_value(self.keys.token(name), token.to_string());
             let written = self.write(vec![is_newest], operations.collect());
             stored = if part == 0 { written? } else { after_a_part(written)? };
             if stored == Stored::Conflict {
@@ -337,9 +402,27 @@ impl HasHeader for RangeResponse {
     }
 }
 
+/// Checks whether a change only ends leases, so that deletions can stand for it: an etcd that is
+/// full takes nothing else.
+fn is_release(seen: &Loaded, change: &Change) -> bool {
+    let frees = |(name, row): &(String, StoredRow)| {
+        let before = seen.row(name).filter(|before| before.version != 0);
+        let before = before.and_then(|before| before.row.as_ref());
+        row.tenure.is_none() && before.is_some_and(|before| before.token == row.token)
+    };
+    change.mark.is_none() && change.rows.iter().all(frees)
+}
+
 fn txn(compare: Vec<Compare>, operations: Vec<Op>) -> TxnRequest {
-    let success = operations.into_iter().map(|request| RequestOp { request: Some(request) });
-    TxnRequest { compare, success: success.collect() }
+    TxnRequest { compare, success: requests(operations), failure: Vec::new() }
+}
+
+fn requests(operations: Vec<Op>) -> Vec<RequestOp> {
+    operations.into_iter().map(|request| RequestOp { request: Some(request) }).collect()
+}
+
+fn has_value(key: Vec<u8>, value: String) -> Compare {
+    Compare { result: 0, target: 3, key, union: Some(Target::Value(value.into())) }
 }
 
 fn put(key: Vec<u8>, value: Vec<u8>) -> Op {

@@ -8,7 +8,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::engine::{EtcdEngine, RANGE};
-use crate::messages::{MemberListResponse, Nothing, RangeRequest, RangeResponse, StatusResponse};
+use crate::messages::{
+    HashKvRequest, HashKvResponse, MemberListResponse, Nothing, RangeRequest, RangeResponse,
+    StatusResponse,
+};
+
+const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 /// How many changes are kept by an etcd that never compacts, at least.
 const UNCOMPACTED: i64 = 100_000;
@@ -23,7 +28,7 @@ impl EtcdEngine {
         let mut fact = |word: &str, value: String| found.facts.push((word.to_owned(), value));
         let mut warnings = Vec::new();
         fact("engine", "etcd".into());
-        let mut revision = 0;
+        let (mut revision, mut revisions) = (0, Vec::new());
         let mut failure = None;
         let mut answering = None;
         for (number, member) in self.client.members().iter().enumerate() {
@@ -37,7 +42,16 @@ impl EtcdEngine {
                 }
             };
             answering = answering.or(Some(number));
-            revision = status.header.as_ref().map_or(0, |header| header.revision).max(revision);
+            let reached = status.header.as_ref().map_or(0, |header| header.revision);
+            revision = reached.max(revision);
+            revisions.push((number, reached));
+            warnings.extend(is_known_bad(&status.version).then(|| {
+                format!(
+                    "{} is etcd {}: 3.5.0 to 3.5.2 let members diverge after a crash, so that a name may be granted \
+                     twice; update to 3.5.3 or newer",
+                    member.host, status.version
+                )
+            }));
             let (size, used) = (status.db_size >> 20, status.db_size_in_use >> 20);
             let is_leader = if status.leader == 0 { ", no leader" } else { "" };
             let version = &status.version;
@@ -75,6 +89,7 @@ impl EtcdEngine {
                  --auto-compaction-retention=1h, because every renewal adds some 300 bytes"
             ));
         }
+        warnings.extend(self.difference(&revisions));
         match self.clock_difference(answering) {
             Some(ahead) if ahead > SKEW => warnings.push(format!(
                 "this clock and that of {} are {} s apart: set them (NTP)",
@@ -86,6 +101,29 @@ impl EtcdEngine {
         }
         found.warnings = warnings;
         Ok(found)
+    }
+
+    /// Compares what the members have stored up to the newest revision that all of them have
+    /// reached, and names two that differ.
+    fn difference(&self, revisions: &[(usize, i64)]) -> Option<String> {
+        let revision = revisions.iter().map(|(_, revision)| *revision).min()?;
+        let hash = |member: usize| -> Option<HashKvResponse> {
+            self.client.ask(member, HASH_KV, HashKvRequest { revision }).ok()
+        };
+        let mut hashes = revisions.iter().filter_map(|(member, _)| Some((*member, hash(*member)?)));
+        let (first, expected) = hashes.next()?;
+        // Where one member has compacted more than another one, the hashes say nothing.
+        let differs = |hash: &HashKvResponse| {
+            hash.compact_revision == expected.compact_revision && hash.hash != expected.hash
+        };
+        let (other, _) = hashes.find(|(_, hash)| differs(hash))?;
+        let host = |member: usize| &self.client.members()[member].host;
+        Some(format!(
+            "{} and {} differ at revision {revision}: the members have diverged, or are not of one cluster, so a \
+             name may be granted twice; remove and add again the member that is wrong",
+            host(first),
+            host(other)
+        ))
     }
 
     /// Checks whether a revision is gone, as a member says.
@@ -118,5 +156,23 @@ impl EtcdEngine {
         let theirs = self.client.run(asked).ok().flatten()?;
         let ours = SystemTime::now();
         ours.duration_since(theirs).or_else(|_| theirs.duration_since(ours)).ok()
+    }
+}
+
+/// Checks whether members of this version may diverge.
+fn is_known_bad(version: &str) -> bool {
+    ["3.5.0", "3.5.1", "3.5.2"].contains(&version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_known_bad;
+
+    #[test]
+    fn versions_whose_members_may_diverge_are_known() {
+        let bad: Vec<&str> =
+            ["3.4.23", "3.5.0", "3.5.1", "3.5.2", "3.5.3", "3.5.20", "3.6.0"].into();
+        let bad: Vec<&str> = bad.into_iter().filter(|version| is_known_bad(version)).collect();
+        assert_eq!(bad, ["3.5.0", "3.5.1", "3.5.2"]);
     }
 }

@@ -45,12 +45,10 @@ impl Failure {
                     "{host}: this etcd knows no users: leave USER:PASSWORD@ out of the URL"
                 ))
             }
-            code::RESOURCE_EXHAUSTED if text.contains("space exceeded") => {
-                Failure::Refused(format!(
-                    "{said}: compact and defragment etcd, then disarm its alarm (etcdctl compact, \
+            code::RESOURCE_EXHAUSTED if text.contains(FULL) => Failure::Refused(format!(
+                "{said}: compact and defragment etcd, then disarm its alarm (etcdctl compact, \
                  defrag, alarm disarm)"
-                ))
-            }
+            )),
             code::RESOURCE_EXHAUSTED => Failure::NotDone(said),
             code::UNIMPLEMENTED => Failure::Refused(format!("{said}: etcd 3.4 or newer is needed")),
             code::UNAVAILABLE if is_not_done(text) => Failure::NotDone(said),
@@ -98,6 +96,14 @@ impl Failure {
             failure => failure.of_read(),
         }
     }
+}
+
+/// What an etcd says that has no space left.
+const FULL: &str = "space exceeded";
+
+/// Checks whether etcd refuses because it has no space left.
+pub(crate) fn is_full(error: &Error) -> bool {
+    matches!(error, Error::Refused(text) if text.contains(FULL))
 }
 
 fn logged_out() -> Error {

@@ -62,6 +62,11 @@ impl Framed {
         message.encode_raw(&mut framed);
         Framed(framed.into())
     }
+
+    /// Returns how many bytes it has.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 impl Channel {

@@ -130,6 +130,8 @@ pub(crate) struct TxnRequest {
     pub(crate) compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) success: Vec<RequestOp>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) failure: Vec<RequestOp>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -214,6 +216,20 @@ pub(crate) struct StatusResponse {
     pub(crate) db_size_in_use: i64,
     #[prost(bool, tag = "10")]
     pub(crate) is_learner: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HashKvRequest {
+    #[prost(int64, tag = "1")]
+    pub(crate) revision: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct HashKvResponse {
+    #[prost(uint32, tag = "2")]
+    pub(crate) hash: u32,
+    #[prost(int64, tag = "3")]
+    pub(crate) compact_revision: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -69,6 +69,18 @@ impl Keys {
         Ok(LoadedRow { name: name.into(), version: pair.mod_revision, row: Some(row) })
     }
 
+    /// Reads the token that was left of a row that was deleted when etcd was full. The version is
+    /// that of no row.
+    pub(crate) fn read_token(&self, name: &str, pair: &KeyValue) -> Result<LoadedRow> {
+        let token = std::str::from_utf8(&pair.value).ok().and_then(|text| text.parse().ok());
+        let Some(token @ 1..) = token else {
+            let reason = "its token is no positive number".into();
+            return Err(Error::InvalidLeaseRow { name: name.into(), reason });
+        };
+        let row = StoredRow { token, tenure: None, at_ms: 0, attempt: 0 };
+        Ok(LoadedRow { name: name.into(), version: 0, row: Some(row) })
+    }
+
     /// Reads the mark.
     pub(crate) fn read_mark(&self, pair: &KeyValue) -> Result<Mark> {
         let mismatch = |reason: String| Error::SchemaMismatch {

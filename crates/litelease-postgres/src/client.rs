@@ -8,45 +8,44 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use litelease_engine::{Driver, Error, PostgresUrl, Result};
+use litelease_engine::{Driver, Error, PostgresUrl, Result, time_to_move};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, NoTls, Row, Statement};
 
 use crate::failure::{Failure, chain};
 use crate::listen::Bell;
 use crate::schema::{self, Problem};
-use crate::statements::Statements;
+use crate::statements::{SETTINGS, Statements};
 use crate::tls::Tls;
 
 /// How long one request may take. Then the connection is dropped.
 pub(crate) const REQUEST: Duration = Duration::from_millis(800);
+/// How long TLS and the login may take: some ten round trips. Reaching the server has its own limit
+/// before that.
+const HANDSHAKE: Duration = Duration::from_millis(2_400);
 /// How long all requests of a call may take.
 const MOST: Duration = Duration::from_secs(10);
 /// How many connections are kept.
 const MOST_IDLE: usize = 8;
 
-/// What every connection of ours is set to, whatever the defaults are.
-const SETTINGS: &str = "SET synchronous_commit = on; SET lock_timeout = 500;
-SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off;
-SET plan_cache_mode = force_generic_plan; SET client_min_messages = warning";
+/// Asks whether a server takes writes, and whether transactions begin as ours must without being
+/// told to.
+const KIND: &str = "SELECT pg_catalog.pg_is_in_recovery(),
+pg_catalog.current_setting('default_transaction_isolation') = 'read committed'
+AND pg_catalog.current_setting('default_transaction_read_only') = 'off'";
 
-/// The system identifier, and the timeline: not that of `pg_control_checkpoint()`, which is the old
-/// one right after a promotion.
-const INCARNATION: &str =
-    "SELECT (SELECT system_identifier FROM pg_catalog.pg_control_system())::text
-|| '/' || left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8)";
-/// Where the functions above are forbidden. A number, because the text of a time depends on the
-/// session's time zone.
-const STARTED: &str = "SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text";
+/// Begins a transaction, whatever the defaults of the role are.
+pub(crate) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 /// A commit that waits for a synchronous standby and changes nothing: everything that was committed
 /// before it is there, too.
-const CONFIRM: &str = "SELECT pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
+const CONFIRM: &str = "SELECT pg_catalog.set_config('synchronous_commit', 'on', true),
+pg_catalog.pg_logical_emit_message(true, 'litelease', '')";
 
 /// Tells those who wait. It need not be on the disk: a word of it is only a hint, and the next
 /// statement need not wait.
@@ -90,8 +89,11 @@ type Closing = Arc<Mutex<Vec<JoinHandle<()>>>>;
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) host: String,
-    /// The incarnation of the server.
-    pub(crate) boot: i64,
+    /// Whether a single statement is a transaction as ours must be.
+    has_our_defaults: bool,
+    in_transaction: bool,
+    /// How much longer the next request may take, because of the bytes that it moves.
+    allowance: Duration,
     /// The server has said that a commit did not wait for its standby.
     was_hasty: Arc<AtomicBool>,
     /// Moves its bytes; none after it was dropped.
@@ -274,8 +276,9 @@ impl Shared {
             let at = self.current.load(Ordering::Relaxed) % self.servers.len();
             let (host, _) = &self.servers[at];
             let dropped = OnDrop::new(|| self.next_after(at));
-            let connected = timeout(REQUEST, self.connect_to(at)).await;
-            match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host)))) {
+            let most = REQUEST + HANDSHAKE;
+            let connected = timeout(most, self.connect_to(at)).await;
+            match connected.unwrap_or_else(|_| Err(Failure::NotDone(late(host, most)))) {
                 Err(Failure::NotDone(text) | Failure::Unknown(text)) => failures.push(text),
                 connected => {
                     dropped.forget();
@@ -304,23 +307,26 @@ impl Shared {
         let mut session = Session {
             client,
             host: host.clone(),
-            boot: 0,
+            has_our_defaults: true,
+            in_transaction: false,
+            allowance: Duration::ZERO,
             was_hasty,
             mover: Some(mover),
             closing: Arc::clone(&self.closing),
             prepared: HashMap::new(),
         };
         let of = |error| Failure::of(&session.host, &error).not_sent();
-        let is_standby = "SELECT pg_catalog.pg_is_in_recovery()";
-        let standby = session.client.query_typed(is_standby, &[]).await.map_err(of)?;
-        if standby.first().is_some_and(|row| row.get(0)) {
+        let kind = timeout(REQUEST, session.client.query_typed(KIND, &[])).await;
+        let kind = kind.map_err(|_| Failure::NotDone(late(host, REQUEST)))?.map_err(of)?;
+        let (is_standby, has_our_defaults) =
+            kind.first().map_or((false, true), |row| (row.get(0), row.get(1)));
+        if is_standby {
             return Err(Failure::NotDone(format!(
                 "{}: this is a standby, and takes no writes",
                 session.host
             )));
         }
-        session.client.batch_execute(SETTINGS).await.map_err(of)?;
-        session.boot = incarnation(&session).await?;
+        session.has_our_defaults = has_our_defaults;
         Ok(session)
     }
 
@@ -344,13 +350,18 @@ impl Shared {
         parameters: &[Parameter<'_>],
         freed: &[&str],
     ) -> Result<Vec<Row>, Failure> {
-        let named = !self.has_pooler.load(Ordering::Relaxed);
+        if !session.has_our_defaults && !session.in_transaction {
+            return Box::pin(self.query_begun(session, sql, parameters, freed)).await;
+        }
+        let named =
+            !self.has_pooler.load(Ordering::Relaxed) && !self.statements.is_planned_anew(sql);
         session.was_hasty.store(false, Ordering::Release);
         let tell = [(&self.schema as _, Type::TEXT), (&freed as _, Type::TEXT_ARRAY)];
         let tell: &[Parameter<'_>] = if freed.is_empty() { &[] } else { &tell };
         // The caller may have less time than a request takes.
         let dropped = OnDrop::new(|| self.lost_answer());
-        let done = timeout(REQUEST, session.query(sql, parameters, tell, named)).await;
+        let most = REQUEST + std::mem::take(&mut session.allowance);
+        let done = timeout(most, session.query(sql, parameters, tell, named)).await;
         dropped.forget();
         let done = match done {
             Ok(Ok(rows)) if session.was_hasty.swap(false, Ordering::AcqRel) => {
@@ -359,7 +370,7 @@ impl Shared {
                 Err(Failure::Unknown(format!("{}: {hasty}", session.host)))
             }
             Ok(done) => done.map_err(|error| Failure::of(&session.host, &error)),
-            Err(_) => Err(Failure::Unknown(late(&session.host))),
+            Err(_) => Err(Failure::Unknown(late(&session.host, most))),
         };
         match &done {
             Err(Failure::NamedStatement) => self.has_pooler.store(true, Ordering::Relaxed),
@@ -370,9 +381,52 @@ impl Shared {
         }
         done
     }
+
+    /// Runs a statement in a transaction that is begun as ours must be.
+    async fn query_begun(
+        &self,
+        session: &mut Session,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        freed: &[&str],
+    ) -> Result<Vec<Row>, Failure> {
+        self.begin(session).await?;
+        // Until the commit is sent, nothing is stored.
+        let rows = self.query(session, sql, parameters).await.map_err(Failure::not_sent)?;
+        self.end(session, "COMMIT", freed).await?;
+        Ok(rows)
+    }
+
+    /// Begins a transaction of several statements. After an error its connection is not kept.
+    pub(crate) async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
+        session.in_transaction = true;
+        // A client that is stopped in between, or whose machine is gone, must not keep its locks.
+        let limit = "pg_catalog.set_config('idle_in_transaction_session_timeout', '2000', true)";
+        for sql in [BEGIN, &format!("SELECT {limit}, {SETTINGS}")] {
+            self.query(session, sql, &[]).await.map_err(Failure::not_sent)?;
+        }
+        Ok(())
+    }
+
+    /// Ends a transaction with `COMMIT` or `ROLLBACK`, and tells those who wait for `freed`.
+    pub(crate) async fn end(
+        &self,
+        session: &mut Session,
+        how: &str,
+        freed: &[&str],
+    ) -> Result<(), Failure> {
+        self.query_and_tell(session, how, &[], freed).await?;
+        session.in_transaction = false;
+        Ok(())
+    }
 }
 
 impl Session {
+    /// Gives the next request the time that so many bytes take.
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        self.allowance = time_to_move(bytes);
+    }
+
     async fn query(
         &mut self,
         sql: &str,
@@ -458,20 +512,7 @@ where
     }
 }
 
-async fn incarnation(session: &Session) -> Result<i64, Failure> {
-    let told = match session.client.query_typed(INCARNATION, &[]).await {
-        Err(error) if error.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
-            session.client.query_typed(STARTED, &[]).await
-        }
-        told => told,
-    };
-    let told = told.map_err(|error| Failure::of(&session.host, &error).not_sent())?;
-    let text: String = told.first().map(|row| row.get(0)).unwrap_or_default();
-    Ok(number_of(&text))
-}
-
-/// Returns a positive number that is the same for a text in every version of every program, and in
-/// SQL: FNV-1a.
+/// Returns a positive number that is the same for a text in every version of every program: FNV-1a.
 pub(crate) fn number_of(text: &str) -> i64 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -497,8 +538,8 @@ fn refused(host: &str, error: &tokio_postgres::Error) -> Failure {
     }
 }
 
-fn late(host: &str) -> String {
-    format!("{host}: no answer within {} ms", REQUEST.as_millis())
+fn late(host: &str, time: Duration) -> String {
+    format!("{host}: no answer within {} ms", time.as_millis())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -21,6 +21,9 @@ use crate::{functions, guard, schema};
 /// How many rows one statement changes.
 const MOST_ROWS: usize = 1_000;
 
+/// How many bytes a page of rows of the service may have: those that it ends after, and one item.
+const LARGEST_PAGE: usize = 2 << 20;
+
 /// Leases in PostgreSQL.
 ///
 /// ```
@@ -52,7 +55,7 @@ impl PostgresEngine {
             let mut session = shared.session().await?;
             let rows = shared.query(&mut session, sql, parameters).await;
             let rows = rows.map_err(Failure::of_read)?;
-            let loaded = loaded(shared, &session, &rows);
+            let loaded = loaded(shared, &rows);
             shared.keep(session);
             loaded
         })
@@ -66,6 +69,7 @@ impl PostgresEngine {
         self.pool.run(async {
             let mut session = shared.session().await?;
             let parameters = [(&first as _, Type::BYTEA), (&end as _, Type::BYTEA)];
+            session.allow(LARGEST_PAGE);
             let rows = shared.query(&mut session, &shared.statements.load_rows, &parameters).await;
             let rows = rows.map_err(Failure::of_read)?;
             shared.keep(session);
@@ -84,11 +88,7 @@ impl PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.session().await?;
-            if boot.is_some_and(|boot| session.boot != boot) {
-                shared.keep(session);
-                return Ok(Stored::Conflict);
-            }
-            let stored = shared.commit_rows(&mut session, name, token, rows).await;
+            let stored = shared.commit_rows(&mut session, boot, name, token, rows).await;
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
             Ok(stored)
@@ -122,11 +122,6 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.session().await?;
-            // Another server, or the same after a failover: what was seen says nothing about it.
-            if session.boot != seen.boot {
-                shared.keep(session);
-                return Ok(Stored::Conflict);
-            }
             let is_single = change.mark.is_none() && change.rows.len() == 1;
             let stored = match is_single {
                 true => shared.store_one(&mut session, seen, change).await,
@@ -144,11 +139,6 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run_for(time, async {
             let mut session = shared.session().await?;
-            // Another server, or the same after a failover: what was seen says nothing about it.
-            if session.boot != seen.boot {
-                shared.keep(session);
-                return Ok(vec![Stored::Conflict; rows.len()]);
-            }
             let stored = shared.store_each(&mut session, seen, rows).await;
             let stored = stored.map_err(Failure::of_write)?;
             shared.keep(session);
@@ -246,9 +236,14 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let mut session = shared.any_session().await.map_err(Failure::of_read)?;
+            // What another user's session does is shown only to users with the right to see it.
             let sql = "SELECT current_setting('server_version'),
                 current_setting('synchronous_standby_names'), current_setting('fsync'),
-                floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+                (SELECT format('process %s of %s, for %s s', a.pid, a.usename,
+                    floor(extract(epoch FROM clock_timestamp() - a.xact_start)))
+                  FROM pg_catalog.pg_stat_activity a WHERE a.backend_xmin IS NOT NULL
+                  AND a.xact_start < clock_timestamp() - interval '30 s'
+                  ORDER BY a.xact_start LIMIT 1)";
             let rows = shared.query(&mut session, sql, &[]).await.map_err(Failure::of_read)?;
             let mut found = EngineFacts::default();
             if let Some(row) = rows.first() {
@@ -267,6 +262,12 @@ impl Engine for PostgresEngine {
                 if text(2) != "on" {
                     found.warnings.push("fsync is off: a power cut may lose grants".into());
                 }
+                if let Some(oldest) = row.get::<_, Option<String>>(3) {
+                    found.warnings.push(format!(
+                        "a transaction stays open ({oldest}), so old versions of rows are not cleaned up, and the \
+                         service gets slower and slower: end it, or set idle_in_transaction_session_timeout"
+                    ));
+                }
             }
             guard::facts(shared, &mut session, &mut found).await.map_err(Failure::of_read)?;
             shared.keep(session);
@@ -278,8 +279,7 @@ impl Engine for PostgresEngine {
         let shared = &self.pool.shared;
         self.pool.run(async {
             let session = shared.any_session().await.map_err(Failure::of_read)?;
-            let made =
-                schema::create(&session.client, &session.host, &shared.schema, session.boot).await;
+            let made = schema::create(&session.client, &session.host, &shared.schema).await;
             made.map_err(Failure::of_write)?;
             shared.keep(session);
             let checked = shared.session().await?;
@@ -327,15 +327,15 @@ impl Shared {
         let Some((name, row)) = change.rows.first() else { return Ok(Stored::Conflict) };
         let Some(before) = seen.row(name) else { return Ok(Stored::Conflict) };
         let freed = freed(seen, change);
-        self.put(session, seen.mark.version, before, row, change, &freed).await
+        self.put(session, (seen.mark.version, seen.boot), before, row, change, &freed).await
     }
 
-    /// Stores one row, if the mark and the row are still as they were, and notifies clients that
-    /// wait for `freed`.
+    /// Stores one row, if the version of the mark, the incarnation and the row are still as they
+    /// were, and notifies clients that wait for `freed`.
     async fn put(
         &self,
         session: &mut Session,
-        mark: i64,
+        (mark, boot): (i64, i64),
         before: &LoadedRow,
         row: &StoredRow,
         change: &Change,
@@ -355,6 +355,7 @@ impl Shared {
                         (&row.at_ms, Type::INT8),
                         (&row.attempt, Type::INT8),
                         (&mark, Type::INT8),
+                        (&boot, Type::INT8),
                     ],
                 )
                 .await?
@@ -379,6 +380,7 @@ impl Shared {
                         (&change.while_live, Type::BOOL),
                         (&mark, Type::INT8),
                         (&change.lasts_ms, Type::INT8),
+                        (&boot, Type::INT8),
                     ],
                     freed,
                 )
@@ -405,23 +407,14 @@ impl Shared {
         let changed = self.change_all(session, seen, change).await;
         match changed.map_err(Failure::not_sent)? {
             Stored::Conflict => {
-                self.query(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
+                self.end(session, "ROLLBACK", &[]).await.map_err(Failure::not_sent)?;
                 Ok(Stored::Conflict)
             }
             stored => {
-                self.query_and_tell(session, "COMMIT", &[], &freed(seen, change)).await?;
+                self.end(session, "COMMIT", &freed(seen, change)).await?;
                 Ok(stored)
             }
         }
-    }
-
-    async fn begin(&self, session: &mut Session) -> Result<(), Failure> {
-        // A client that is stopped in between, or whose machine is gone, must not keep its locks.
-        let limit = "SET LOCAL idle_in_transaction_session_timeout = 2000";
-        for sql in ["BEGIN", limit] {
-            self.query(session, sql, &[]).await.map_err(Failure::not_sent)?;
-        }
-        Ok(())
     }
 
     async fn change_all(
@@ -433,8 +426,12 @@ impl Shared {
         let mut mark = seen.mark.version;
         let mut stored = Stored::Conflict;
         if let Some(Epoch { floor, boot }) = change.mark {
-            let parameters =
-                [(&floor as _, Type::INT8), (&boot as _, Type::INT8), (&mark as _, Type::INT8)];
+            let parameters = [
+                (&floor as _, Type::INT8),
+                (&boot as _, Type::INT8),
+                (&mark as _, Type::INT8),
+                (&seen.boot as _, Type::INT8),
+            ];
             let sql = &self.statements.update_mark;
             let rows = self.query(session, sql, &parameters).await?;
             let Some(row) = rows.first() else { return Ok(Stored::Conflict) };
@@ -449,7 +446,7 @@ impl Shared {
                     old.push((name, row, before));
                 }
                 Some(before) => {
-                    stored = self.put(session, mark, before, row, change, &[]).await?;
+                    stored = self.put(session, (mark, seen.boot), before, row, change, &[]).await?;
                     if stored == Stored::Conflict {
                         return Ok(stored);
                     }
@@ -464,10 +461,11 @@ impl Shared {
         let new = Columns::of(old.iter().map(|(_, row, _)| *row));
         let before = Columns::of(old.iter().map(|(.., before)| *before));
         let sql = &self.statements.update_many;
+        let at = (mark, seen.boot);
         let stored =
-            self.update(session, sql, &names, &new, &before, change.while_live, mark).await?;
+            self.update(session, sql, &names, &new, &before, change.while_live, at).await?;
         let all = stored.values().next().filter(|_| stored.len() == old.len());
-        Ok(all.map_or(Stored::Conflict, |version| Stored::Done { version: *version }))
+        Ok(all.map_or(Stored::Conflict, |(version, _)| Stored::Done { version: *version }))
     }
 
     /// Stores those rows that are still the same, and live.
@@ -481,16 +479,19 @@ impl Shared {
         let nobody = StoredRow { token: 0, tenure: None, at_ms: 0, attempt: 0 };
         let before = seen.rows.iter().map(|seen| seen.row.as_ref().unwrap_or(&nobody));
         let (new, before) = (Columns::of(rows.iter()), Columns::of(before));
-        let (sql, mark) = (&self.statements.update_each, seen.mark.version);
-        let stored = self.update(session, sql, &names, &new, &before, true, mark).await?;
+        let (sql, at) = (&self.statements.update_each, (seen.mark.version, seen.boot));
+        let stored = self.update(session, sql, &names, &new, &before, true, at).await?;
         let became = |name: &&str| match stored.get(*name) {
-            Some(version) => Stored::Done { version: *version },
+            Some((version, server_ms)) => {
+                Stored::DoneAt { version: *version, server_ms: *server_ms }
+            }
             None => Stored::Conflict,
         };
         Ok(names.iter().map(became).collect())
     }
 
-    /// Updates rows that are still as they were before. Returns their names and versions.
+    /// Updates rows that are still as they were before. Returns their names and versions, and the
+    /// server's clock.
     #[allow(clippy::too_many_arguments)] // the parameters of one statement
     async fn update(
         &self,
@@ -500,8 +501,8 @@ impl Shared {
         new: &Columns<'_>,
         before: &Columns<'_>,
         while_live: bool,
-        mark: i64,
-    ) -> Result<HashMap<String, i64>, Failure> {
+        (mark, boot): (i64, i64),
+    ) -> Result<HashMap<String, (i64, i64)>, Failure> {
         let parameters = [
             (&names as _, Type::TEXT_ARRAY),
             (&new.tokens as _, Type::INT8_ARRAY),
@@ -516,14 +517,16 @@ impl Shared {
             (&before.attempts as _, Type::INT8_ARRAY),
             (&while_live as _, Type::BOOL),
             (&mark as _, Type::INT8),
+            (&boot as _, Type::INT8),
         ];
         let rows = self.query(session, sql, &parameters).await?;
-        Ok(rows.iter().map(|row| (row.get(1), row.get(0))).collect())
+        Ok(rows.iter().map(|row| (row.get(1), (row.get(0), row.get(2)))).collect())
     }
 
     async fn commit_rows(
         &self,
         session: &mut Session,
+        boot: Option<i64>,
         name: &str,
         token: i64,
         rows: &[RowChange],
@@ -538,7 +541,9 @@ impl Shared {
             (&keys as _, Type::BYTEA_ARRAY),
             (&values as _, Type::BYTEA_ARRAY),
             (&gone as _, Type::BYTEA_ARRAY),
+            (&boot as _, Type::INT8),
         ];
+        session.allow(keys.iter().chain(&values).map(|bytes| bytes.len()).sum());
         let newest = self.query(session, &self.statements.commit_rows, &parameters).await?;
         Ok(match newest.is_empty() {
             true => Stored::Conflict,
@@ -583,7 +588,7 @@ fn columns(row: &StoredRow) -> (Option<&str>, Option<i64>) {
     (tenure.map(|tenure| tenure.owner.as_str()), tenure.map(|tenure| tenure.until_ms))
 }
 
-fn loaded(shared: &Shared, session: &Session, rows: &[Row]) -> Result<Loaded> {
+fn loaded(shared: &Shared, rows: &[Row]) -> Result<Loaded> {
     let meta = || format!("{}.meta", shared.schema);
     let Some(first) = rows.first() else {
         return Err(Error::SchemaMismatch { table: meta(), reason: "it has no row".into() });
@@ -608,6 +613,6 @@ fn loaded(shared: &Shared, session: &Session, rows: &[Row]) -> Result<Loaded> {
         let row_of = StoredRow { token, tenure, at_ms, attempt: row.get(11) };
         Some(LoadedRow { name: name?, version: row.get(6), row: Some(row_of) })
     });
-    let (boot, server_ms) = (session.boot, Some(first.get(4)));
+    let (boot, server_ms) = (first.get(12), Some(first.get(4)));
     Ok(Loaded { mark, boot, server_ms, rows: rows.collect() })
 }

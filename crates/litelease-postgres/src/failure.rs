@@ -47,7 +47,9 @@ impl Failure {
             &SqlState::DUPLICATE_PSTATEMENT | &SqlState::INVALID_SQL_STATEMENT_NAME => {
                 Failure::NamedStatement
             }
-            &SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME => Failure::NotBootstrapped,
+            &SqlState::UNDEFINED_TABLE
+            | &SqlState::UNDEFINED_FUNCTION
+            | &SqlState::INVALID_SCHEMA_NAME => Failure::NotBootstrapped,
             &SqlState::READ_ONLY_SQL_TRANSACTION
             | &SqlState::CANNOT_CONNECT_NOW
             | &SqlState::TOO_MANY_CONNECTIONS => Failure::NotDone(said),

@@ -5,7 +5,7 @@ use litelease_engine::FORMAT;
 use tokio_postgres::Client;
 use tokio_postgres::types::Type;
 
-use crate::client::number_of;
+use crate::client::{BEGIN, number_of};
 use crate::failure::Failure;
 use crate::schema::BOOTSTRAP;
 use crate::statements::CLOCK;
@@ -26,7 +26,7 @@ pub(crate) async fn ensure(client: &Client, host: &str, schema: &str) -> Result<
         return Ok(());
     }
     let begin = format!(
-        "BEGIN; SET LOCAL lock_timeout = '5s';
+        "{BEGIN}; SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on;
          SELECT pg_catalog.pg_advisory_xact_lock({BOOTSTRAP})"
     );
     client.batch_execute(&begin).await.map_err(of)?;

@@ -96,7 +96,7 @@ fn change(
     let shared = &pool.shared;
     let sql = sql.replace("{s}", &format!("\"{}\"", shared.schema));
     pool.run_within(LIMIT, async {
-        let session = shared.session().await?;
+        let mut session = shared.session().await?;
         let ensured = functions::ensure(&session.client, &session.host, &shared.schema).await;
         ensured.map_err(Failure::of_write)?;
         let column = guard.and_then(Guard::column);
@@ -108,8 +108,11 @@ fn change(
             (&strict, Type::BOOL),
         ];
         let parameters: &[Parameter<'_>] = if guard.is_some() { &all } else { &all[..2] };
+        shared.begin(&mut session).await.map_err(Failure::of_write)?;
+        // Until the commit is sent, nothing is stored.
         let done = session.client.query_typed(&sql, parameters).await;
-        let rows = done.map_err(|error| Failure::of(&session.host, &error).of_write())?;
+        let rows = done.map_err(|error| Failure::of(&session.host, &error).of_read())?;
+        shared.end(&mut session, "COMMIT", &[]).await.map_err(Failure::of_write)?;
         shared.keep(session);
         Ok(rows)
     })

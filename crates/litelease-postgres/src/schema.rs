@@ -2,11 +2,18 @@
 
 use litelease_engine::{Error, FORMAT};
 use tokio_postgres::Client;
+use tokio_postgres::types::Type;
 
+use crate::client::BEGIN;
 use crate::failure::Failure;
 
 /// The tables. `UNIQUE (name, token)` makes the token a part of a key, so that `FOR KEY SHARE` on a
 /// row holds up grants and not renewals.
+///
+/// The incarnation is the system identifier and the timeline: not that of
+/// `pg_control_checkpoint()`, which is the old one right after a promotion. Where these are
+/// forbidden to the owner of the schema, it is the start of the server. The function runs as that
+/// owner, so that all users see the same number.
 const TABLES: &str = r#"CREATE SCHEMA IF NOT EXISTS {s};
 CREATE TABLE {s}.resources (
   name text COLLATE "C" PRIMARY KEY,
@@ -25,7 +32,20 @@ CREATE TABLE {s}.meta (
   floor bigint NOT NULL CHECK (floor >= 0),
   boot bigint NOT NULL
 );
-CREATE TABLE {s}.service (key bytea PRIMARY KEY, value bytea NOT NULL);"#;
+CREATE TABLE {s}.service (key bytea PRIMARY KEY, value bytea NOT NULL);
+CREATE FUNCTION {s}.incarnation() RETURNS bigint LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $incarnation$
+DECLARE
+  words text;
+BEGIN
+  BEGIN
+    words := (SELECT system_identifier FROM pg_control_system())
+      || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
+  EXCEPTION WHEN insufficient_privilege THEN
+    words := extract(epoch FROM pg_postmaster_start_time());
+  END;
+  RETURN greatest(1, hashtextextended(words, 0) & 9223372036854775807);
+END $incarnation$;"#;
 
 /// What the catalog says of a table: its kind, durability and inheritance, columns, constraints,
 /// triggers, rules and policies.
@@ -90,23 +110,18 @@ pub(crate) enum Problem {
 }
 
 /// Makes the tables if none is there, one client at a time.
-pub(crate) async fn create(
-    client: &Client,
-    host: &str,
-    schema: &str,
-    boot: i64,
-) -> Result<(), Failure> {
+pub(crate) async fn create(client: &Client, host: &str, schema: &str) -> Result<(), Failure> {
     let tables = TABLES.replace("{s}", &format!("\"{schema}\""));
     // One for all schemas: it is held for a moment, and only while a table is made.
     let script = format!(
-        "BEGIN;
-         SET LOCAL lock_timeout = '5s';
+        "{BEGIN};
+         SET LOCAL lock_timeout = '5s'; SET LOCAL synchronous_commit = on;
          SELECT pg_catalog.pg_advisory_xact_lock({BOOTSTRAP});
          DO $litelease$ BEGIN
            IF pg_catalog.to_regclass('\"{schema}\".meta') IS NULL
              AND pg_catalog.to_regclass('\"{schema}\".resources') IS NULL THEN
              {tables}
-             INSERT INTO \"{schema}\".meta VALUES (true, {FORMAT}, 0, {boot});
+             INSERT INTO \"{schema}\".meta VALUES (true, {FORMAT}, 0, \"{schema}\".incarnation());
            END IF;
          END $litelease$;
          COMMIT"
@@ -119,7 +134,7 @@ pub(crate) async fn create(
 pub(crate) async fn check(client: &Client, host: &str, schema: &str) -> Result<(), Problem> {
     for (table, expected) in [("meta", META), ("resources", RESOURCES), ("service", SERVICE)] {
         let qualified = format!("\"{schema}\".{table}");
-        let rows = client.query(DESCRIBE, &[&qualified]).await;
+        let rows = client.query_typed(DESCRIBE, &[(&qualified, Type::TEXT)]).await;
         let rows = rows.map_err(|error| Problem::Failure(Failure::of(host, &error).not_sent()))?;
         let found: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
         let differs = |reason: String| {

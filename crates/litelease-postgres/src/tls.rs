@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use litelease_engine::{Error, PostgresUrl, Result};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
@@ -32,55 +33,63 @@ impl Tls {
         let broken = |error: rustls::Error| Error::Refused(format!("TLS: {error}"));
         let builder = ClientConfig::builder_with_provider(provider.clone());
         let builder = builder.with_safe_default_protocol_versions().map_err(broken)?;
-        let config = match url.sslmode.as_str() {
-            "verify-full" => builder.with_root_certificates(roots(url)?).with_no_client_auth(),
-            mode => {
-                let roots = match mode {
-                    "verify-ca" => Some(Arc::new(roots(url)?)),
-                    // As libpq has it: these encrypt, and check only if they are told whom to
-                    // trust.
-                    _ if url.sslrootcert.is_some() => Some(Arc::new(roots(url)?)),
-                    _ => None,
-                };
-                let chain = roots.map(|roots| {
-                    WebPkiServerVerifier::builder_with_provider(roots, provider.clone()).build()
-                });
-                let chain = chain.transpose().map_err(|error| {
-                    Error::InvalidUrl(format!("sslrootcert has no certificate to trust: {error}"))
-                })?;
-                let verifier = Arc::new(AnyName { provider, chain });
-                builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()
-            }
+        let checks = match url.sslmode.as_str() {
+            "verify-full" | "verify-ca" => true,
+            // As libpq has it: these encrypt, and check only if they are told whom to trust.
+            _ => url.sslrootcert.is_some(),
         };
+        let (mut chain, mut trusted) = (None, Vec::new());
+        if checks {
+            trusted = certificates(url)?;
+            let mut roots = RootCertStore::empty();
+            match url.sslrootcert {
+                Some(_) => trusted.iter().try_for_each(|certificate| {
+                    roots.add(certificate.clone()).map_err(|error| unreadable(url, &error))
+                })?,
+                None => _ = roots.add_parsable_certificates(trusted.drain(..)),
+            }
+            let verifier =
+                WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone());
+            chain = Some(verifier.build().map_err(|error| {
+                Error::InvalidUrl(format!("sslrootcert has no certificate to trust: {error}"))
+            })?);
+        }
+        let checks_name = url.sslmode == "verify-full";
+        let verifier = Arc::new(Verifier { provider, chain, trusted, checks_name });
+        let config =
+            builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
         Ok(Tls { config: Arc::new(config) })
     }
 }
 
-fn roots(url: &PostgresUrl) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
+/// Reads the certificates of `sslrootcert`, or those that the system trusts.
+fn certificates(url: &PostgresUrl) -> Result<Vec<CertificateDer<'static>>> {
     let Some(file) = &url.sslrootcert else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
+        return Ok(rustls_native_certs::load_native_certs().certs);
     };
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Error::InvalidUrl(format!("sslrootcert {file} cannot be read: {error}"))
-    };
-    let text = fs::read(file).map_err(|error| unreadable(&error))?;
-    for certificate in CertificateDer::pem_slice_iter(&text) {
-        let certificate = certificate.map_err(|error| unreadable(&error))?;
-        roots.add(certificate).map_err(|error| unreadable(&error))?;
-    }
-    Ok(roots)
+    let text = fs::read(file).map_err(|error| unreadable(url, &error))?;
+    let found = CertificateDer::pem_slice_iter(&text).collect::<std::result::Result<_, _>>();
+    found.map_err(|error| unreadable(url, &error))
 }
 
-/// Checks who has signed a certificate, if there is somebody to trust, and not whose name it has.
+fn unreadable(url: &PostgresUrl, error: &dyn std::fmt::Display) -> Error {
+    let file = url.sslrootcert.as_deref().unwrap_or_default();
+    Error::InvalidUrl(format!("sslrootcert {file} cannot be read: {error}"))
+}
+
+/// Verifies the signature of a certificate, if there are authorities to trust, and its name, if
+/// that is asked for.
 #[derive(Debug)]
-struct AnyName {
+struct Verifier {
     provider: Arc<CryptoProvider>,
     chain: Option<Arc<WebPkiServerVerifier>>,
+    /// The certificates of `sslrootcert`. A server may have one of them itself, signed by itself,
+    /// as the manual of PostgreSQL makes it.
+    trusted: Vec<CertificateDer<'static>>,
+    checks_name: bool,
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -90,10 +99,21 @@ impl ServerCertVerifier for AnyName {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
-        match chain.verify_server_cert(certificate, intermediates, name, stapled, now) {
+        let verified =
+            match chain.verify_server_cert(certificate, intermediates, name, stapled, now) {
+                // Its dates were checked before this. Names were not.
+                Err(error) if is_signed_by_itself(&error) && self.trusted.contains(certificate) => {
+                    verify_server_name(&ParsedCertificate::try_from(certificate)?, name)
+                        .map(|()| ServerCertVerified::assertion())
+                }
+                verified => verified,
+            };
+        match verified {
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
+            )) if !self.checks_name || has_common_name(certificate, &name.to_str()) => {
+                Ok(ServerCertVerified::assertion())
+            }
             verified => verified,
         }
     }
@@ -121,6 +141,63 @@ impl ServerCertVerifier for AnyName {
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// Checks whether this is the error of a server that has the certificate of an authority.
+fn is_signed_by_itself(error: &rustls::Error) -> bool {
+    let text = "CaUsedAsEndEntity";
+    matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(other))
+        if format!("{other:?}").contains(text))
+}
+
+/// Checks whether a certificate is for this host by its common name, which counts as in libpq: only
+/// if there are no alternative names.
+fn has_common_name(certificate: &[u8], host: &str) -> bool {
+    const ALTERNATIVE_NAMES: &[u8] = &[0x06, 0x03, 0x55, 0x1d, 0x11];
+    let has_others = certificate.windows(ALTERNATIVE_NAMES.len()).any(|at| at == ALTERNATIVE_NAMES);
+    let name = if has_others { None } else { common_name(certificate) };
+    name.is_some_and(|name| name.eq_ignore_ascii_case(host.as_bytes()))
+}
+
+/// Returns the common name of the subject of a certificate.
+fn common_name(certificate: &[u8]) -> Option<&[u8]> {
+    const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+    let (_, signed, _) = element(certificate)?;
+    let (_, mut rest, _) = element(signed)?;
+    // The version, if it is there, comes before the serial number, the algorithm, the issuer and
+    // the dates.
+    if rest.first() == Some(&0xa0) {
+        rest = element(rest)?.2;
+    }
+    for _ in 0..4 {
+        rest = element(rest)?.2;
+    }
+    let (_, mut names, _) = element(rest)?;
+    while let Some((_, set, more)) = element(names) {
+        let (_, pair, _) = element(set)?;
+        let (_, kind, value) = element(pair)?;
+        if kind == COMMON_NAME {
+            return element(value).map(|(_, name, _)| name);
+        }
+        names = more;
+    }
+    None
+}
+
+/// Returns the tag and the content of the first element of some DER, and what follows it.
+fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match usize::from(first) {
+        short @ 0..=0x7f => (short, rest),
+        long @ 0x81..=0x83 => {
+            let (bytes, rest) = rest.split_at_checked(long - 0x80)?;
+            (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((tag, content, rest))
 }
 
 /// A connector for one server.

@@ -157,6 +157,13 @@ impl Postgres {
         self.wait("SELECT 1");
     }
 
+    /// Crashes it, and starts it again on another port.
+    pub fn start_at(&mut self, port: u16) {
+        self.crash();
+        self.port = port;
+        self.spawn();
+    }
+
     /// Waits until a statement succeeds.
     pub fn wait(&self, sql: &str) {
         let start = Instant::now();
@@ -387,7 +394,7 @@ impl Pooler {
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n\
-             default_pool_size = 2\nignore_startup_parameters = extra_float_digits\n",
+             default_pool_size = 2\nserver_login_retry = 1\nignore_startup_parameters = extra_float_digits\n",
             server.port
         );
         fs::write(&config, text).expect("its configuration");

@@ -15,7 +15,7 @@ pub struct Proxy {
     to_lose: Arc<AtomicU64>,
 }
 
-/// How many bytes of an answer are passed on at a time.
+/// How many bytes are passed on at a time, at most.
 const CHUNK: usize = 65_536;
 
 impl Proxy {
@@ -26,6 +26,15 @@ impl Proxy {
 
     /// The same, and rests for a while before it passes on each 64 KiB of an answer.
     pub fn slow(server: SocketAddr, rest: Duration) -> Self {
+        Proxy::resting(server, Duration::ZERO, rest)
+    }
+
+    /// The same for each 64 KiB of a request, too.
+    pub fn narrow(server: SocketAddr, rest: Duration) -> Self {
+        Proxy::resting(server, rest, rest)
+    }
+
+    fn resting(server: SocketAddr, before: Duration, rest: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");
         let to_lose = Arc::new(AtomicU64::new(0));
@@ -37,7 +46,11 @@ impl Proxy {
                 let (to, from) = (client.try_clone(), server.try_clone());
                 let (Ok(to), Ok(from)) = (to, from) else { continue };
                 let lose = Arc::clone(&lose);
-                thread::spawn(move || pass(client, server, || false));
+                let is_kept = move || {
+                    thread::sleep(before);
+                    false
+                };
+                thread::spawn(move || pass(client, server, is_kept));
                 let is_lost = move || {
                     thread::sleep(rest);
                     is_lost(&lose)

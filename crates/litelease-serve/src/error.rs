@@ -45,6 +45,13 @@ pub enum OpenError {
         /// The other server, if its lock file names it.
         holder: Option<Holder>,
     },
+    /// The leases of the file were moved, and it grants nothing any more.
+    Moved {
+        /// The file.
+        path: PathBuf,
+        /// Where they went.
+        to: String,
+    },
     /// The lock file beside it, which keeps other servers away, cannot be used.
     Lock(LockError),
     /// The file has a second name (a hard link). A program that opens it by that name would not
@@ -92,6 +99,7 @@ impl OpenError {
             OpenError::NotWal { .. } => "NotWal",
             OpenError::Older { .. } => "Older",
             OpenError::Served { .. } => "Served",
+            OpenError::Moved { .. } => "Moved",
             OpenError::Lock(_) => "Lock",
             OpenError::Linked { .. } => "Linked",
             OpenError::Mark { .. } => "Mark",
@@ -131,6 +139,11 @@ impl fmt::Display for OpenError {
                 }
                 f.write_str(": use that one or end it, or choose another file with --db")
             }
+            OpenError::Moved { path, to } => write!(
+                f,
+                "{} grants nothing any more: it was moved to {to}: serve that with --db",
+                path.display()
+            ),
             OpenError::Cluster(error) => error.fmt(f),
             OpenError::Lock(error) => error.fmt(f),
             OpenError::Linked { path } => write!(

@@ -56,6 +56,9 @@ pub(crate) fn open(path: &Path) -> Result<Opened, OpenError> {
     // SQLite does not report that it could not change the mode.
     check_mode(db.conn(), path)?;
     db.conn().busy_timeout(TIMEOUT).map_err(Error::from)?;
+    if let Some(retirement) = db.retirement()? {
+        return Err(OpenError::Moved { path: path.into(), to: retirement.moved_to });
+    }
     Ok(Opened { path: path.into(), db, mark, lock })
 }
 

@@ -49,6 +49,8 @@ pub use cluster_access::ClusterAccess;
 pub use error::OpenError;
 pub use options::Options;
 pub use program::{run_replica_until_signal, run_until_signal};
+#[doc(hidden)]
+pub use replica::WRITER_LEASE;
 pub use replica::{Replica, run_replica};
 pub use server::{Service, run};
 pub use tls::Tls;

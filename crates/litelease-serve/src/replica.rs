@@ -30,8 +30,9 @@ use crate::mirror::{self, Mirror, Tenure};
 use crate::options::Options;
 use crate::server::{Front, run_before};
 
-/// The name of the lease that the writer holds.
-const NAME: &str = "serve";
+/// The name of the lease that the server that writes to an engine holds.
+#[doc(hidden)]
+pub const WRITER_LEASE: &str = "serve";
 
 /// How long the writer's lease is, if nothing else is said.
 const TTL: Duration = Duration::from_secs(5);
@@ -302,7 +303,7 @@ impl Candidate {
         let mut failing_since = None;
         let mut twin = Twin::default();
         while !self.stop.is_set() {
-            match self.cluster.claim_since(NAME, &self.owner, self.ttl, 0) {
+            match self.cluster.claim_since(WRITER_LEASE, &self.owner, self.ttl, 0) {
                 Ok((ClaimResult::Acquired(lease), since)) => {
                     failing_since = None;
                     self.write(&lease, since);
@@ -367,11 +368,11 @@ impl Candidate {
     /// Sleeps until the lease may have changed.
     fn nap(&self) {
         let engine = self.cluster.engine();
-        match engine.load(&[NAME]).map(|mut loaded| loaded.rows.pop()) {
+        match engine.load(&[WRITER_LEASE]).map(|mut loaded| loaded.rows.pop()) {
             Ok(Some(found)) => {
                 let is_held = found.row.as_ref().is_some_and(|row| row.tenure.is_some());
                 if is_held {
-                    engine.nap(NAME, found.version, LOOK_AGAIN.min(self.ttl / 5));
+                    engine.nap(WRITER_LEASE, found.version, LOOK_AGAIN.min(self.ttl / 5));
                 }
             }
             _ => self.stop.wait(PAUSE),
@@ -415,7 +416,7 @@ impl Candidate {
         // At the end of this server, or for another one that can load what this one cannot. If that
         // fails, the lease expires. The owner text is this server's alone, whatever its token is by
         // now.
-        let _ = self.cluster.release_by_owner(NAME, &self.owner);
+        let _ = self.cluster.release_by_owner(WRITER_LEASE, &self.owner);
         if !self.stop.is_set() {
             self.stop.wait(PAUSE);
         }
@@ -424,7 +425,7 @@ impl Candidate {
     /// Looks at what concerns a writer, if the engine answers.
     fn look(&self) -> Option<Look> {
         let engine = self.cluster.engine();
-        let boot = engine.load(&[NAME]).ok()?.boot;
+        let boot = engine.load(&[WRITER_LEASE]).ok()?.boot;
         Some(Look { boot, access: engine.load_rows(ACCESS).ok()? })
     }
 }
@@ -516,7 +517,7 @@ impl Held {
 
 impl Tenure for Held {
     fn name(&self) -> &str {
-        NAME
+        WRITER_LEASE
     }
 
     fn token(&self) -> i64 {
@@ -607,8 +608,8 @@ mod tests {
         let me = Candidate { cluster: cluster.clone(), owner, advertise, ttl, roles, stop };
         let mut twin = Twin::default();
         let mut found = |owner: &str, at_ms| {
-            let _ = cluster.break_lease(NAME).unwrap();
-            let lease = cluster.claim(NAME, owner, ttl).unwrap().acquired().unwrap();
+            let _ = cluster.break_lease(WRITER_LEASE).unwrap();
+            let lease = cluster.claim(WRITER_LEASE, owner, ttl).unwrap().acquired().unwrap();
             twin.is_found(&lease, &me, Duration::from_millis(at_ms))
         };
         // A lease of a process before this one ends; one of a process that runs does not.
@@ -627,7 +628,7 @@ mod tests {
     #[test]
     fn a_lease_that_was_seen_to_be_over_stays_so() {
         let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
-        let lease = cluster.claim(NAME, "a", ttl).unwrap().acquired().unwrap();
+        let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
         let (roles, _) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
         let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };
@@ -643,7 +644,7 @@ mod tests {
     #[test]
     fn a_lease_that_ends_while_this_server_writes_is_over_for_good() {
         let (cluster, ttl) = (Cluster::on(MemoryEngine::new()), Duration::from_secs(1));
-        let lease = cluster.claim(NAME, "a", ttl).unwrap().acquired().unwrap();
+        let lease = cluster.claim(WRITER_LEASE, "a", ttl).unwrap().acquired().unwrap();
         let (roles, mut role) = watch::channel(Role::Waiting);
         let (owner, advertise, stop) = ("a".into(), "a".into(), Arc::default());
         let candidate = Candidate { cluster, owner, advertise, ttl, roles, stop };

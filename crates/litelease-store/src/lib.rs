@@ -74,7 +74,7 @@ pub use queue::{
     Delivered, ItemInfo, ItemName, ItemPlace, ManyItems, QueueInfo, SLICE, SendOptions, Slice,
 };
 pub use read::Reader;
-pub use retire::{RetireResult, Retirement};
+pub use retire::{LeftBehind, RetireResult, Retirement};
 #[doc(hidden)]
 pub use served::{Secret, ServedRow};
 pub use session::{Beat, SessionGrants, SessionOver, is_passing};

@@ -4,6 +4,7 @@
 //! The mark is the largest number as the floor, so that no verb has to look for it. A table of its
 //! own remembers what the floor hides: above which number tokens go on, and where.
 
+use crate::checkpoint;
 use crate::pool_rows::{FREE_POOLS, FREE_SLOTS};
 use crate::schema::{Table, create, is_there};
 use crate::sqlite::Value;
@@ -32,6 +33,21 @@ const LIVE_SLOTS: &str = "SELECT count(*) FROM main.litelease_pool_slots WHERE e
 
 const KEPT_SLOTS: &str =
     "SELECT count(*) FROM main.litelease_pool_slots WHERE expires_at_ms = 9223372036854775807";
+
+const CHECKPOINTS: &str = "SELECT count(*) FROM main.litelease_checkpoints";
+
+const POOLS: &str = "SELECT count(*) FROM main.litelease_pools";
+
+/// What a file has besides leases, and what no other place takes over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// Access keys of clients of the service.
+    pub access_keys: usize,
+    /// Checkpoints of names.
+    pub checkpoints: i64,
+    /// Pools of slots.
+    pub pools: i64,
+}
 
 /// Where the leases of a retired file went.
 ///
@@ -116,6 +132,19 @@ impl Store {
         self.with_context("look for a retirement", None, || {
             self.verify()?;
             self.stored_retirement()
+        })
+    }
+
+    /// Returns what stays in the file when its leases go on elsewhere.
+    pub fn left_behind(&self) -> Result<LeftBehind, Error> {
+        let access_keys = self.access()?.map_or(0, |keys| keys.len());
+        self.with_context("count what stays behind", None, || {
+            let has_checkpoints = is_there(self.connection, &checkpoint::CHECKPOINTS)?;
+            Ok(LeftBehind {
+                access_keys,
+                checkpoints: if has_checkpoints { self.number(CHECKPOINTS, &[])? } else { 0 },
+                pools: if self.verify_pools()? { self.number(POOLS, &[])? } else { 0 },
+            })
         })
     }
 

@@ -98,7 +98,7 @@ pub use litelease_keeper::ProcessGroup;
 pub use litelease_keeper::{Identity, Liveness, Loss, LossSignal, Lost};
 #[doc(hidden)]
 pub use litelease_store::{
-    AccessRow, ItemPlace, ManyItems, Secret, ServedRow, SideTableInfo, Slice,
+    AccessRow, ItemPlace, LeftBehind, ManyItems, Secret, ServedRow, SideTableInfo, Slice,
 };
 pub use litelease_store::{
     BootRecord, BorrowOptions, Borrowed, EpochInfo, Guard, GuardInfo, ItemInfo, LeaseRow,

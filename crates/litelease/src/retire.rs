@@ -1,7 +1,7 @@
 //! Retiring a file whose leases go on elsewhere.
 
 use crate::error::lift;
-use crate::{Leases, Result, RetireResult, Retirement};
+use crate::{Leases, LeftBehind, Result, RetireResult, Retirement};
 
 /// Retiring a file.
 impl Leases {
@@ -42,6 +42,12 @@ impl Leases {
     /// ```
     pub fn retirement(&self) -> Result<Option<Retirement>> {
         lift(self.verbs()?.retirement())
+    }
+
+    /// Returns what stays in the file when its leases go on elsewhere.
+    #[doc(hidden)]
+    pub fn left_behind(&self) -> Result<LeftBehind> {
+        lift(self.verbs()?.left_behind())
     }
 
     /// Returns how many slots of all pools are lent out.

@@ -108,6 +108,9 @@ class Client:
         rejected = _rejected(told.value)
         if is_repeated and rejected.current is not None and rejected.current.owner == new_owner:
             return Transferred(rejected.current)  # the answer to the first request got lost
+        if is_repeated and rejected.reason is Reason.SUPERSEDED:
+            # The first request may have been done, and the name handed on since.
+            raise ServerUnreachable(f"the answer to the transfer of {grant.name!r} got lost, so it may be done or not")
         return rejected
 
     def break_lease(self, name: str) -> Broken | Rejected:
@@ -290,7 +293,8 @@ class Client:
     def _release(self, grant: Grant, patience: float, timeout: float = _PATIENCE) -> Released | Rejected:
         body, patience = {"grant": grant.grant}, min(patience, self._retry_for)
         told, is_repeated = self._repeat("POST", "/v1/release", body, patience=patience, timeout=timeout)
-        if told.kind == "done" or is_repeated and told.value.get("reason") == "released":
+        # If the answer to the first request got lost, the name may have a new owner by now.
+        if told.kind == "done" or is_repeated and told.value.get("reason") in ("released", "superseded"):
             return Released(grant.name, grant.token)
         return _rejected(told.value)
 

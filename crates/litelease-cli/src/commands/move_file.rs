@@ -2,8 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use litelease::{LeaseRow, Litelease, RetireResult, Retirement, Status};
+use litelease::{
+    Identity, LeaseRow, LeftBehind, Litelease, Liveness, LockError, OwnedLock, RetireResult,
+    Retirement, Status, WriteLock,
+};
 use litelease_cluster::{Cluster, Error};
+use litelease_serve::WRITER_LEASE;
 use serde_json::json;
 
 use crate::engine_url::EngineUrl;
@@ -23,6 +27,9 @@ use crate::{Common, database};
 /// Every step may be repeated: if this is interrupted, run it again. Names are not copied, because
 /// a name is free where nobody has it. There is no way back, so make a backup of the file first if
 /// you want to try it.
+///
+/// It refuses to move a file that is served, to move to an engine on which a service runs, and to
+/// move a file with guarded tables, items in queues, or slots that are kept.
 #[derive(clap::Args)]
 #[command(
     name = "move",
@@ -34,9 +41,12 @@ pub(crate) struct Args {
     /// The URL of the engine; its password is in the file $LITELEASE_PASSWORD_FILE
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Do not wait for holders in the file: end their leases
+    /// Do not wait for holders in the file that have died: end their leases
     #[arg(long = "break")]
     is_breaking: bool,
+    /// Leave access keys, checkpoints and pools in the file: nothing of them is moved
+    #[arg(long)]
+    leave_behind: bool,
 }
 
 pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
@@ -49,7 +59,13 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
             complain(&format!("litelease: {text}"));
         }
     };
+    // No server begins to serve the file while it is retired.
+    let lock = lock_out_servers(common)?;
+    if db.retirement()?.is_none() {
+        args.check(&db, engine.cluster()?, url.shown())?;
+    }
     let retirement = retire(&db, engine.cluster()?, url.shown(), &tell)?;
+    drop(lock);
     if retirement.moved_to != url.shown() {
         return Err(Failure::elsewhere(
             "Moved",
@@ -65,6 +81,82 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
     let text = format!("moved to {to}: every token there is larger than {floor}");
     answer(common, json!({ "moved_to": to, "floor": floor }), &text)?;
     Ok(code::OK)
+}
+
+impl Args {
+    /// Refuses what would break a promise, or be lost without a word, before anything is changed.
+    fn check(&self, db: &Litelease, cluster: &Cluster, to: &str) -> Result<()> {
+        if let Some(guard) = db.guards()?.first() {
+            let (table, name) = (printable(&guard.table), printable(&guard.name));
+            return Err(refused(
+                "Guarded",
+                format!(
+                    "the table {table} is guarded by {name}, and guards in a moved file accept its last holder for \
+                     ever and none from {to}: move the table first, or litelease unguard {table}"
+                ),
+            ));
+        }
+        let behind = db.left_behind()?;
+        if behind != LeftBehind::default() && !self.leave_behind {
+            let LeftBehind { access_keys, checkpoints, pools } = behind;
+            return Err(refused(
+                "LeftBehind",
+                format!(
+                    "the file has {access_keys} access keys, {checkpoints} checkpoints and {pools} pools, which stay \
+                     in it: make those that you need anew with litelease serve --db {to} and litelease access, then \
+                     move with --leave-behind"
+                ),
+            ));
+        }
+        if self.is_breaking {
+            live(db)?.iter().try_for_each(check_is_dead)?;
+        }
+        match cluster.in_the_way(WRITER_LEASE) {
+            Err(Error::NotBootstrapped) | Ok(None) => Ok(()),
+            Ok(Some(server)) => Err(refused(
+                "Served",
+                format!(
+                    "a service runs there, at {}, and would go on with smaller tokens than the file's: end every \
+                     litelease serve --db {to}, move, and start them again",
+                    printable(&server.owner)
+                ),
+            )),
+            Err(error) => Err(not_taken(error)),
+        }
+    }
+}
+
+/// Takes the lock that a server holds on the file while it runs.
+fn lock_out_servers(common: &Common) -> Result<OwnedLock> {
+    let locked =
+        WriteLock::beside(&database::path(common)?, ".serve.lock").and_then(WriteLock::into_owned);
+    locked.map_err(|error| match error {
+        LockError::Timeout { .. } => {
+            refused("Served", "a server serves this file: end litelease serve first".into())
+        }
+        error => Failure::failed("Lock", error),
+    })
+}
+
+/// Refuses to break the lease of a process that runs: its command would still work while another
+/// one is granted the name at the engine.
+fn check_is_dead(row: &LeaseRow) -> Result<()> {
+    let Some((who, _)) = &row.tenure else { return Ok(()) };
+    match Identity::parse(who).map_or(Liveness::Unknown, |who| who.liveness()) {
+        Liveness::Alive => Err(refused(
+            "Alive",
+            format!(
+                "{} is held by {}, which still runs: end it first, or move without --break, which waits for it",
+                printable(&row.name),
+                owner(who)
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn refused(kind: &'static str, text: String) -> Failure {
+    Failure::failed(kind, format!("nothing was moved: {text}"))
 }
 
 /// Makes the engine grant tokens above all of the file, and then retires the file. The other way
@@ -109,12 +201,13 @@ fn raise(cluster: &Cluster, floor: i64) -> Result<()> {
     match raised {
         // It was raised before, or the engine has granted more.
         Ok(()) | Err(Error::FloorTooLow { .. }) => Ok(()),
-        Err(error) => {
-            let failure = Failure::from(error);
-            let text = format!("the engine did not take it: {failure}; run this again");
-            Err(Failure::elsewhere("Engine", text))
-        }
+        Err(error) => Err(not_taken(error)),
     }
+}
+
+fn not_taken(error: Error) -> Failure {
+    let failure = Failure::from(error);
+    Failure::elsewhere("Engine", format!("the engine did not take it: {failure}; run this again"))
 }
 
 fn in_use(items: i64, kept: i64) -> Failure {
@@ -127,7 +220,7 @@ fn in_use(items: i64, kept: i64) -> Failure {
              them, or keep the queues in a file of their own (litelease queue list)"
         ),
     };
-    Failure::failed("InUse", format!("nothing was moved: {text}"))
+    refused("InUse", text)
 }
 
 /// How often it looks whether something is still live.
@@ -147,6 +240,7 @@ fn until_nothing_is_live(db: &Litelease, is_breaking: bool, tell: &dyn Fn(String
             return Ok(());
         }
         if is_breaking {
+            live.iter().try_for_each(check_is_dead)?;
             for lease in &live {
                 if let litelease::BreakResult::Broken { owner: who, killed } =
                     db.break_lease(&lease.name)?

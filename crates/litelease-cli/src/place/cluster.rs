@@ -219,7 +219,8 @@ impl Place for Engine {
         let (begin, watch) = (Instant::now(), self.cluster()?.watch());
         loop {
             let seen = watch.changes();
-            let Some(current) = self.inspect(name)? else { return Ok(None) };
+            let current = self.reading(|cluster| cluster.in_the_way(name))?;
+            let Some(current) = self.here_if_any(current)? else { return Ok(None) };
             let left = wait.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Ok(Some(current));

@@ -123,14 +123,19 @@ impl Place for File {
     }
 
     fn inspect(&self, name: &str) -> Result<Option<LeaseInfo>> {
-        Ok(database::look(&self.common)?.map_or(Ok(None), |db| db.inspect(name))?)
+        let Some(db) = database::look(&self.common)? else { return Ok(None) };
+        let lease = db.inspect(name)?;
+        check_not_retired(&db, lease.is_none())?;
+        Ok(lease)
     }
 
     fn list(&self, all: bool) -> Result<Vec<LeaseRow>> {
         let now_ms = litelease::now_ms();
-        let rows = database::look(&self.common)?.map_or(Ok(Vec::new()), |db| db.list())?;
-        let is_wanted = |row: &LeaseRow| all || row.status(now_ms) == Some(Status::Live);
-        Ok(rows.into_iter().filter(is_wanted).collect())
+        let Some(db) = database::look(&self.common)? else { return Ok(Vec::new()) };
+        let rows = db.list()?;
+        let is_live = |row: &LeaseRow| row.status(now_ms) == Some(Status::Live);
+        check_not_retired(&db, !rows.iter().any(is_live))?;
+        Ok(rows.into_iter().filter(|row| all || is_live(row)).collect())
     }
 
     fn known(&self) -> Vec<String> {
@@ -147,7 +152,9 @@ impl Place for File {
         loop {
             let seen = watch.changes();
             database::check_moved(&db)?;
-            let Some(current) = db.inspect(name)? else { return Ok(None) };
+            let Some(current) = db.inspect(name)? else {
+                return check_not_retired(&db, true).map(|()| None);
+            };
             let left = wait.saturating_sub(begin.elapsed());
             if left.is_zero() {
                 return Ok(Some(current));
@@ -195,6 +202,18 @@ impl Place for File {
 
     fn writer(&self) -> Option<u32> {
         database::look(&self.common).ok().flatten()?.write_lock_pid()
+    }
+}
+
+/// Refuses to answer that a name is free in a file whose leases were moved.
+fn check_not_retired(db: &Litelease, is_free: bool) -> Result<()> {
+    match db.retirement()? {
+        Some(retirement) if is_free => {
+            let to = printable(&retirement.moved_to);
+            let text = format!("the leases of this file were moved to {to}: ask there, with --db");
+            Err(Failure::failed("Moved", text))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,31 +3,6 @@
 --
 -- Locks are taken in one order: the mark, then the row.
 
--- Returns the number of this server's incarnation, as the engine computes it: FNV-1a of its identifier and timeline.
--- Neither changes while a session lasts.
-CREATE OR REPLACE FUNCTION {s}.incarnation() RETURNS bigint LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $litelease$
-DECLARE
-  known text := current_setting('litelease.incarnation', true);
-  words text;
-  hash numeric := 14695981039346656037;
-BEGIN
-  IF known <> '' THEN RETURN known::bigint; END IF;
-  BEGIN
-    words := (SELECT system_identifier FROM pg_control_system())::text
-      || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8);
-  EXCEPTION WHEN insufficient_privilege THEN
-    words := extract(epoch FROM pg_postmaster_start_time())::text;
-  END;
-  FOR i IN 1 .. length(words) LOOP
-    hash := hash - hash % 256 + ((hash % 256)::int # ascii(substr(words, i, 1)));
-    hash := hash * 1099511628211 % 18446744073709551616;
-  END LOOP;
-  hash := greatest(div(hash, 2), 1);
-  PERFORM set_config('litelease.incarnation', hash::text, false);
-  RETURN hash;
-END $litelease$;
-
 -- Checks what was asked before anything is read.
 CREATE OR REPLACE FUNCTION {s}.check_ask(name text, owner text, ttl_ms bigint) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $litelease$
@@ -105,22 +80,27 @@ BEGIN
   RETURN greatest(newest, floor) + 1;
 END $litelease$;
 
--- Stores a row. The mark's epoch is never below that of a token. Returns whether it was stored.
-CREATE OR REPLACE FUNCTION {s}.put(name text, owner text, token bigint, until_ms bigint, now_ms bigint)
-RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
+-- Stores a row in place of `seen`, whose name is NULL if the name had no row. Returns false and stores nothing if the row
+-- has changed since: in READ COMMITTED each statement sees what others have committed meanwhile. The mark's epoch is
+-- never below that of a token.
+CREATE OR REPLACE FUNCTION {s}.put(seen {s}.resources, name text, owner text, token bigint, until_ms bigint,
+  now_ms bigint) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $litelease$
 #variable_conflict use_column
 DECLARE
   new_attempt bigint := greatest(1, hashtextextended(gen_random_uuid()::text, 0) & 9223372036854775807);
 BEGIN
-  UPDATE {s}.meta m SET floor = (put.token >> 32) << 32 WHERE put.token >> 32 > m.floor >> 32;
-  UPDATE {s}.resources r SET owner = put.owner, token = put.token, lease_expires_at_ms = put.until_ms,
-    updated_at_ms = put.now_ms, attempt = new_attempt WHERE r.name = put.name;
-  IF NOT FOUND THEN
+  IF (put.seen).name IS NULL THEN
     INSERT INTO {s}.resources (name, owner, token, lease_expires_at_ms, created_at_ms, updated_at_ms, attempt)
     VALUES (put.name, put.owner, put.token, put.until_ms, put.now_ms, put.now_ms, new_attempt)
     ON CONFLICT DO NOTHING;
+  ELSE
+    UPDATE {s}.resources r SET owner = put.owner, token = put.token, lease_expires_at_ms = put.until_ms,
+      updated_at_ms = put.now_ms, attempt = new_attempt
+      WHERE r.name = put.name AND r.token = (put.seen).token AND r.attempt = (put.seen).attempt;
   END IF;
-  RETURN FOUND;
+  IF NOT FOUND THEN RETURN false; END IF;
+  UPDATE {s}.meta m SET floor = (put.token >> 32) << 32 WHERE put.token >> 32 > m.floor >> 32;
+  RETURN true;
 END $litelease$;
 
 -- Returns the token of a new lease, or NULL if the name has a live owner.
@@ -147,7 +127,7 @@ BEGIN
     at_ms := coalesce(now_ms, {clock});
     CONTINUE WHEN seen.lease_expires_at_ms > at_ms;
     new_token := {s}.next_token(seen.token, greatest(floor, min_token));
-    IF {s}.put(claim.name, claim.owner, new_token, {s}.until_ms(ttl_ms, at_ms), at_ms) THEN
+    IF {s}.put(seen, claim.name, claim.owner, new_token, {s}.until_ms(ttl_ms, at_ms), at_ms) THEN
       RETURN new_token;
     END IF;
   END LOOP;
@@ -195,7 +175,7 @@ BEGIN
   seen := {s}.live(renew.name, renew.owner, renew.token, now_ms, false);
   IF seen.name IS NULL THEN RETURN NULL; END IF;
   at_ms := coalesce(now_ms, {clock});
-  PERFORM {s}.put(seen.name, seen.owner, seen.token,
+  PERFORM {s}.put(seen, seen.name, seen.owner, seen.token,
     greatest(seen.lease_expires_at_ms, {s}.until_ms(ttl_ms, at_ms)), at_ms);
   RETURN seen.token;
 END $litelease$;
@@ -215,7 +195,7 @@ BEGIN
   PERFORM {s}.check_ask(release.name, release.owner, 1);
   seen := {s}.live(release.name, release.owner, release.token, now_ms, false);
   IF seen.name IS NULL THEN RETURN false; END IF;
-  PERFORM {s}.put(seen.name, NULL, seen.token, NULL, coalesce(now_ms, {clock})),
+  PERFORM {s}.put(seen, seen.name, NULL, seen.token, NULL, coalesce(now_ms, {clock})),
     pg_notify('{schema}', seen.name);
   RETURN true;
 END $litelease$;
@@ -235,7 +215,7 @@ BEGIN
   IF seen.name IS NULL THEN RETURN NULL; END IF;
   at_ms := coalesce(now_ms, {clock});
   new_token := {s}.next_token(seen.token, {s}.hold_floor());
-  PERFORM {s}.put(seen.name, new_owner, new_token, {s}.until_ms(ttl_ms, at_ms), at_ms),
+  PERFORM {s}.put(seen, seen.name, new_owner, new_token, {s}.until_ms(ttl_ms, at_ms), at_ms),
     pg_notify('{schema}', seen.name);
   RETURN new_token;
 END $litelease$;
@@ -255,7 +235,7 @@ BEGIN
   -- Where nothing is granted any more, the largest token is still there, for nobody.
   new_token := CASE WHEN floor = 9223372036854775807 AND seen.token < floor THEN floor
     ELSE {s}.next_token(seen.token, floor) END;
-  PERFORM {s}.put(seen.name, NULL, new_token, NULL, coalesce(now_ms, {clock})),
+  PERFORM {s}.put(seen, seen.name, NULL, new_token, NULL, coalesce(now_ms, {clock})),
     pg_notify('{schema}', seen.name);
   RETURN seen.token;
 END $litelease$;

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use litelease_cluster::{ClaimResult, Cluster, Error, LeaseInfo, Options, RenewResult};
+use litelease_cluster::{
+    ClaimResult, Cluster, Error, LeaseInfo, Options, Reason, ReleaseResult, RenewResult,
+};
 use litelease_engine::Stored;
 use litelease_proof::etcd::{Etcd, base64, is_installed};
 use serde_json::json;
@@ -20,6 +22,78 @@ fn open(url: &str) -> Cluster {
 #[track_caller]
 fn acquired(claimed: litelease_cluster::Result<ClaimResult>) -> LeaseInfo {
     claimed.unwrap().acquired().expect("nobody has it")
+}
+
+/// A full etcd takes no new value, not even that a name is free. It takes deletions.
+#[test]
+fn a_release_frees_its_name_in_an_etcd_that_is_full() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::start_with(1, &["--quota-backend-bytes", "4194304"]);
+    let (one, other) = (open(&etcd.url("full")), open(&etcd.url("full")));
+    let lease = acquired(one.claim("x", "a", LONG));
+    let value = base64(&vec![7; 500_000]);
+    let fill = |number: i32| {
+        let body = json!({ "key": base64(format!("fill{number}").as_bytes()), "value": value });
+        etcd.call(0, "kv/put", &body).expect("an answer")["header"].is_object()
+    };
+    assert!((0..100).any(|number| !fill(number)), "it is never full");
+    let error = other.claim("y", "b", LONG).unwrap_err();
+    assert!(matches!(&error, Error::Refused(text) if text.contains("space")), "{error}");
+    assert!(matches!(one.release(&lease).unwrap(), ReleaseResult::Released { .. }));
+    assert_eq!((other.inspect("x").unwrap(), other.token("x").unwrap()), (None, Some(1)));
+
+    // There is space again.
+    let all = json!({ "key": base64(b"fill"), "range_end": base64(b"fill~") });
+    let deleted = etcd.call(0, "kv/deleterange", &all).unwrap();
+    let revision = deleted["header"]["revision"].clone();
+    let compact = json!({ "revision": revision, "physical": true });
+    assert!(etcd.call(0, "kv/compaction", &compact).unwrap()["header"].is_object());
+    assert!(etcd.call(0, "maintenance/defragment", &json!({})).is_some());
+    let member = deleted["header"]["member_id"].clone();
+    let disarm = json!({ "action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": member });
+    assert!(etcd.call(0, "maintenance/alarm", &disarm).unwrap()["alarms"].is_array());
+    assert_eq!(acquired(other.claim("x", "b", LONG)).token, 2);
+    assert_eq!(other.list().unwrap()[0].token, 2);
+}
+
+/// Two clusters play two members that have diverged: to a client they look alike.
+#[test]
+fn members_with_different_data_are_named() {
+    if !is_installed() {
+        return;
+    }
+    let (one, other) = (Etcd::shared(), Etcd::start(1));
+    acquired(open(&one.url("diverged")).claim("x", "a", LONG));
+    acquired(open(&other.url("diverged")).claim("x", "b", LONG));
+    let url = format!("etcd://{},{}/diverged", one.address(0), other.address(0));
+    let named = |url: &str| {
+        let warnings = open(url).facts().unwrap().warnings;
+        warnings.iter().any(|warning| warning.contains("have diverged"))
+    };
+    assert!(named(&url));
+    assert!(!named(&other.url("diverged")));
+}
+
+#[test]
+fn a_fresh_process_revives_nothing() {
+    if !is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("revived");
+    let ttl = Duration::from_millis(300);
+    let lease = acquired(open(&url).claim("x", "a", ttl));
+    thread::sleep(ttl);
+    let fresh = || open(&url);
+    let renewed = fresh().renew(&lease, ttl).unwrap();
+    assert!(
+        matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. }),
+        "{renewed:?}"
+    );
+    assert_eq!(fresh().inspect("x").unwrap(), None);
+    assert!(matches!(fresh().claim("x", "b", ttl).unwrap(), ClaimResult::Busy(_)));
 }
 
 #[test]

@@ -111,6 +111,22 @@ fn hold_many(cluster: &Cluster, ttl: Duration) -> Vec<Held> {
 }
 
 #[test]
+fn a_hold_that_ends_because_its_password_is_refused_says_so() {
+    if !postgres::is_installed() {
+        return;
+    }
+    let mut server = Postgres::start();
+    server.add_user("app", "one");
+    let cluster = Cluster::open(&server.url("app").replace("postgres@", "app:one@")).unwrap();
+    cluster.bootstrap().unwrap();
+    let held = cluster.hold("x", HoldOptions::new(Duration::from_secs(3))).unwrap();
+    server.sql("ALTER ROLE app PASSWORD 'two'");
+    server.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'");
+    let lost = held.lost().wait_timeout(LONG).expect("it is lost");
+    assert!(lost.to_string().contains("check the user and the password"), "{lost}");
+}
+
+#[test]
 fn holds_survive_the_death_of_a_leader_and_end_by_their_own_clock_when_nobody_answers() {
     if !etcd::is_installed() {
         return;

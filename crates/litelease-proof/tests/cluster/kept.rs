@@ -377,7 +377,7 @@ fn a_batch_that_takes_one_conflict_for_all_is_found() {
 }
 
 #[test]
-fn a_thousand_renewals_are_eight_requests_to_etcd_and_two_to_postgresql() {
+fn a_thousand_renewals_are_eight_requests_to_etcd_and_one_to_postgresql() {
     let names: Vec<String> = (0..1_000).map(|number| format!("{number:04}")).collect();
     let counted = |url: &str| {
         let engine = Cluster::open(url).unwrap().engine().clone();
@@ -425,6 +425,6 @@ fn a_thousand_renewals_are_eight_requests_to_etcd_and_two_to_postgresql() {
         let leases = claim_all(&cluster, &names);
         counted.calls.store(0, Ordering::Relaxed);
         renew(&cluster, &leases);
-        assert_eq!(counted.calls.load(Ordering::Relaxed), 2);
+        assert_eq!(counted.calls.load(Ordering::Relaxed), 1);
     }
 }

@@ -9,11 +9,13 @@ mod holding;
 mod interleavings;
 mod kept;
 mod moving;
+mod pooler;
 mod postgres;
 mod scale;
 mod service;
 mod service_faults;
 mod shared_scenarios;
+mod slow_lines;
 mod transactions;
 mod verbs;
 

@@ -10,6 +10,7 @@ use litelease_proof::command::{Desk, Run, told};
 use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::rig::{LONG, acquired, eventually};
+use litelease_proof::server::Server;
 
 fn start(desk: &Desk, url: &str, words: &[&str]) -> Run {
     let words = [&["move", "--to", url][..], words].concat();
@@ -101,6 +102,14 @@ fn is_repeated_after_a_crash(url: &str) {
         assert_eq!(code, 69, "{words:?}: {errors}");
         assert!(errors.contains("it was moved to") && errors.contains(url), "{words:?}: {errors}");
     }
+    // No command says that a name is free there, or serves the file.
+    for words in
+        [&["status"][..], &["who", "x"], &["wait", "x"], &["serve", "--listen", "127.0.0.1:0"]]
+    {
+        let (code, said, errors) = told(&desk.run(words));
+        assert_eq!(code, 69, "{words:?}: {said} {errors}");
+        assert!(errors.contains("moved to") && errors.contains(url), "{words:?}: {errors}");
+    }
     let (code, said, _) = told(&desk.run(&["doctor"]));
     assert!(code == 0 && said.contains("the leases went to") && said.contains(url), "{said}");
 }
@@ -144,11 +153,14 @@ fn a_move_that_breaks_ends_every_lease_and_slot_and_shows_what_it_does() {
     db.pools().register("pool", 1).unwrap();
     db.pools().borrow("pool", LONG).unwrap().unwrap();
     db.queue("mail").send("x").unwrap();
-    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
-    assert!(code == 69 && errors.contains("1 items"), "{code}: {errors}");
-    assert!(is_kept(&db, &first), "nothing was done");
+    let words = ["move", "--to", &url, "--break", "--leave-behind"];
+    for (words, named) in [(&words[..4], "1 pools"), (&words[..], "1 items")] {
+        let (code, _, errors) = told(&desk.run(words));
+        assert!(code == 69 && errors.contains(named), "{code}: {errors}");
+        assert!(is_kept(&db, &first), "nothing was done");
+    }
     db.queue("mail").delete().unwrap();
-    let (code, said, errors) = told(&desk.run(&["move", "--to", &url, "--break"]));
+    let (code, said, errors) = told(&desk.run(&words));
     assert_eq!(code, 0, "{errors}");
     assert!(said.contains("moved to") && said.contains(&url), "{said}");
     for part in ["step 1 of 3", "step 2 of 3", "first: broken", "second: broken", "1 slots"] {
@@ -157,6 +169,60 @@ fn a_move_that_breaks_ends_every_lease_and_slot_and_shows_what_it_does() {
     assert!(!is_kept(&db, &first));
     assert_eq!(db.slots_in_use().unwrap(), 0);
     assert!(granted(&Cluster::open(&url).unwrap(), "first").token > i64::from(u32::MAX));
+}
+
+/// Each of these was moved without a word, and broke a promise or lost something afterwards.
+#[test]
+fn what_cannot_be_moved_is_refused_with_what_to_do_and_nothing_is_changed() {
+    if !etcd::is_installed() {
+        return;
+    }
+    let etcd = Etcd::shared();
+    let url = etcd.url("not-moved");
+    let desk = Desk::new();
+    let db = desk.db();
+    let lease = acquired(db.claim("x", "a", LONG));
+    let refused = |words: &[&str], advice: &str| {
+        let (code, _, errors) = told(&desk.run(&[&["move", "--to", &url][..], words].concat()));
+        assert!(code == 69 && errors.contains("nothing was moved"), "{code}: {errors}");
+        assert!(errors.contains(advice), "{advice}: {errors}");
+        assert_eq!(db.retirement().unwrap(), None);
+        assert!(is_kept(&db, &lease), "{errors}");
+    };
+
+    // Its guard would accept the last holder in the file for ever, and refuse the next one.
+    db.conn().execute_batch("CREATE TABLE orders (id INTEGER PRIMARY KEY)").unwrap();
+    db.guard("orders", "x", &litelease::Guard::by_connection()).unwrap();
+    refused(&[], "litelease unguard orders");
+    db.unguard("orders", None).unwrap();
+
+    assert!(matches!(
+        db.checkpoint("x", lease.token, "7").unwrap(),
+        litelease::CheckpointResult::Stored
+    ));
+    refused(&[], "1 checkpoints");
+    refused(&[], "--leave-behind");
+
+    // A service has read the floor of its tokens when it began.
+    let cluster = Cluster::open(&url).unwrap();
+    let serve = cluster.claim("serve", "10.0.0.7:7070", LONG).unwrap().acquired().unwrap();
+    refused(&["--leave-behind"], "end every litelease serve");
+    cluster.release(&serve).unwrap();
+
+    let server = Server::start(&desk.file, &[]);
+    refused(&["--leave-behind"], "end litelease serve first");
+    assert!(server.stop());
+
+    // A command that was broken still works for a while, and its successor would begin already.
+    let run = desk.start(&["y"], "echo > began; while [ ! -e go ]; do sleep 0.02; done");
+    desk.read("began");
+    refused(&["--leave-behind", "--break"], "which still runs");
+    std::fs::write(desk.folder.path().join("go"), "").unwrap();
+    assert_eq!(run.end(), (0, String::new()));
+    assert_eq!(floor(&cluster), 0, "the engine was left alone, too");
+
+    let (code, _, errors) = told(&desk.run(&["move", "--to", &url, "--leave-behind", "--break"]));
+    assert_eq!(code, 0, "{errors}");
 }
 
 /// A command that runs under the file's lease while it is moved works on to its end.

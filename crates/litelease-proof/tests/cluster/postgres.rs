@@ -1,5 +1,6 @@
 //! A real PostgreSQL: its tables, a failover with lost commits, and standbys that do not answer.
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -220,11 +221,15 @@ fn a_renewal_lasts_its_whole_ttl_when_the_servers_clock_was_set_forward() {
     let mut lease = acquired(cluster.claim("x", "a", ttl));
     let left = "SELECT lease_expires_at_ms / 1000 - extract(epoch FROM clock_timestamp())::bigint
         FROM set.resources";
-    for (clock, verb) in [("+700s", "renew"), ("+1400s", "renew"), ("+2100s", "transfer")] {
+    for (clock, verb) in [("+700s", "renew"), ("+1400s", "renew_all"), ("+2100s", "transfer")] {
         server.set_clock(clock);
         assert!(server.sql(left).parse::<i64>().unwrap() < 400, "{clock}");
         lease = match verb {
             "renew" => match cluster.renew(&lease, ttl).unwrap() {
+                RenewResult::Renewed(lease) => lease,
+                rejected => panic!("{clock}: {rejected:?}"),
+            },
+            "renew_all" => match cluster.renew_all(&[lease], ttl).remove(0).unwrap() {
                 RenewResult::Renewed(lease) => lease,
                 rejected => panic!("{clock}: {rejected:?}"),
             },
@@ -297,6 +302,53 @@ fn connections_are_encrypted_and_certificates_checked() {
     }
     let missing = Cluster::open(&with("sslmode=verify-ca&sslrootcert=/none")).err();
     assert!(matches!(missing, Some(Error::InvalidUrl(text)) if text.contains("/none")));
+}
+
+/// The certificate that the manual of PostgreSQL makes is its own authority, and has the name of
+/// the host as its common name only. `psql` accepts it in all these modes.
+#[test]
+fn the_certificate_of_postgresqls_manual_is_accepted_as_psql_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "set -e
+        for host in localhost other; do
+          openssl req -new -x509 -days 365 -nodes -out $host.crt -keyout $host.key -subj /CN=$host
+        done";
+    let made = Command::new("sh").args(["-c", script]).current_dir(folder.path()).output();
+    if !is_installed() || !made.is_ok_and(|made| made.status.success()) {
+        return;
+    }
+    let mut server = Postgres::start();
+    let file = |name: &str| folder.path().join(name);
+    let (cert, key) = (server.give(&file("localhost.crt")), server.give(&file("localhost.key")));
+    let (cert, key) = (cert.display(), key.display());
+    server.configure(&format!("ssl = on\nssl_cert_file = '{cert}'\nssl_key_file = '{key}'"));
+    server.crash();
+    server.spawn();
+    let url = server.url("litelease").replace("127.0.0.1", "localhost");
+    let trusting = |mode: &str, name: &str| {
+        format!("{url}&sslmode={mode}&sslrootcert={}", file(name).display())
+    };
+    let own = |mode: &str| trusting(mode, "localhost.crt");
+    for url in [
+        format!("{url}&sslmode=prefer"),
+        format!("{url}&sslmode=require"),
+        own("require"),
+        own("verify-ca"),
+        own("verify-full"),
+    ] {
+        let cluster = ready(&url);
+        let lease = acquired(cluster.claim("x", "a", LONG));
+        assert!(cluster.release(&lease).is_ok(), "{url}");
+    }
+    // By another name, and with another authority, it is refused as before.
+    let by_address = own("verify-full").replace("localhost:", "127.0.0.1:");
+    for url in [by_address, trusting("verify-ca", "other.crt"), format!("{url}&sslmode=verify-ca")]
+    {
+        let error = open(&url).claim("y", "a", LONG).unwrap_err();
+        assert!(matches!(&error, Error::Refused(text) if text.contains("sslrootcert")), "{error}");
+    }
+    let ca = own("verify-ca").replace("localhost:", "127.0.0.1:");
+    acquired(ready(&ca).claim("x", "a", LONG));
 }
 
 #[test]
@@ -376,6 +428,35 @@ fn standbys_are_passed_over_and_bad_input_is_refused() {
     let error = open(&nobody).claim("z", "a", LONG).unwrap_err();
     assert!(matches!(&error, Error::Refused(_)), "{error}");
     assert!(!format!("{error:?}").contains("geheim"));
+}
+
+/// One of two users could not see the number that tells one server from another. To each, the other
+/// one's epochs were another server's: both began a new one in turn, and every lease got its ttl
+/// again.
+#[test]
+fn users_with_and_without_the_right_to_see_the_servers_number_share_one_epoch() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::start();
+    server.sql(
+        "CREATE ROLE limited LOGIN; REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC",
+    );
+    let all = ready(&server.url("litelease"));
+    server.sql(
+        "GRANT USAGE ON SCHEMA litelease TO limited;
+        GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA litelease TO limited",
+    );
+    let limited = open(&server.url("litelease").replace("postgres@", "limited@"));
+    let mut session = server.session("limited");
+    for turn in 0..3 {
+        let lease = acquired(all.claim("x", "a", LONG));
+        assert!(all.release(&lease).is_ok());
+        let lease = acquired(limited.claim("x", "b", LONG));
+        assert!(limited.release(&lease).is_ok());
+        session.sql("SELECT litelease.claim('x', 'c', 60000), litelease.release('x', 'c')");
+        assert_eq!(server.sql("SELECT floor FROM litelease.meta"), "0", "turn {turn}");
+    }
 }
 
 #[test]

@@ -299,6 +299,46 @@ fn two_transactions_that_claim_one_name_take_turns() {
     two.sql("ROLLBACK");
 }
 
+/// The first row of a name was committed by another transaction after a claim had looked for it and
+/// found none. The claim took that row for its own, and both transactions had one token.
+#[test]
+fn a_fresh_name_is_granted_once_however_transactions_meet() {
+    if !is_installed() {
+        return;
+    }
+    let server = Postgres::shared();
+    let _ = ready(&server, "fresh");
+    let (mut one, mut two) = (server.session("postgres"), server.session("postgres"));
+    let pid = two.pid();
+    // The second claim needs the next epoch, so it wants to change the mark that the first one
+    // holds.
+    one.sql("BEGIN");
+    assert_eq!(one.sql("SELECT fresh.claim('x', 'a', 60000)"), "1");
+    two.send(&format!("SELECT fresh.claim('x', 'b', 60000, NULL, {})", 1_i64 << 32));
+    waits(&server, &pid);
+    one.sql("COMMIT");
+    assert_eq!(two.answer().unwrap(), "", "the name has a live owner");
+    assert_eq!(two.sql("SELECT owner, token FROM fresh.resources"), "a|1");
+    assert_eq!(two.sql("SELECT floor FROM fresh.meta"), "0", "what is refused raises no floor");
+
+    // The same without a token of the caller's: the next token of any name is in the next epoch.
+    for (name, verb) in [("y", "claim"), ("z", "ensure")] {
+        one.sql(&format!("UPDATE fresh.meta SET floor = {}", (1_i64 << 32) - 1));
+        one.sql("BEGIN; SELECT floor FROM fresh.meta FOR SHARE");
+        one.sql(&format!(
+            "INSERT INTO fresh.resources SELECT '{name}', 'a', {}, r.lease_expires_at_ms,
+            r.created_at_ms, r.updated_at_ms, 7 FROM fresh.resources r WHERE r.name = 'x'",
+            1_i64 << 32
+        ));
+        two.send(&format!("SELECT fresh.{verb}('{name}', 'b', 60000)"));
+        waits(&server, &pid);
+        one.sql("COMMIT");
+        assert_eq!(two.answer().unwrap(), "", "{verb}");
+        let owner = format!("SELECT owner FROM fresh.resources WHERE name = '{name}'");
+        assert_eq!(two.sql(&owner), "a", "{verb}");
+    }
+}
+
 /// A floor that is raised while a grant is open must not come before it: no token below the floor
 /// is granted after it.
 #[test]

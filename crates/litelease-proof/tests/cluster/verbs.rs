@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use litelease_cluster::{
     ClaimResult, Cluster, Engine, EngineFacts, Error, Host, LeaseInfo, MemoryEngine, Options,
-    Reason, RenewResult, Result,
+    Reason, ReleaseResult, RenewResult, Result, Status, TransferResult,
 };
 use litelease_engine::{Change, Loaded, LoadedRow, RowChange, Stored};
 
@@ -117,15 +117,17 @@ fn a_renewal_with_a_shorter_ttl_leaves_the_holder_what_it_had() {
     acquired(b.claim("x", "b", TTL));
 }
 
+/// The clock of the holder was 60 s slow, and that of the claimant 60 s fast: the lease seemed to
+/// have ended long ago when it had just begun.
 #[test]
-fn a_lease_that_ended_longer_ago_than_clocks_may_differ_is_taken_at_once() {
+fn a_lease_is_taken_at_once_only_if_two_clocks_that_are_both_wrong_agree_that_it_has_ended() {
     let engine = MemoryEngine::new();
-    let cron = Machine::at(NOW);
-    acquired(client(&engine, &cron).claim("x", "a", TTL));
-    let tomorrow = Machine::at(NOW + 1_000 + 60_000);
-    assert_eq!(acquired(client(&engine, &tomorrow).claim("x", "b", TTL)).token, 2);
-    let too_early = Machine::at(NOW + 61_000 + 1_000 + 59_999);
-    busy(client(&engine, &too_early).claim("x", "c", TTL));
+    let slow = Machine::at(NOW - 60_000);
+    acquired(client(&engine, &slow).claim("x", "a", TTL));
+    let fast = |ms: i64| client(&engine, &Machine::at(NOW + ms + 60_000));
+    busy(fast(0).claim("x", "b", TTL));
+    busy(fast(999).claim("x", "b", TTL));
+    assert_eq!(acquired(fast(1_000).claim("x", "b", TTL)).token, 2);
 }
 
 #[test]
@@ -144,14 +146,50 @@ fn a_holder_renews_whatever_its_wall_clock_says() {
     assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }), "{late:?}");
 }
 
+/// A process that sees a row for the first time must not claim the name before a whole ttl has
+/// passed. It took that for a lease that was live, and prolonged it.
 #[test]
-fn a_fresh_process_revives_nothing_that_ended_long_ago() {
-    let engine = MemoryEngine::new();
-    let lease = acquired(client(&engine, &Machine::at(NOW)).claim("x", "a", TTL));
-    let later = client(&engine, &Machine::at(NOW + 62_000));
-    let renewed = later.renew(&lease, TTL).unwrap();
-    assert!(matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. }));
-    assert_eq!(later.inspect("x").unwrap(), None);
+fn a_fresh_process_revives_nothing_and_takes_nothing_early() {
+    for later_ms in [1_000, 43_000, 200_000] {
+        let engine = MemoryEngine::new();
+        let lease = acquired(client(&engine, &Machine::at(NOW)).claim("x", "a", TTL));
+        let fresh = || client(&engine, &Machine::at(NOW + later_ms));
+        for _ in 0..2 {
+            let renewed = fresh().renew(&lease, TTL).unwrap();
+            let is_expired =
+                matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. });
+            assert!(is_expired, "{later_ms}: {renewed:?}");
+            let renewed = fresh().renew_all(std::slice::from_ref(&lease), TTL).remove(0).unwrap();
+            let is_expired =
+                matches!(renewed, RenewResult::Rejected { reason: Reason::Expired, .. });
+            assert!(is_expired, "{later_ms}: {renewed:?}");
+            let handed = fresh().transfer(&lease, "b", TTL).unwrap();
+            assert!(matches!(handed, TransferResult::Rejected { reason: Reason::Expired, .. }));
+        }
+        assert_eq!(fresh().inspect("x").unwrap(), None, "{later_ms}");
+        let shown = fresh().list().unwrap();
+        assert_eq!(shown[0].status(NOW + later_ms), Some(Status::Expired), "{later_ms}");
+        if later_ms < 120_000 {
+            busy(fresh().claim("x", "b", TTL));
+            assert_eq!(busy(fresh().ensure("x", "a", TTL)).token, 1);
+            // Its holder may still end it for others.
+            assert!(matches!(fresh().release(&lease).unwrap(), ReleaseResult::Released { .. }));
+        }
+        assert_eq!(acquired(fresh().ensure("x", "a", TTL)).token, 2);
+    }
+}
+
+/// The holder counts from before its request, and others from after they have seen the answer.
+#[test]
+fn a_holder_revives_nothing_either() {
+    let machine = Machine::at(NOW);
+    let a = slow_client(&Slow::on(&machine, 300));
+    let lease = acquired(a.claim("x", "a", TTL));
+    // 600 ms have passed since the claim was begun.
+    machine.passes(399);
+    assert_eq!(a.inspect("x").unwrap(), None, "the look took 300 ms");
+    let late = a.renew(&lease, TTL).unwrap();
+    assert!(matches!(late, RenewResult::Rejected { reason: Reason::Expired, .. }), "{late:?}");
 }
 
 #[test]
@@ -280,6 +318,28 @@ fn a_lease_that_is_over_before_its_answer_arrives_is_no_grant() {
     );
     let claimed = slow_client(&slow).claim("y", "a", TTL + Duration::from_millis(1));
     assert!(matches!(claimed, Ok(ClaimResult::Acquired(_))), "{claimed:?}");
+}
+
+#[test]
+fn rows_that_the_handle_wrote_last_are_renewed_by_one_request_also_where_the_engine_has_a_clock() {
+    let slow = Slow::on(&Machine::at(NOW), 1);
+    slow.engine.edit(|rows| rows.server_ms = Some(NOW));
+    let cluster = slow_client(&slow);
+    let leases = ["x", "y"].map(|name| acquired(cluster.claim(name, "a", TTL)));
+    for turn in 0..2 {
+        slow.calls.store(0, Ordering::Relaxed);
+        let renewed = cluster.renew_all(&leases, TTL);
+        assert!(
+            renewed.iter().all(|one| matches!(one, Ok(RenewResult::Renewed(_)))),
+            "{renewed:?}"
+        );
+        assert_eq!(slow.calls.load(Ordering::Relaxed), 1, "turn {turn}");
+    }
+    // What another handle has changed is loaded.
+    assert!(Cluster::on(slow.engine.clone()).break_lease("x").is_ok());
+    let renewed = cluster.renew_all(&leases, TTL);
+    assert!(matches!(renewed[0], Ok(RenewResult::Rejected { .. })), "{renewed:?}");
+    assert!(matches!(renewed[1], Ok(RenewResult::Renewed(_))), "{renewed:?}");
 }
 
 #[test]

@@ -15,8 +15,9 @@ use litelease_client::{
     CancelResult, Client, Error, Held, HoldOptions, ItemName, Loss, SendOptions, Value,
 };
 use litelease_proof::command::kill;
-use litelease_proof::rig::{TestFolder, eventually};
+use litelease_proof::rig::{LONG, TestFolder, eventually};
 use litelease_proof::server::Server;
+use serde_json::Value::Null;
 
 /// What a proxy does with the next answer.
 #[derive(Clone, Copy, Debug)]
@@ -231,6 +232,40 @@ fn a_name_that_comes_free_just_as_the_wait_is_over_is_asked_for_once_more() {
         }
     }
     assert_eq!(proxy.requests.load(SeqCst), 4);
+}
+
+/// A waiter is granted the name by the release whose answer is lost. So the release that is asked
+/// for again finds a successor: that is no rejection.
+#[test]
+fn a_release_whose_answer_was_lost_is_done_although_the_name_has_a_successor() {
+    let scene = Scene::new();
+    let (other, _proxy) = scene.client();
+    let waits = |token| {
+        let grant = other.claim("x", "b", LONG, LONG).unwrap();
+        assert_eq!(grant.lease.token, token);
+        other.release(&grant).unwrap();
+    };
+    for (token, is_held) in [(1, false), (3, true)] {
+        let (client, proxy) = scene.client();
+        let release: Box<dyn FnOnce()> = if is_held {
+            let held = client.hold("x", HoldOptions::new(LONG)).unwrap();
+            assert_eq!(held.token(), token);
+            Box::new(move || held.release_within(LONG).unwrap())
+        } else {
+            let grant = client.claim("x", "a", LONG, Duration::ZERO).unwrap();
+            Box::new(move || assert_eq!(client.end(&grant).unwrap(), ("x".to_owned(), token)))
+        };
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| waits(token + 1));
+            eventually("the other client waits", || {
+                let metrics = scene.server.client().ask("GET", "/metrics", &Null, "").unwrap();
+                metrics.body.contains("litelease_waiters 1\n")
+            });
+            proxy.plan(&[Fault::Lose, Fault::Lose, Fault::Lose]);
+            release();
+            waiter.join().unwrap();
+        });
+    }
 }
 
 #[test]
