@@ -37,8 +37,10 @@ def is_freed(db: Litelease, name: str, seconds: float = 5) -> bool:
     return db.owner(name) is None
 
 
+# A process that crashes says where.
 HOLDER = """
-import multiprocessing, os, signal, sqlite3, sys, threading, time
+import faulthandler, multiprocessing, os, signal, sqlite3, sys, threading, time
+faulthandler.enable()
 import litelease
 from litelease import Litelease, Pools
 
@@ -105,7 +107,8 @@ if child == 0:
     elif how == "own":
         own = litelease.open(sys.argv[1]).hold("mine", ttl=3600)
     sys.exit(0)
-assert os.waitpid(child, 0)[1] == 0
+status = os.waitpid(child, 0)[1]
+assert status == 0, f"the child ended with status {status}; what it said stands above"
 held.check(), slot.check()
 assert db.owner("x") == held.owner and len(Pools(conn).slots("p")) == 1
 assert db.owner("mine") is None
@@ -118,6 +121,31 @@ def test_a_forked_child_never_releases_what_its_parent_holds(db: Litelease, path
     done = subprocess.run([sys.executable, "-c", HOLDER + FORKS, path, how], capture_output=True, timeout=60, text=True)
     assert done.returncode == 0, done.stderr
     assert db.leases() == []
+
+
+# Registered before litelease, so it is called after whatever litelease does at the end.
+STARTS_LATE = """
+import _thread, atexit, os, sys, time
+begun = []
+atexit.register(lambda: begun or os._exit(1))
+start = _thread.start_new_thread
+def start_late(work, values):
+    def begin():
+        time.sleep(0.1)
+        begun.append(True)
+        work(*values)
+    return start(begin, ())
+_thread.start_new_thread = start_late
+import litelease
+held = litelease.open(sys.argv[1]).hold("x", ttl=3600)
+"""
+
+
+def test_a_process_that_ends_waits_for_a_keeper_that_has_not_begun(path: Path) -> None:
+    # A thread that began after the interpreter had freed its state crashed the process. It took a
+    # busy machine, and a process that ended right after its first hold.
+    done = subprocess.run([sys.executable, "-c", STARTS_LATE, path], capture_output=True, timeout=60, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_hold_that_is_dropped_is_released(db: Litelease, path: Path) -> None:
