@@ -119,7 +119,7 @@ fn holds_survive_the_death_of_a_leader_and_end_by_their_own_clock_when_nobody_an
     let cluster = Cluster::open(&etcd.url("")).unwrap();
     let ttl = Duration::from_secs(10);
     let held = hold_many(&cluster, ttl);
-    let until = Instant::now() + crate::stress(0);
+    let until = crate::end_of_stress();
     loop {
         let leader = etcd.wait_for_leader();
         etcd.kill(leader);
