@@ -195,7 +195,8 @@ fn an_idle_worker_is_woken_by_a_send_and_a_give_back_and_not_by_its_poll() {
     // The first one makes sure that it listens.
     db.queue("mail").send("warm").unwrap();
     sees.recv_timeout(LONG).unwrap();
-    // The poll of 500 ms would come 370 ms after each send. A busy machine may be late now and then.
+    // The poll of 500 ms would come 370 ms after each send. A busy machine may be late now and
+    // then.
     eventually("it is woken", || {
         thread::sleep(Duration::from_millis(130));
         let tx = db.transaction().unwrap();
