@@ -196,7 +196,7 @@ def test_no_reader_answers_an_old_value_after_a_commit(db: Litelease) -> None:
     finally:
         told = [reader.communicate()[0] for reader in readers]
     seen = [(int(line.split()[0]), int(line.split()[1])) for text in told for line in text.splitlines()]
-    assert len({answer for answer, _ in seen}) > 3
+    assert len({answer for answer, _ in seen}) > 1
     for answer, asked in seen:
         # A get that began after the commit of the next value has not answered this one.
         assert answer + 1 not in committed or asked < committed[answer + 1], (answer, asked)

@@ -52,7 +52,7 @@ from litelease import (
 from litelease._client_hold import window
 from litelease._wait import clock
 
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -168,9 +168,9 @@ def test_a_holder_hands_over_to_the_requester_that_waits(client: Client, name: s
 
 
 def test_a_hold_outlives_its_ttl_and_ends_with_its_block(client: Client, name: str) -> None:
-    with client.hold(name, ttl=0.3) as held:
+    with client.hold(name, ttl=2) as held:
         first = held.lease.trusted_until
-        eventually(lambda: held.lease.trusted_until > first + 0.3)
+        eventually(lambda: held.lease.trusted_until > first + 1.5)
         held.check()
         with pytest.raises(HoldTimeout, match="is held by"):
             client.hold(name, ttl=30)
@@ -180,7 +180,7 @@ def test_a_hold_outlives_its_ttl_and_ends_with_its_block(client: Client, name: s
 
 
 def test_a_broken_hold_is_told(client: Client, name: str) -> None:
-    with client.hold(name, ttl=0.4) as held:
+    with client.hold(name, ttl=3) as held:
         assert client.break_lease(name) and held.lost.wait(SOON)
         with pytest.raises(Lost) as lost:
             held.check()
@@ -329,8 +329,8 @@ def test_a_slot_whose_answer_comes_after_the_ttl_is_not_trusted(server: Server, 
 
 
 def test_a_grant_that_was_waited_for_is_renewed_at_once(server: Server, client: Client, proxy: Proxy, name: str) -> None:
-    granted(client.claim(name, "a", ttl=0.3))
-    lease = granted(Client(proxy.url, server.key).claim_wait(name, "b", 0.6, SOON))
+    granted(client.claim(name, "a", ttl=2))
+    lease = granted(Client(proxy.url, server.key).claim_wait(name, "b", 6, SOON))
     assert lease.is_trusted and proxy.seen == ["/v1/claim", "/v1/renew"]
 
 
@@ -343,7 +343,7 @@ def test_a_renewal_is_trusted_from_its_start(server: Server, client: Client, pro
         return answer
 
     proxy.meddle = late
-    renewed = far.renew(granted(far.claim(name, "a", ttl=0.4)), ttl=0.4)
+    renewed = far.renew(granted(far.claim(name, "a", ttl=2)), ttl=2)
     assert renewed and isinstance(renewed.lease, Grant) and not renewed.lease.is_trusted
 
 
@@ -358,11 +358,11 @@ def test_a_hold_is_trusted_from_the_start_of_its_renewal(server: Server, proxy: 
         return answer
 
     proxy.meddle = slow
-    with far.hold(name, ttl=1.5) as held:
+    with far.hold(name, ttl=3) as held:
         first = held.lease.trusted_until
         eventually(lambda: held.lease.trusted_until > first)
         # Nine tenths of the ttl, from before the request came to the server.
-        assert held.lease.trusted_until < came[-1] + 1.35
+        assert held.lease.trusted_until < came[-1] + 2.7
 
 
 def test_a_holder_whose_renewals_are_not_answered_is_told_before_another_one_is_granted(
@@ -379,20 +379,20 @@ def test_a_holder_whose_renewals_are_not_answered_is_told_before_another_one_is_
         return answer
 
     proxy.meddle = late
-    with far.hold(name, ttl=0.5) as held:
+    with far.hold(name, ttl=2) as held:
         eventually(lambda: len(served) > 2)
         proxy.close()  # and no other connection is made
         other = granted(client.claim_wait(name, "b", 30, SOON))
         with pytest.raises(Lost):
             held.check()
-        assert held.lost.is_set() and other.token > held.token
+        assert held.lost.wait(SOON) and other.token > held.token
         is_over.set()
     assert client.release(other)
 
 
 def test_an_outage_shorter_than_the_trust_costs_nothing(own: Server, name: str) -> None:
     client = Client(own.url, own.key)
-    with client.hold(name, ttl=3) as held:
+    with client.hold(name, ttl=10) as held:
         own.kill()
         answers: list[object] = []
         during = threading.Thread(target=lambda: answers.append(client.claim(name + "/other", "a", ttl=30)))
@@ -411,11 +411,15 @@ def test_an_outage_shorter_than_the_trust_costs_nothing(own: Server, name: str) 
 def test_a_server_that_stands_still_longer_than_the_ttl_is_a_loss_told_in_time(own: Server, name: str) -> None:
     first, second = Client(own.url, own.key), Client(own.url, own.key)
     others: list[tuple[object, bool]] = []
-    with first.hold(name, ttl=0.6) as held:
+    with first.hold(name, ttl=2) as held:
 
         def wait() -> None:
             answer = second.claim_wait(name, "b", 30, SOON)
-            others.append((answer, held.lost.is_set()))
+            try:
+                held.check()
+                others.append((answer, False))
+            except Lost:
+                others.append((answer, True))
 
         waiter = threading.Thread(target=wait)
         waiter.start()
@@ -456,10 +460,10 @@ def test_a_slot_is_kept_alive_and_returned(server: Server, client: Client) -> No
     with pytest.raises(NoSuchPool):
         client.borrow(pool)
     client.register(pool, 1)
-    with client.borrow(f"{server.url}/l/{pool}", ttl=0.3, note="import") as slot:
+    with client.borrow(f"{server.url}/l/{pool}", ttl=2, note="import") as slot:
         first = slot._trusted_until
         assert slot.position == 0 and slot.token > 0
-        eventually(lambda: slot._trusted_until > first + 0.3)
+        eventually(lambda: slot._trusted_until > first + 1.5)
         slot.check()
         with pytest.raises(NoFreeSlot):
             client.borrow(pool)
@@ -586,7 +590,7 @@ def test_a_certificate_is_checked(tmp_path: Path, name: str) -> None:
             Client(url, server.key).claim(name, "a", ttl=30)
         with pytest.raises(ServerUnreachable, match="pass ca_file="):
             Client(server.url, server.key, ca_file=cert).claim(name, "a", ttl=30)  # it is for another name
-        with Client(url, server.key, ca_file=cert).hold(name, ttl=0.4) as held:
+        with Client(url, server.key, ca_file=cert).hold(name, ttl=2) as held:
             first = held.lease.trusted_until
             eventually(lambda: held.lease.trusted_until > first)
         with pytest.raises(ServerUnreachable):
@@ -649,14 +653,14 @@ def test_a_replayed_answer_prolongs_no_slot(server: Server, client: Client, prox
         return answer
 
     proxy.meddle = keep
-    slot = far.borrow(pool, ttl=1.0)
+    slot = far.borrow(pool, ttl=2)
     eventually(lambda: len(kept) > 0)
     # From now on no renewal reaches the server.
     proxy.stand_in = lambda path: kept[0] if path.endswith("/renew") else None
     with client.borrow(pool, ttl=30, wait=SOON):
-        assert slot.lost.is_set()
         with pytest.raises(Lost):
             slot.check()
+        assert slot.lost.wait(SOON)
 
 
 # A break whose answer got lost was asked for again, and ended the lease of whoever had been granted

@@ -58,7 +58,7 @@ def test_an_observer_sees_the_present_state_first_and_then_the_newest(db: Litele
     election = Election(db, "leader")
     with election.observe() as observer:
         assert observer.next(60) == Vacant() and observer.next(0) == Unchanged()
-        leader = election.campaign("a", ttl=0.6)
+        leader = election.campaign("a", ttl=6)
         told = next(observer)
         assert isinstance(told, LeaderInfo) and (told.term, told.value) == (leader.term, "a")
         # What is true only between two looks is skipped, and never the newest.
@@ -66,7 +66,7 @@ def test_an_observer_sees_the_present_state_first_and_then_the_newest(db: Litele
             leader.proclaim(value)
         assert getattr(observer.next(60), "value", None) == "d"
         # Renewals are no change.
-        assert observer.next(0.7) == Unchanged()
+        assert observer.next(2.5) == Unchanged()
         leader.resign()
         second = election.campaign("e", ttl=30)
         told = next(observer)
@@ -104,7 +104,7 @@ def test_an_observer_is_woken_by_each_change_and_ends_with_the_last(db: Liteleas
 
 def test_an_observer_sees_a_leader_expire_though_nothing_is_written(db: Litelease) -> None:
     election = Election(db, "leader")
-    assert db.claim("leader", "a", ttl=0.3)
+    assert db.claim("leader", "a", ttl=2)
     with election.observe() as observer:
         assert isinstance(next(observer), LeaderInfo)
         assert next(observer) == Vacant()
@@ -175,7 +175,7 @@ def stop_between_transactions(pid: int, path: Path) -> None:
 
 def test_a_leader_that_wakes_up_late_is_refused_everywhere(db: Litelease, tmp_path: Path) -> None:
     path = tmp_path / "app.sqlite3"
-    command = [sys.executable, "-c", LEADER, str(path), "0.7"]
+    command = [sys.executable, "-c", LEADER, str(path), "3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as old:
         assert old.stdin is not None and old.stdout is not None
         assert old.stdout.readline() == "leads 1\n"

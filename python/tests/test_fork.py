@@ -13,11 +13,11 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
-# A child is given some seconds, then it is taken for one that hangs.
+# A child is given a minute, then it is taken for one that hangs.
 COMMON = """
 import os, signal, sqlite3, sys, threading, time, litelease
 
-def ends(child, seconds=10):
+def ends(child, seconds=60):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         pid, status = os.waitpid(child, os.WNOHANG)

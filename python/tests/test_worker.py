@@ -166,7 +166,7 @@ def test_a_worker_that_waits_is_stopped_by_another_thread(mail: Queue) -> None:
     timer.start()
     start = time.monotonic()
     assert list(worker) == []
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
 
 
 def test_a_worker_waits_for_the_time_of_a_delayed_item(mail: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,15 +174,15 @@ def test_a_worker_waits_for_the_time_of_a_delayed_item(mail: Queue, monkeypatch:
 
     nap = _worker.nap
     monkeypatch.setattr(_worker, "nap", lambda *values: (naps.append(values[2]), nap(*values)))
-    mail.send("a", delay=0.7)
+    mail.send("a", delay=1.5)
     assert [item.body for item in mail.worker(30, once=True)] == ["a"]
-    assert 2 <= len(naps) <= 4 and max(naps) <= 0.5
+    assert 1 <= len(naps) <= 8 and max(naps) <= 0.5
 
 
 def test_a_delivery_is_extended_while_the_body_runs(mail: Queue, tmp_path: Path) -> None:
     mail.send("a")
-    for item in mail.worker(0.5, once=True):
-        end = time.monotonic() + 1.5
+    for item in mail.worker(2, once=True):
+        end = time.monotonic() + 2.5
         while time.monotonic() < end:
             item.check()
             assert open_queue(tmp_path).receive(30) is None
@@ -192,10 +192,10 @@ def test_a_delivery_is_extended_while_the_body_runs(mail: Queue, tmp_path: Path)
 
 def test_an_item_that_was_taken_away_is_lost(mail: Queue, tmp_path: Path) -> None:
     mail.send("a")
-    worker = mail.worker(0.5, once=True)
+    worker = mail.worker(3, once=True)
     for item in worker:
         assert open_queue(tmp_path).bury(item.receipt)
-        assert item.lost.wait(5)
+        assert item.lost.wait(60)
         with pytest.raises(Lost, match="mail item 1.*buried"):
             item.check()
         with pytest.raises(StaleReceiptError, match="buried"), item.finish():
@@ -273,7 +273,7 @@ SLOW = """
 import sqlite3, sys, time
 from litelease import Litelease, StaleReceiptError
 mail = Litelease(sqlite3.connect(sys.argv[1], timeout=30)).queue("mail")
-for item in mail.worker(0.5, once=True):
+for item in mail.worker(2, once=True):
     print("received", flush=True)
     sys.stdin.readline()
     try:
@@ -313,7 +313,7 @@ def test_a_worker_stopped_past_its_deadline_neither_trusts_itself_nor_finishes(m
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as worker:
         assert worker.stdin is not None and worker.stdout is not None
         assert worker.stdout.readline() == "received\n"
-        time.sleep(1)
+        time.sleep(2.2)
         assert mail.receive(30) is None  # extended
         stop_between_transactions(worker.pid, str(tmp_path / "db"))
         counts = mail.work(lambda item: mail.conn.execute("INSERT INTO effects VALUES ('successor')"), once=True)

@@ -447,7 +447,8 @@ impl Kept {
             match release(self.hold.grant()) {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
                     is_repeated = true;
-                    thread::sleep(CALLER_PAUSE);
+                    let is_file = self.group.is_file;
+                    thread::sleep(if is_file { CALLER_PAUSE } else { RELEASE_PAUSE });
                 }
                 // The lease cannot have ended by itself yet. So an earlier try has released it, and
                 // only its answer was lost. (A successor that has released it, too, looks like a

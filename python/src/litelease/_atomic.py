@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import _thread
+import atexit
 import collections
 import functools
 import itertools
 import operator
+import os
 import threading
+import time
 import weakref
 from typing import Any, Callable
 
 _call = operator.methodcaller("__call__")
+# One entry for each thread that was started and does not run yet.
+_starting: list[bool] = []
+# How long the end of the interpreter waits for them.
+_PATIENCE = 30.0
 
 
 def at_once(*steps: Callable[[], object]) -> None:
@@ -23,11 +30,33 @@ def at_once(*steps: Callable[[], object]) -> None:
 def start_thread(work: Callable[[], None], running: list[bool]) -> None:
     """Starts a thread, with a record that it runs. ``Thread.start`` waits for the new thread with a condition variable, and
     an exception in there becomes another one, or keeps the thread from starting."""
+
+    def begin() -> None:
+        _starting.pop()
+        work()
+
     try:
-        at_once(functools.partial(running.append, True), functools.partial(_thread.start_new_thread, work, ()))
+        at_once(
+            functools.partial(running.append, True),
+            functools.partial(_starting.append, True),
+            functools.partial(_thread.start_new_thread, begin, ()),
+        )
     except RuntimeError:
-        running.clear()
+        at_once(running.clear, _starting.pop)
         raise
+
+
+def _wait_for_starting() -> None:
+    """Waits until every thread that was started runs. The interpreter frees the state of its threads when it ends, and one
+    that begins after that uses it all the same: before Python 3.13 the process crashes."""
+    deadline = time.monotonic() + _PATIENCE
+    while _starting and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+atexit.register(_wait_for_starting)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_starting.clear)  # they are not there
 
 
 class Reentered(Exception):

@@ -13,7 +13,7 @@ use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::machines::Network;
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::proxy::Proxy;
-use litelease_proof::rig::{Dice, eventually, tell};
+use litelease_proof::rig::{Dice, eventually, free_port, tell};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 const NAMES: u64 = 4;
@@ -27,23 +27,33 @@ fn crew(workers: usize, job: impl Fn(usize) -> Job) -> Crew {
     let mut crew = Crew::new(WORKER, NAMES);
     let clocks = ["", "+30s", "-30s", ""];
     (0..workers).for_each(|at| crew.hire(Job { clock: clocks[at % 4], ..job(at) }));
-    eventually("every worker has told its clock, and somebody works", || {
-        crew.record().grants() > 0
+    let has_clocks = faketime().is_some();
+    eventually("every kind of clock is seen, and a worker has a grant", || {
+        let record = crew.record();
+        let clocks = &record.clocks;
+        let is_ahead = clocks.last().is_some_and(|ahead| *ahead >= 29);
+        let is_behind = clocks.first().is_some_and(|ahead| *ahead <= -29);
+        record.grants() > 0 && (!has_clocks || clocks.len() >= 3 && is_ahead && is_behind)
     });
     crew
 }
 
+/// Ends the work once it went on after the last fault: a run that ended by time might have seen no
+/// grant at all.
+fn end(crew: Crew) -> Record {
+    let before = crew.record().grants();
+    eventually("workers are granted names after the last fault", || {
+        let grants = crew.record().grants();
+        grants > before && grants as u64 > NAMES
+    });
+    crew.end()
+}
+
 /// Checks what must be so after every run.
 #[track_caller]
-fn judge(what: &str, faults: u64, record: &Record) {
+fn judge(what: &str, record: &Record) {
     tell(&format!("{what}: {}", record.summary()));
     assert_eq!(record.faults(), [""; 0]);
-    assert!(faults > 0 && record.grants() as u64 > NAMES, "{}", record.summary());
-    if faketime().is_some() {
-        let clocks: Vec<i64> = record.clocks.iter().copied().collect();
-        assert!(clocks.len() >= 3, "the clocks are off by {clocks:?} s");
-        assert!(clocks[0] <= -29 && clocks[clocks.len() - 1] >= 29, "{clocks:?}");
-    }
 }
 
 /// What goes wrong for a while, and where.
@@ -198,14 +208,16 @@ fn nobody_shares_a_lease_while_members_and_clients_are_killed_stopped_and_cut_of
         return;
     }
     let mut trouble = Trouble::start();
-    let until = Instant::now() + crate::stress(20);
-    while Instant::now() < until {
+    let end_at = crate::end_of_stress();
+    let mut rounds = 0;
+    while rounds < 8 || Instant::now() < end_at {
         trouble.once();
+        rounds += 1;
     }
     let Trouble { crew, counts, .. } = trouble;
     let faults = counts.iter().filter(|(kind, _)| !kind.starts_with('(')).map(|(_, count)| count);
-    let faults = faults.sum();
-    judge(&format!("etcd: {faults} faults {counts:?}"), faults, &crew.end());
+    let faults: u64 = faults.sum();
+    judge(&format!("etcd: {faults} faults {counts:?}"), &end(crew));
 }
 
 #[test]
@@ -218,9 +230,9 @@ fn nobody_shares_a_lease_while_the_server_crashes_and_freezes() {
     Cluster::open(&url).unwrap().bootstrap().unwrap();
     let crew = crew(8, |_| Job { url: url.clone(), ..Job::default() });
     let mut dice = Dice::new("postgres");
-    let until = Instant::now() + crate::stress(10);
+    let end_at = crate::end_of_stress();
     let mut faults = 0;
-    while Instant::now() < until {
+    while faults < 5 || Instant::now() < end_at {
         pause(300 + dice.below(700));
         match dice.below(3) {
             0 => {
@@ -242,7 +254,7 @@ fn nobody_shares_a_lease_while_the_server_crashes_and_freezes() {
         }
         faults += 1;
     }
-    judge(&format!("PostgreSQL: {faults} crashes and freezes"), faults, &crew.end());
+    judge(&format!("PostgreSQL: {faults} crashes and freezes"), &end(crew));
 }
 
 /// A request arrives, and its answer does not: the worker finds out what became of it, or does not
@@ -267,20 +279,19 @@ fn answers_that_get_lost_make_no_second_grant() {
         proxies.push(("PostgreSQL", url, proxy));
         servers.push(server);
     }
-    let until = crate::stress(4);
+    let end_at = crate::end_of_stress();
     thread::scope(|scope| {
         for (what, url, proxy) in &proxies {
             scope.spawn(move || {
                 let crew = crew(8, |_| Job { url: url.clone(), ..Job::default() });
-                let (mut dice, until) = (Dice::new("lost answers"), Instant::now() + until);
-                let mut lost = 0;
-                while Instant::now() < until {
+                let (mut dice, mut lost) = (Dice::new("lost answers"), 0);
+                while lost < 30 || Instant::now() < end_at {
                     proxy.lose(1);
                     lost += 1;
                     eventually("an answer is lost", || proxy.left() == 0);
                     pause(dice.below(200));
                 }
-                judge(&format!("{what}: {lost} answers lost"), lost, &crew.end());
+                judge(&format!("{what}: {lost} answers lost"), &end(crew));
             });
         }
     });
@@ -339,24 +350,19 @@ impl Failovers {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
-}
-
 fn fail_over(is_synchronous: bool, least: u64) -> (u64, Record) {
     let mut pair = Failovers::start(is_synchronous);
     let url = pair.url();
     let crew = crew(8, |_| Job { url: url.clone(), ..Job::default() });
     let mut dice = Dice::new("failovers");
-    let until = Instant::now() + crate::stress(0);
+    let end_at = crate::end_of_stress();
     let mut failovers = 0;
-    while failovers < least || Instant::now() < until {
+    while failovers < least || Instant::now() < end_at {
         pause(500 + dice.below(1_000));
         pair.once(&mut dice);
         failovers += 1;
     }
-    (failovers, crew.end())
+    (failovers, end(crew))
 }
 
 #[test]
@@ -365,7 +371,7 @@ fn nobody_shares_a_lease_across_synchronous_failovers_to_clocks_that_are_wrong()
         return;
     }
     let (failovers, record) = fail_over(true, 2);
-    judge(&format!("PostgreSQL: {failovers} synchronous failovers"), failovers, &record);
+    judge(&format!("PostgreSQL: {failovers} synchronous failovers"), &record);
 }
 
 /// Grants get lost, so two may believe in a name. The tokens tell them apart.
@@ -377,7 +383,6 @@ fn asynchronous_failovers_bring_no_token_back() {
     let (failovers, record) = fail_over(false, 1);
     tell(&format!("PostgreSQL: {failovers} asynchronous failovers: {}", record.summary()));
     assert_eq!(record.bad_tokens(), [""; 0]);
-    assert!(record.grants() > 0);
 }
 
 /// The negative controls: with these bugs and clocks, the judge must find two believers, and gates

@@ -6,7 +6,7 @@
 
 use std::sync::Mutex;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use litelease_cluster::Planted;
 use litelease_proof::interleave::{Bounds, Bug, find, stroll, walk};
@@ -84,7 +84,7 @@ fn every_history_that_is_a_little_longer_keeps_every_promise() {
 /// Histories that are too many to try all: as many as the time allows, each time others.
 #[test]
 fn longer_histories_keep_every_promise() {
-    let until = Some(Instant::now() + crate::stress(3));
+    let until = Some(crate::end_of_stress() + Duration::from_secs(3));
     thread::scope(|scope| {
         for has_clock in [false, true] {
             scope.spawn(move || {

@@ -21,14 +21,16 @@ mod verbs;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use litelease_proof::rig::tell;
 
-/// How long a test that could go on for ever does so: some seconds, or `LITELEASE_STRESS_SECONDS`.
-fn stress(seconds: u64) -> Duration {
+/// Returns until when a test that could go on for ever does more than it must: now, or after
+/// `LITELEASE_STRESS_SECONDS`.
+fn end_of_stress() -> Instant {
     let asked = std::env::var("LITELEASE_STRESS_SECONDS").ok();
-    Duration::from_secs(asked.and_then(|asked| asked.parse().ok()).unwrap_or(seconds))
+    let seconds = asked.and_then(|asked| asked.parse().ok()).unwrap_or(0);
+    Instant::now() + Duration::from_secs(seconds)
 }
 
 /// Makes an authority, and certificates of it for a server on loopback and for a client.

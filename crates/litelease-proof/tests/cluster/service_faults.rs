@@ -374,7 +374,7 @@ impl Trouble {
 
     /// Plays faults in turn, once each of the first `least` and for as long as there is time.
     fn play_all(&mut self, least: usize) {
-        let until = Instant::now() + crate::stress(0);
+        let until = crate::end_of_stress();
         for (number, fault) in ALL.into_iter().cycle().enumerate() {
             if self.seen.is_wrong() || (number >= least && Instant::now() >= until) {
                 break;
