@@ -227,13 +227,13 @@ fn what_is_handed_over_to_a_waiter_at_its_last_moment_is_the_waiters() {
     let lease = acquired(holder.claim("x", "a", LONG));
     let db = place.open(LONG);
     let waiting = thread::spawn(move || {
-        db.request_wait("x", "b", LONG, LONG, Duration::from_millis(200)).unwrap()
+        db.request_wait("x", "b", LONG, LONG, Duration::from_millis(1500)).unwrap()
     });
     eventually("a request", || holder.requested("x").unwrap());
     // While this transaction is open, the waiter gives up, and waits for the lock to withdraw its
     // request.
     let tx = holder.transaction().unwrap();
-    thread::sleep(Duration::from_millis(600));
+    thread::sleep(Duration::from_millis(1900));
     let handed = tx.hand_over(&lease, LONG).unwrap().transferred().unwrap();
     tx.commit().unwrap();
     // Otherwise nobody would have the name, and nobody could claim it before it expires.

@@ -12,7 +12,8 @@ use litelease::{
 };
 use litelease_proof::rig::{LONG, TestFolder, eventually, memory};
 
-const SHORT: Duration = Duration::from_millis(300);
+/// Short enough to outlast, long enough for a busy machine to extend in time.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// A file with a queue of these items, and a table for effects.
 fn place(items: &[&str]) -> (TestFolder, Litelease) {
@@ -77,7 +78,7 @@ fn a_delivery_is_extended_for_as_long_as_its_handler_works() {
     let worker = db.queue("mail").worker(WorkerOptions::new(SHORT).until_empty()).unwrap();
     let counts = worker.run(|item| {
         let begin = Instant::now();
-        while begin.elapsed() < 4 * SHORT {
+        while begin.elapsed() < SHORT + SHORT / 2 {
             assert!(other.lock().unwrap().queue("mail").receive(SHORT).unwrap().is_none());
             item.check().unwrap();
             thread::sleep(Duration::from_millis(10));
@@ -92,18 +93,18 @@ fn a_delivery_is_extended_for_as_long_as_its_handler_works() {
 fn after_an_error_or_a_panic_the_item_comes_back_with_a_note_and_dies_at_the_last_attempt() {
     let (_place, db) = place(&["a"]);
     db.queue("mail").set_max_attempts(3).unwrap();
-    let notes = Mutex::new(Vec::new());
+    let (notes, failed) = (Mutex::new(Vec::new()), Mutex::new(Instant::now()));
     let moment = Duration::from_millis(40);
     for attempt in 1..=3 {
         let options = WorkerOptions::new(LONG).once().backoff(moment, 10 * moment);
         let worker = db.queue("mail").worker(options).unwrap();
-        let sent = Instant::now();
         let counts = worker.run(|item| {
             assert_eq!(item.attempt, attempt);
             // Hidden for at least half of a delay that doubles.
             let least =
                 if attempt == 1 { Duration::ZERO } else { moment / 2 * (attempt as u32 - 1) };
-            assert!(sent.elapsed() + Duration::from_millis(15) >= least, "{:?}", sent.elapsed());
+            let hidden = std::mem::replace(&mut *failed.lock().unwrap(), Instant::now()).elapsed();
+            assert!(hidden >= least, "{hidden:?}");
             match attempt {
                 2 => panic!("oh no"),
                 _ => Err("ä".repeat(1_000)),
@@ -111,12 +112,13 @@ fn after_an_error_or_a_panic_the_item_comes_back_with_a_note_and_dies_at_the_las
         });
         assert_eq!(counts.unwrap().given_back, 1);
         let item = db.queue("mail").items().unwrap().remove(0);
-        notes.lock().unwrap().push((item.state, item.note.unwrap()));
+        // Its delay may be over by now.
+        notes.lock().unwrap().push((item.state == ItemState::Dead, item.note.unwrap()));
     }
     let notes = notes.into_inner().unwrap();
-    assert_eq!(notes[0], (ItemState::Delayed, "ä".repeat(500)), "cut to what a note may have");
-    assert_eq!(notes[1], (ItemState::Delayed, "the handler panicked: oh no".into()));
-    assert_eq!(notes[2].0, ItemState::Dead);
+    assert_eq!(notes[0], (false, "ä".repeat(500)), "cut to what a note may have");
+    assert_eq!(notes[1], (false, "the handler panicked: oh no".into()));
+    assert!(notes[2].0, "dead");
 }
 
 #[test]
@@ -166,7 +168,8 @@ fn a_drained_worker_ends_its_item_and_leaves_the_others() {
         let worker = db.queue("mail").worker(WorkerOptions::new(LONG)).unwrap();
         let running = worker.start(move |item: &WorkItem<'_>| {
             started.send(()).unwrap();
-            thread::sleep(Duration::from_millis(200));
+            // Long enough to be drained meanwhile.
+            thread::sleep(Duration::from_secs(1));
             write_effect(item)
         });
         let running = running.unwrap();
@@ -192,18 +195,17 @@ fn an_idle_worker_is_woken_by_a_send_and_a_give_back_and_not_by_its_poll() {
     // The first one makes sure that it listens.
     db.queue("mail").send("warm").unwrap();
     sees.recv_timeout(LONG).unwrap();
-    // Not all of five wake-ups by the poll of 500 ms would come early.
-    let times: Vec<Duration> = (0..5)
-        .map(|_| {
-            thread::sleep(Duration::from_millis(130));
-            let tx = db.transaction().unwrap();
-            tx.queue("mail").send("x").unwrap();
-            tx.commit().unwrap();
-            let sent = Instant::now();
-            sees.recv_timeout(LONG).unwrap().saturating_duration_since(sent)
-        })
-        .collect();
-    assert!(times.iter().max().unwrap() < &Duration::from_millis(200), "{times:?}");
+    // The poll of 500 ms would come 370 ms after each send. A busy machine may be late now and
+    // then.
+    eventually("it is woken", || {
+        thread::sleep(Duration::from_millis(130));
+        let tx = db.transaction().unwrap();
+        tx.queue("mail").send("x").unwrap();
+        tx.commit().unwrap();
+        let sent = Instant::now();
+        let took = sees.recv_timeout(LONG).unwrap().saturating_duration_since(sent);
+        took < Duration::from_millis(200)
+    });
 }
 
 #[test]
