@@ -9,7 +9,7 @@ use litelease_proof::rig::TestFolder;
 use litelease_proof::server::Server;
 use litelease_proof::tls::Certificate;
 
-const TTL: Duration = Duration::from_millis(200);
+const TTL: Duration = Duration::from_secs(30);
 
 fn claim(client: &Client) -> Result<Grant, Error> {
     client.claim("n", "a", TTL, Duration::ZERO)

@@ -289,7 +289,7 @@ fn a_restart_costs_nothing_and_a_server_that_stands_still_ends_the_command_in_ti
     let Scene { desk, server } = Scene::new();
     let (file, address) = (desk.folder.path().join("served.sqlite3"), server.address);
     let scene = Scene { desk, server };
-    let run = scene.start(address, &["--ttl", "4s", "x"], "echo > began; sleep 2.5; exit 7");
+    let run = scene.start(address, &["--ttl", "8s", "x"], "echo > began; sleep 4; exit 7");
     scene.desk.read("began");
     let Scene { desk, server } = scene;
     server.kill();
@@ -325,6 +325,12 @@ fn commands_never_overlap_behind_a_network_that_fails() {
         "flock -n -E 99 lock sh -c \"sleep 0.1; sqlite3 -cmd '.timeout 2000' {served} \
          'INSERT INTO marks (token, lease_token) VALUES ($LITELEASE_TOKEN, $LITELEASE_TOKEN)'; sleep 0.1\""
     );
+    let count = |query: &str| -> i64 {
+        let words = ["-cmd", ".timeout 20000", &served, query];
+        let told = Command::new("sqlite3").args(words).output().unwrap();
+        String::from_utf8(told.stdout).unwrap().trim().parse().unwrap()
+    };
+    let marks = || count("SELECT count(*) FROM marks");
     let is_over = AtomicBool::new(false);
     let codes = thread::scope(|scope| {
         let client = |number: u64| {
@@ -341,29 +347,31 @@ fn commands_never_overlap_behind_a_network_that_fails() {
                     _ => &[],
                 });
                 proxy.plan(&[Fault::Delay(late)]);
-                let options = ["-w", "2s", "--ttl", "700ms", "--kill-grace", "100ms", "x"];
+                let options = ["-w", "2s", "--ttl", "1s", "--kill-grace", "100ms", "x"];
                 codes.push(scene.start(proxy.address, &options, &script).end());
             }
             codes
         };
         let clients: Vec<_> = (1..4).map(|number| scope.spawn(move || client(number))).collect();
         let pid = scene.server.pid() as i32;
-        for _ in 0..2 {
+        // Until something was marked, too: a busy machine may need more time than a ttl for that.
+        for round in 0..25 {
+            if round >= 2 && marks() > 0 {
+                break;
+            }
             thread::sleep(Duration::from_millis(1200));
             kill(pid, SIGSTOP);
-            thread::sleep(Duration::from_millis(800));
+            thread::sleep(Duration::from_millis(1100));
             kill(pid, SIGCONT);
         }
         is_over.store(true, SeqCst);
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect::<Vec<_>>()
     });
     assert!(codes.iter().all(|(code, _)| *code != 99), "two ran at once: {codes:?}");
-    assert!(codes.iter().any(|(code, _)| *code == 0), "none was ever granted: {codes:?}");
-    let query = "SELECT count(*), (SELECT count(*) FROM marks a JOIN marks b ON b.id = a.id + 1 \
-                 WHERE abs(b.token) < abs(a.token)) FROM marks";
-    let told = Command::new("sqlite3").args([&served, query]).output().unwrap();
-    let told = String::from_utf8(told.stdout).unwrap();
-    assert!(told.trim().ends_with("|0") && !told.starts_with("0|"), "marks out of order: {told}");
+    assert!(marks() > 0, "none was ever granted: {codes:?}");
+    let disordered = "SELECT count(*) FROM marks a JOIN marks b ON b.id = a.id + 1 \
+                      WHERE abs(b.token) < abs(a.token)";
+    assert_eq!(count(disordered), 0, "marks out of order");
 }
 
 /// Takes the lock of its slot, and so fails with 99 if a slot is lent twice or is none of the two.
@@ -378,7 +386,7 @@ fn never_more_than_the_slots_run_at_once_also_with_killed_runners() {
             true => scene.start(scene.server.address, words, IN_SLOT),
             false => scene.desk.start(words, IN_SLOT),
         };
-        let options = ["--slots", "2", "--ttl", "600ms", "--kill-grace", "50ms", "few"];
+        let options = ["--slots", "2", "--ttl", "1500ms", "--kill-grace", "50ms", "few"];
         let codes: Vec<i32> = thread::scope(|scope| {
             let runners: Vec<_> = (0..4_u64)
                 .map(|number| {

@@ -4,12 +4,11 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::thread;
 use std::time::Duration;
 
 use libc::{SIGCONT, SIGKILL, SIGSTOP, SIGTERM};
 use litelease::{ItemInfo, ItemState, Litelease};
-use litelease_proof::command::{Run, ended, is_gone, kill, told};
+use litelease_proof::command::{Run, ended, is_gone, is_running, kill, stays, told};
 use litelease_proof::rig::eventually;
 use litelease_proof::server::Server;
 
@@ -159,9 +158,11 @@ fn four_jobs_run_at_the_same_time_and_sigterm_drains() {
     let script = "trap '' TERM; echo > deaf; while :; do sleep 0.05; done";
     let run = work(&scene, scene.server.address, &["--kill-grace", "200ms"], script);
     scene.desk.read("deaf");
-    run.signal(SIGTERM);
-    thread::sleep(Duration::from_millis(100));
-    run.signal(SIGTERM);
+    // Two signals that come before the first is heard of are one.
+    eventually("its end", || {
+        run.signal(SIGTERM);
+        stays(Duration::from_millis(100), || !is_running(run.pid()))
+    });
     let (code, errors) = run.end();
     assert!(code == 0 && errors.contains("signal 9, given back"), "{code} {errors}");
     assert_eq!(state(&scene), [ItemState::Visible], "with no delay: the item is not to blame");

@@ -422,8 +422,8 @@ fn after_a_kill_the_books_balance() {
     for round in 0..rounds {
         let server = Server::start(&place.file, &[]);
         server.client().register(8);
-        let is_over = AtomicBool::new(false);
-        let (address, is_over) = (&server, &is_over);
+        let (is_over, answers) = (AtomicBool::new(false), AtomicI64::new(0));
+        let (address, is_over, answers) = (&server, &is_over, &answers);
         // What each client has been told, in the order it was: a lease, and whether it was told to
         // be returned.
         type Told = Vec<(Value, Option<bool>)>;
@@ -442,6 +442,7 @@ fn after_a_kill_the_books_balance() {
                                 break;
                             }
                             let lent = lent.json();
+                            answers.fetch_add(1, Ordering::SeqCst);
                             // Some keep theirs.
                             if number < 3 && told.len() == 3 + number {
                                 told.push((lent, None));
@@ -458,7 +459,8 @@ fn after_a_kill_the_books_balance() {
                     })
                 })
                 .collect();
-            thread::sleep(Duration::from_millis(100 + dice.below(300)));
+            eventually("some are answered", || answers.load(Ordering::SeqCst) > 20);
+            thread::sleep(Duration::from_millis(dice.below(200)));
             let killed = std::process::Command::new("kill")
                 .args(["-9", &address.pid().to_string()])
                 .status();

@@ -167,9 +167,10 @@ fn a_server_on_a_disk_that_fails_or_without_its_file_is_not_ready() {
     // Somebody who keeps the file locked is in the way of every borrow.
     let other = place.connect(Duration::ZERO);
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    std::thread::sleep(Duration::from_millis(1100));
-    let (status, reason) = readiness(&mut client);
-    assert!(status == 503 && reason.contains("locked"), "{reason}");
+    eventually("it is not ready", || {
+        let (status, reason) = readiness(&mut client);
+        status == 503 && reason.contains("locked")
+    });
     other.execute_batch("ROLLBACK").unwrap();
     eventually("it is ready", || (readiness(&mut client).0 == 200).then_some(()));
 }
