@@ -1,6 +1,7 @@
 //! The subcommands besides `run`, bad input, and every example of docs/cli.md and docs/queues.md.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -735,8 +736,15 @@ fn whoever_waits_in_a_file_that_was_replaced_is_told() {
         let db = desk.db();
         acquired(db.claim("x", "a", LONG));
         let mut waiting = desk.command(&[command, "x"]);
-        let waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        let mut waiting = waiting.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        match command {
+            "wait" => {
+                let bell = desk.folder.path().join("leases.sqlite3-bell");
+                eventually("it waits", || bell.exists());
+            }
+            // It tells what is so, and then waits.
+            _ => waiting.stdout.as_mut().unwrap().read_exact(&mut [0; 7]).unwrap(),
+        }
         for end in ["", "-wal", "-shm"] {
             let _ = fs::remove_file(format!("{}{end}", desk.file.display()));
         }
