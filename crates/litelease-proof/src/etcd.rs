@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::machines::Network;
-use crate::rig::tell;
+use crate::rig::{free_port, tell};
 
 /// A cluster, which ends with the value.
 pub struct Etcd {
@@ -43,11 +43,6 @@ pub fn is_installed() -> bool {
         tell("SKIPPED: etcd is not installed");
     }
     is_there
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its number").port()
 }
 
 impl Etcd {

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, PipeReader, Write};
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::believers::{clock, forget_clock};
-use crate::rig::tell;
+use crate::rig::{free_port, tell};
 
 /// A server, which ends with the value.
 pub struct Postgres {
@@ -431,9 +430,4 @@ impl Drop for Postgres {
         self.freeze(false);
         self.crash();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("its number").port()
 }

@@ -1,7 +1,9 @@
 //! Real files and real processes for tests, and the one way to wait for something.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use litelease::rusqlite::{Connection, Error as SqliteError};
@@ -157,6 +159,23 @@ pub fn load_extension(connection: &Connection, path: &Path) {
     };
     connection.load_extension_disable().expect("extensions can be forbidden");
     loaded.expect("the extension loads");
+}
+
+/// Returns a port on loopback that no program listens at, for one that cannot be told to choose.
+///
+/// It is below those that the system gives to connections and to listeners at port 0: one of them
+/// could take it before the program does.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let tries = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Each process begins elsewhere.
+        let start = std::process::id().wrapping_mul(97);
+        let port = 10_000 + (start.wrapping_add(tries) % 20_000) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Random numbers from a printed seed, so that a failure can be repeated.

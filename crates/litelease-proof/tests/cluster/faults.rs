@@ -13,7 +13,7 @@ use litelease_proof::etcd::{self, Etcd};
 use litelease_proof::machines::Network;
 use litelease_proof::postgres::{self, Postgres};
 use litelease_proof::proxy::Proxy;
-use litelease_proof::rig::{Dice, eventually, tell};
+use litelease_proof::rig::{Dice, eventually, free_port, tell};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_worker");
 const NAMES: u64 = 4;
@@ -348,11 +348,6 @@ impl Failovers {
         self.primary = std::mem::replace(&mut self.standby, next);
         self.wait_for_commits();
     }
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn fail_over(is_synchronous: bool, least: u64) -> (u64, Record) {

@@ -40,10 +40,10 @@ fn a_hold_outlives_its_ttl_and_its_end_frees_the_name() {
     on_every_engine(|engine, open| {
         let (a, b) = (open(), open());
         // Long enough for a busy machine to renew it in time.
-        let ttl = Duration::from_millis(1_500);
+        let (ttl, time) = (Duration::from_millis(2_500), Duration::from_secs(3));
         let held = a.hold("kept", HoldOptions::new(ttl)).unwrap();
-        let until = Instant::now() + 2 * ttl;
-        let waited = b.claim_wait("kept", "b", LONG, 2 * ttl).unwrap();
+        let until = Instant::now() + time;
+        let waited = b.claim_wait("kept", "b", LONG, time).unwrap();
         assert!(matches!(waited, ClaimResult::Busy(_)), "{engine}: {waited:?}");
         assert!(Instant::now() >= until, "{engine}");
         held.check().unwrap();
@@ -117,7 +117,7 @@ fn holds_survive_the_death_of_a_leader_and_end_by_their_own_clock_when_nobody_an
     }
     let mut etcd = Etcd::start(3);
     let cluster = Cluster::open(&etcd.url("")).unwrap();
-    let ttl = Duration::from_secs(10);
+    let ttl = Duration::from_secs(15);
     let held = hold_many(&cluster, ttl);
     let until = crate::end_of_stress();
     loop {
@@ -163,7 +163,7 @@ fn holds_survive_a_crash_of_the_server_and_a_lock_is_in_the_way_of_one_row_only(
     let mut server = Postgres::start();
     let cluster = Cluster::open(&server.url("litelease")).unwrap();
     cluster.bootstrap().unwrap();
-    let ttl = Duration::from_secs(10);
+    let ttl = Duration::from_secs(15);
     let held = hold_many(&cluster, ttl);
     server.crash();
     server.spawn();

@@ -81,24 +81,30 @@ fn a_grant_that_did_not_reach_its_synchronous_standby_is_not_answered() {
     acquired(cluster.claim("before", "a", LONG));
     server.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
     server.sql("SELECT pg_reload_conf()");
-    thread::sleep(Duration::from_millis(300));
-    thread::scope(|scope| {
-        let claim = scope.spawn(|| cluster.claim("x", "a", LONG));
-        while !claim.is_finished() {
-            thread::sleep(Duration::from_millis(200));
-            let waiting = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
-                WHERE wait_event = 'SyncRep'";
-            server.sql(waiting);
-        }
-        let error = claim.join().unwrap().unwrap_err();
-        assert_eq!(error.kind(), "CommitUnknown", "{error}");
+    let mut number = 0;
+    let (name, error) = eventually("the server waits for its standby", || {
+        number += 1;
+        let name = format!("x{number}");
+        let claimed = thread::scope(|scope| {
+            let claim = scope.spawn(|| cluster.claim(&name, "a", LONG));
+            while !claim.is_finished() {
+                thread::sleep(Duration::from_millis(100));
+                let waiting = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity
+                    WHERE wait_event = 'SyncRep'";
+                server.sql(waiting);
+            }
+            claim.join().unwrap()
+        });
+        Some((name, claimed.err()?))
     });
+    assert_eq!(error.kind(), "CommitUnknown", "{error}");
     // It is there, which is what the client must not conclude anything from.
-    assert_eq!(server.sql("SELECT token FROM litelease.resources WHERE name = 'x'"), "1");
+    let token = format!("SELECT token FROM litelease.resources WHERE name = '{name}'");
+    assert_eq!(server.sql(&token), "1");
     server.sql("ALTER SYSTEM SET synchronous_standby_names = ''");
     server.sql("SELECT pg_reload_conf()");
-    thread::sleep(Duration::from_millis(300));
-    assert!(matches!(cluster.claim("x", "b", LONG).unwrap(), ClaimResult::Busy(_)));
+    let again = eventually("the server answers", || cluster.claim(&name, "b", LONG).ok());
+    assert!(matches!(again, ClaimResult::Busy(_)), "{again:?}");
 }
 
 #[test]
@@ -167,18 +173,25 @@ fn a_first_grant_that_was_decided_before_a_purge_is_not_stored() {
     assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
 
     // The same while the purge is not committed yet: the insert waits for it.
-    let seen = engine.load(&["x"]).unwrap();
-    thread::scope(|scope| {
-        let purge = "BEGIN; UPDATE first.meta SET floor = floor + 1; SELECT pg_sleep(0.3); COMMIT";
-        let purge = scope.spawn(|| server.sql(purge));
-        server.wait(
-            "SELECT 1 / count(*) FROM pg_stat_activity
-            WHERE wait_event = 'PgSleep' AND query LIKE '%first.meta%'",
-        );
-        assert_eq!(engine.store(&seen, &change), Ok(Stored::Conflict));
-        purge.join().unwrap();
-    });
-    assert_eq!(acquired(cluster.claim("x", "a", LONG)).token, 3);
+    let mut other = server.session("postgres");
+    let (mut stored, mut purges) = (Err(Error::Locked("it was not asked yet".into())), 0);
+    // A busy machine may take longer to see that it waits than it waits.
+    while matches!(stored, Err(Error::Locked(_))) && purges < 20 {
+        purges += 1;
+        let seen = engine.load(&["x"]).unwrap();
+        other.sql("BEGIN");
+        other.sql("UPDATE first.meta SET floor = floor + 1");
+        stored = thread::scope(|scope| {
+            let store = scope.spawn(|| engine.store(&seen, &change));
+            let waits = "SELECT count(*) FROM pg_stat_activity
+                WHERE wait_event_type = 'Lock' AND query LIKE '%first%'";
+            while !store.is_finished() && server.sql(waits) == "0" {}
+            other.sql("COMMIT");
+            store.join().unwrap()
+        });
+    }
+    assert_eq!(stored, Ok(Stored::Conflict));
+    assert_eq!(acquired(cluster.claim("x", "a", LONG)).token, 2 + purges);
 }
 
 /// What was live when it was decided must be live when it is stored: the server's clock is asked
@@ -307,8 +320,8 @@ fn a_release_wakes_those_who_wait() {
     let server = Postgres::shared();
     let (a, b) = (ready(&server.url("wakes")), open(&server.url("wakes")));
     let version = |cluster: &Cluster| cluster.engine().load(&["x"]).unwrap().rows[0].version;
-    let mut quickest = Duration::MAX;
-    for _ in 0..5 {
+    // Only the poll would end the waiting later. A busy machine may be late now and then.
+    eventually("a release wakes a waiter", || {
         let lease = acquired(a.claim("x", "a", LONG));
         let seen = version(&b);
         // The first nap begins to listen.
@@ -323,9 +336,8 @@ fn a_release_wakes_those_who_wait() {
             assert!(a.release(&lease).is_ok());
             waiter.join().unwrap().saturating_duration_since(released)
         });
-        quickest = quickest.min(waiter);
-    }
-    assert!(quickest < Duration::from_millis(200), "{quickest:?}: only the poll ends the waiting");
+        waiter < Duration::from_millis(200)
+    });
 }
 
 #[test]

@@ -2,11 +2,11 @@
 //! on loopback.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use litelease_proof::rig::{eventually, tell};
+use litelease_proof::rig::{eventually, free_port, tell};
 
 /// A block of code of the document, by the words after its fence.
 fn block(words: &str) -> String {
@@ -25,10 +25,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
