@@ -296,6 +296,8 @@ pub fn again_and_again(watch: &Watch, test: &str, filter: &str) -> Outcome {
         cargo.args(["test", "-q", "-p", "litelease-proof", "--test", test, "--", filter]);
         cargo.env("LITELEASE_SEED", seed.to_string());
         cargo.env("LITELEASE_ITEMS", "10000");
+        cargo.env("LITELEASE_WRITES", "1000");
+        cargo.env("LITELEASE_ZOMBIES", "100");
         cargo.env("LITELEASE_STRESS_SECONDS", watch.left().as_secs().clamp(1, 60).to_string());
         match cargo.output() {
             // A filter that fits no test would succeed, and prove nothing.

@@ -26,7 +26,7 @@ struct Tally {
 #[test]
 fn a_writer_that_was_stopped_past_its_expiry_is_refused_by_guards_checkpoints_and_verbs() {
     let rounds = std::env::var("LITELEASE_ZOMBIES").ok().and_then(|rounds| rounds.parse().ok());
-    let rounds = rounds.unwrap_or(100);
+    let rounds = rounds.unwrap_or(40);
     let mut dice = Dice::new("zombies");
     for journal in ["WAL", "DELETE"] {
         let mut tally = Tally::default();

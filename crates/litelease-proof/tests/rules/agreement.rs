@@ -122,7 +122,7 @@ fn compare(real: &mut dyn Player, steps: &[(i64, Action)]) -> Result<(), TestCas
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn the_crate_answers_what_the_rule_answers(

@@ -29,7 +29,7 @@ fn cut_all(settings: &[Setting], epoch: Epoch, images: u64) -> Vec<(Setting, Tal
 fn after_a_power_cut_queues_keep_what_they_told_and_no_number_comes_back() {
     let settings: Vec<Setting> = Setting::all().collect();
     let mut lost = 0;
-    for (setting, tally) in cut_all(&settings, Epoch::On, 250) {
+    for (setting, tally) in cut_all(&settings, Epoch::On, 120) {
         assert_eq!(tally.repeated, 0, "{:?}", tally.first);
         match setting.may_be_damaged() {
             // SQLite warns of this: a journal that is synced only once can look right and be torn.
