@@ -252,10 +252,9 @@ async fn serve(stream: TcpStream, app: Arc<App>) {
         // A client that has not sent a request yet gets no answer.
         () = app.stopped() => return,
     };
-    match begun {
-        Ok(Ok(stream)) => http1::serve(stream, app).await,
-        // The client was too slow, does not speak TLS, or has hung up: nothing to report.
-        Err(_) | Ok(Err(_)) => {}
+    // Otherwise the client was too slow, does not speak TLS, or has hung up: nothing to report.
+    if let Ok(Ok(stream)) = begun {
+        http1::serve(stream, app).await;
     }
 }
 

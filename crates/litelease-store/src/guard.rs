@@ -341,7 +341,7 @@ impl Store {
             let wanted = format!("CREATE TRIGGER {}", renamed.columns_trigger(&table_info));
             renamed.is_current = renamed.table == guarded.table
                 && renamed.demands == guarded.demands
-                && is_same(&of_columns, &wanted, &[]);
+                && is_same(&of_columns, &wanted);
             *guarded = renamed;
         }
         Ok(())

@@ -4,16 +4,18 @@ use litelease_core::{CommitContext, has_ended, purge_limit};
 
 use crate::sqlite::Value;
 use crate::statements::{execute_once, stored_state};
-use crate::{Error, Store, When};
+use crate::{Error, SLICE, Store, When};
 
 /// `litelease_core::has_ended` as a condition of SQL, with the limit as `?1`.
 pub(crate) const ENDED: &str = "coalesce(lease_expires_at_ms, updated_at_ms) <= ?1";
 
-/// The rows that a purge is about to delete.
+/// The rows that a slice of a purge is about to delete.
 #[derive(Default)]
 struct Ended {
     rows: i64,
     largest_token: i64,
+    /// The last name in order.
+    last: String,
 }
 
 impl Store {
@@ -21,54 +23,66 @@ impl Store {
     /// Readers that have ended go with them. Items of queues stay, also dead ones: only `discard`
     /// deletes those.
     ///
-    /// The same commit raises the file's token floor to the largest token deleted, so that a name
-    /// which comes back gets a larger one.
+    /// The commit that deletes a row raises the file's token floor to the largest token deleted, so
+    /// that a name which comes back gets a larger one. Outside a transaction of the caller's, each
+    /// slice of the names is a commit, and other connections write between them.
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
         self.with_context("purge", None, || {
-            self.durably(self.boundary()?, |context| {
-                self.verify()?;
-                let limit_ms = purge_limit(before_ms, when.now_ms());
-                self.all_or_nothing(|| self.delete_ended(context, limit_ms))
-            })
+            let limit_ms = purge_limit(before_ms, when.now_ms());
+            let (mut count, mut next) = (0, Some(String::new()));
+            while let Some(first) = next {
+                let (rows, last) = self.durably(self.boundary()?, |context| {
+                    self.verify()?;
+                    self.all_or_nothing(|| self.delete_ended(context, limit_ms, &first))
+                })?;
+                count += rows.unsigned_abs();
+                // The name that follows it in the order of bytes.
+                next = (rows == SLICE).then(|| last + "\0");
+            }
+            Ok(count)
         })
     }
 
-    fn delete_ended(&self, context: CommitContext, limit_ms: i64) -> Result<u64, Error> {
-        self.purge_readers(limit_ms)?;
-        self.forget_answers(limit_ms)?;
-        let ended = self.ended(limit_ms)?;
-        if ended.rows == 0 {
-            return self.purge_side_tables().map(|()| 0);
+    /// Deletes a slice of the rows that have ended, from the name `first` on. Answers how many, and
+    /// the last name. The last slice also deletes what such rows leave in other tables.
+    fn delete_ended(
+        &self,
+        context: CommitContext,
+        limit_ms: i64,
+        first: &str,
+    ) -> Result<(i64, String), Error> {
+        let Ended { rows, largest_token, last } = self.ended(limit_ms, first)?;
+        if rows > 0 {
+            self.raise_floor(context, largest_token)?;
+            let values = [Value::Integer(limit_ms), Value::Text(first), Value::Text(&last)];
+            execute_once(
+                self.connection,
+                &format!(
+                    "DELETE FROM main.litelease_resources WHERE {ENDED} AND name BETWEEN ?2 AND ?3"
+                ),
+                &values,
+            )?;
+            self.changed(rows, "the rows to purge")?;
         }
-        self.raise_floor(context, ended.largest_token)?;
-        execute_once(
-            self.connection,
-            &format!("DELETE FROM main.litelease_resources WHERE {ENDED}"),
-            &[Value::Integer(limit_ms)],
-        )?;
-        match self.connection.changes() {
-            rows if rows == ended.rows => {
-                self.purge_side_tables()?;
-                self.forget_served()?;
-                Ok(rows.unsigned_abs())
-            }
-            changed => Err(Error::UnexpectedChange {
-                what: "the rows to purge".into(),
-                expected: ended.rows,
-                changed,
-            }),
+        if rows < SLICE {
+            self.purge_readers(limit_ms)?;
+            self.forget_answers(limit_ms)?;
+            self.purge_side_tables()?;
+            self.forget_served()?;
         }
+        Ok((rows, last))
     }
 
-    /// Reads what would be deleted, and has the rule confirm it. A row that is not valid is
+    /// Reads what a slice would delete, and has the rule confirm it. A row that is not valid is
     /// reported and left alone.
-    fn ended(&self, limit_ms: i64) -> Result<Ended, Error> {
+    fn ended(&self, limit_ms: i64, first: &str) -> Result<Ended, Error> {
         let sql = format!(
             "SELECT name, owner, token, lease_expires_at_ms, updated_at_ms
-             FROM main.litelease_resources WHERE {ENDED}"
+             FROM main.litelease_resources WHERE {ENDED} AND name >= ?2 ORDER BY name LIMIT ?3"
         );
         let mut statement = self.connection.prepare(&sql)?;
-        let mut run = statement.run(&[Value::Integer(limit_ms)])?;
+        let values = [Value::Integer(limit_ms), Value::Text(first), Value::Integer(SLICE)];
+        let mut run = statement.run(&values)?;
         let mut ended = Ended::default();
         while run.step()? {
             let name = run.column(0).and_then(Value::text);
@@ -81,6 +95,7 @@ impl Store {
                 .ok_or_else(|| Error::InvalidLeaseRow(name.into()))?;
             ended.rows += 1;
             ended.largest_token = ended.largest_token.max(state.token());
+            ended.last = name.into();
         }
         Ok(ended)
     }

@@ -139,7 +139,7 @@ pub enum ItemName<'a> {
     Key(&'a str),
 }
 
-/// How many items a slice of a change of many has. Other writers wait for one slice.
+/// How many rows a slice of a change of many has. Other writers wait for one slice.
 pub const SLICE: i64 = 1_000;
 
 /// A change of many items, which is done in slices.
@@ -977,20 +977,6 @@ impl Store {
         }
         self.delete_queue_row(queue)?;
         Ok(Slice { count: 1, next: None })
-    }
-
-    /// Does something with each item of a queue that is out of the visible order, and counts.
-    fn each_dead(
-        &self,
-        queue: i64,
-        mut work: impl FnMut(&ItemRow) -> Result<bool, Error>,
-    ) -> Result<u64, Error> {
-        let (mut after, mut count) = (0, 0);
-        while let Some(row) = self.next_dead(queue, after)? {
-            count += u64::from(work(&row)?);
-            after = row.id;
-        }
-        Ok(count)
     }
 
     /// Does all of `work` or nothing, with the write lock held.

@@ -1,12 +1,13 @@
 //! What each verb does while another connection holds the write lock, in every kind of transaction.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use litelease::rusqlite::{Connection, ffi};
-use litelease::{ClaimResult, LiteleaseRef, ReleaseResult};
+use litelease::{ClaimResult, Litelease, LiteleaseRef, ReleaseResult};
 use litelease_proof::crate_player::{Lent, perform};
 use litelease_proof::play;
 use litelease_proof::rig::{LONG, TestFolder, acquired, sqlite_code, tell};
@@ -307,4 +308,40 @@ fn a_name_that_somebody_else_has_is_busy_without_asking_for_the_write_lock() {
         assert_ne!(ASKED.swap(0, Ordering::Relaxed), 0, "it is asked for what must be written");
         writer.execute_batch("ROLLBACK").unwrap();
     }
+}
+
+/// A purge of many names was one transaction, and every other writer of the file waited for it.
+#[test]
+fn a_purge_of_many_names_commits_after_every_slice() {
+    let place = TestFolder::new("WAL");
+    let mut conn = Connection::open(&place.file).unwrap();
+    let commits = Arc::new(AtomicUsize::new(0));
+    let counting = Arc::clone(&commits);
+    let count = move || {
+        counting.fetch_add(1, Ordering::Relaxed);
+        false
+    };
+    conn.commit_hook(Some(count)).unwrap();
+    let mut db = Litelease::from_connection(conn);
+    db.bootstrap().unwrap();
+    let fill = db.transaction().unwrap();
+    // The empty name is the first one, and a name may begin with another one and a NUL.
+    let names = (0..2_498).map(|at| at.to_string()).chain(["".into(), "7\0".into()]);
+    for name in names {
+        let lease = fill.at(1_000).claim(&name, "a", LONG).unwrap().acquired().unwrap();
+        let _ = fill.at(1_000).release(&lease).unwrap();
+    }
+    let _live = fill.at(5_000).claim("live", "a", LONG).unwrap();
+    fill.commit().unwrap();
+    commits.store(0, Ordering::Relaxed);
+    assert_eq!(db.at(5_000).purge(2_000).unwrap(), 2_500);
+    // Raising the floor may take a commit of its own for each.
+    assert!(commits.load(Ordering::Relaxed) >= 3);
+    let rows: i64 = db
+        .conn()
+        .query_row("SELECT count(*) FROM litelease_resources", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(rows, 1);
+    let token = db.at(5_000).claim("7", "b", LONG).unwrap().acquired().unwrap().token;
+    assert_eq!(token, 2, "no token returns");
 }

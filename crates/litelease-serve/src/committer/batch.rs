@@ -112,7 +112,7 @@ impl Batch {
     /// Answers a borrow or a claim with a grant or an error, or adds it to the wait list.
     fn grant(
         &mut self,
-        job: GrantJob,
+        mut job: GrantJob,
         file: &Served<'_>,
         waiting: &mut WaitLists,
     ) -> Result<(), Error> {
@@ -131,25 +131,23 @@ impl Batch {
         waiting.serve(&job.id, file, self)?;
         match lend(file, &job, self.now_ms) {
             Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.wait.is_some() => {
+                match waiting.take_place(job.caller()) {
+                    Ok(share) => job.share = Some(share),
+                    Err(refused) => {
+                        self.answer(job.id, job.reply, Err(refused));
+                        return Ok(());
+                    }
+                }
                 // Its time to wait has ended meanwhile.
                 if !job.keep_waiting() {
                     self.answer(job.id, job.reply, Ok(Answer::Nothing));
                     return Ok(());
                 }
-                let id = job.id.clone();
-                let requester = match &job.wanted {
-                    Wanted::Name(claim) => Some(claim.owner.clone()),
-                    _ => None,
-                };
-                match waiting.join(job) {
-                    Ok(()) => {
-                        if let Some(owner) = requester {
-                            self.note_requester(&id, &owner, file);
-                        }
-                        self.changed.push(id);
-                    }
-                    Err((job, refused)) => self.answer(id, job.reply, Err(refused)),
+                self.changed.push(job.id.clone());
+                if let Wanted::Name(claim) = &job.wanted {
+                    self.note_requester(&job.id, &claim.owner, file);
                 }
+                waiting.join(job);
             }
             Ok(answer) => {
                 let is_grant = matches!(

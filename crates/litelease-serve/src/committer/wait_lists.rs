@@ -12,8 +12,9 @@ use super::batch::{Batch, Served, lend};
 use super::expiry_schedule::ExpirySchedule;
 use super::queue::Queue;
 use super::undelivered::RETRY_PAUSE_MS;
+use crate::access::Caller;
 use crate::job::{Answer, GrantJob, Id, JobError, Wanted};
-use crate::shares::Pot;
+use crate::shares::{Pot, Share};
 
 pub(super) struct WaitLists {
     queues: HashMap<Id, Queue>,
@@ -56,15 +57,14 @@ impl WaitLists {
         self.queues.get(id).is_some_and(|queue| queue.has(is_it))
     }
 
-    /// Adds a request. Gives it back with the reason if its client has too many there.
-    pub(super) fn join(&mut self, mut job: GrantJob) -> Result<(), (GrantJob, JobError)> {
-        match self.places.take(job.caller(), 1) {
-            Ok(share) => job.share = Some(share),
-            Err(refused) => return Err((job, refused)),
-        }
+    /// Takes a place for a request of this client, if it does not have too many already.
+    pub(super) fn take_place(&self, caller: Caller) -> Result<Share, JobError> {
+        self.places.take(caller, 1)
+    }
+
+    pub(super) fn join(&mut self, job: GrantJob) {
         self.count += 1;
         self.queues.entry(job.id.clone()).or_default().join(job);
-        Ok(())
     }
 
     /// Takes a request out. Returns whether it was waiting.
