@@ -3,12 +3,28 @@
 use std::env;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 
 /// The part of a key file before the key, if it has one.
 const HEADER: &str = "Authorization: Bearer ";
+
+/// An access key, and where it goes.
+pub(crate) struct Key {
+    pub(crate) text: String,
+    /// The socket of the server that has left the key for its own user. The key goes nowhere else:
+    /// while the server is down, any program may listen at its address.
+    pub(crate) socket: Option<PathBuf>,
+}
+
+impl Key {
+    /// Returns a key that the user has named for this server.
+    pub(crate) fn named(text: &str) -> Self {
+        Key { text: text.into(), socket: None }
+    }
+}
 
 /// The address of a server: a scheme, and a host with a port.
 pub(crate) struct Place {
@@ -54,12 +70,25 @@ impl Place {
 
     /// Finds the access key for this server: in `$LITELEASE_ACCESS_FILE`, or the local one that the
     /// server has left for its own user at this very address.
-    pub(crate) fn find_key(&self) -> Result<Option<String>, Error> {
+    pub(crate) fn find_key(&self) -> Result<Option<Key>, Error> {
         if let Some(path) = env::var_os("LITELEASE_ACCESS_FILE").filter(|path| !path.is_empty()) {
-            return read(Path::new(&path)).map(Some).map_err(Error::Access);
+            let named = read(Path::new(&path)).map_err(Error::Access)?;
+            return Ok(Some(Key::named(&named)));
         }
-        let file = self.loopback.and_then(|address| Some(folder()?.join(address.to_string())));
-        Ok(file.and_then(|file| read(&file).ok()))
+        Ok(self.local_key())
+    }
+
+    fn local_key(&self) -> Option<Key> {
+        let (folder, name) = (folder()?, self.loopback?.to_string());
+        let text = read(&folder.join(&name)).ok()?;
+        if self.is_https {
+            // The certificate says whether it is the server.
+            return Some(Key::named(&text));
+        }
+        let socket = folder.join(format!("{name}.sock"));
+        let is_private = fs::metadata(&folder).ok()?.permissions().mode() & 0o022 == 0;
+        let is_socket = fs::symlink_metadata(&socket).ok()?.file_type().is_socket();
+        (is_private && is_socket).then_some(Key { text, socket: Some(socket) })
     }
 
     /// Checks that a key may be sent there.

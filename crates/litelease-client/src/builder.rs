@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use ureq::tls::{Certificate, PemItem, RootCerts, parse_pem};
 
-use crate::access::Place;
+use crate::access::{Key, Place};
 use crate::{Client, Error};
 
 /// How to open a client. [`Client::builder`] makes one.
@@ -73,7 +73,7 @@ impl ClientBuilder {
         let place = Place::parse(&self.url)?;
         let key = match self.key {
             None => place.find_key()?,
-            key => key,
+            Some(key) => Some(Key::named(&key)),
         };
         Client::trusting(&place, key, self.ca_file.as_deref())
     }

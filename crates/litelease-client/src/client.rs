@@ -9,7 +9,7 @@ use litelease_keeper::{Clock, Keeper, SystemClock, Window, unique};
 use serde_json::{Value, json};
 
 use crate::Error;
-use crate::access::Place;
+use crate::access::{Key, Place};
 use crate::builder;
 use crate::rows::Secrets;
 use crate::transport::{Outcome, Transport};
@@ -109,7 +109,7 @@ impl Client {
     /// assert!(matches!(plain, Err(Error::Insecure)));
     /// ```
     pub fn with_key(url: &str, key: &str) -> Result<Self, Error> {
-        Client::of(&Place::parse(url)?, Some(key.into()))
+        Client::of(&Place::parse(url)?, Some(Key::named(key)))
     }
 
     /// Prepares to talk to a server without a key, about something whose path is a secret.
@@ -119,7 +119,7 @@ impl Client {
         Client::of(&place, None)
     }
 
-    fn of(place: &Place, key: Option<String>) -> Result<Self, Error> {
+    fn of(place: &Place, key: Option<Key>) -> Result<Self, Error> {
         Client::trusting(place, key, None)
     }
 
@@ -127,10 +127,10 @@ impl Client {
     /// that the environment names.
     pub(crate) fn trusting(
         place: &Place,
-        key: Option<String>,
+        key: Option<Key>,
         ca_file: Option<&Path>,
     ) -> Result<Self, Error> {
-        place.check(key.as_deref())?;
+        place.check(key.as_ref().map(|key| key.text.as_str()))?;
         let transport = Arc::new(Transport::new(place, key, builder::roots(place, ca_file)?));
         let (base, keeper, secrets) = (place.base.clone(), OnceLock::new(), OnceLock::new());
         Ok(Client { transport, base, keeper, secrets })

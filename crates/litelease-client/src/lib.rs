@@ -35,6 +35,7 @@ mod error;
 mod held_item;
 mod hold;
 mod insist;
+mod local_socket;
 mod look;
 mod payload;
 mod queue;

@@ -7,11 +7,13 @@ use litelease_keeper::unique;
 use serde_json::Value;
 use ureq::http::Response;
 use ureq::tls::{RootCerts, TlsConfig};
+use ureq::unversioned::resolver::DefaultResolver;
 use ureq::{Agent, Body, RequestBuilder};
 
 use crate::Error;
-use crate::access::Place;
+use crate::access::{Key, Place};
 use crate::builder;
+use crate::local_socket::LocalConnector;
 
 /// Sends requests to one server.
 pub(crate) struct Transport {
@@ -38,7 +40,7 @@ pub(crate) enum Outcome {
 }
 
 impl Transport {
-    pub(crate) fn new(place: &Place, key: Option<String>, roots: RootCerts) -> Self {
+    pub(crate) fn new(place: &Place, key: Option<Key>, roots: RootCerts) -> Self {
         let config = Agent::config_builder()
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .http_status_as_error(false)
@@ -49,7 +51,15 @@ impl Transport {
             Some(_) => config.proxy(None),
             None => config,
         };
-        Transport { agent: config.build().into(), base: place.base.clone(), key }
+        let (key, socket) = key.map_or((None, None), |key| (Some(key.text), key.socket));
+        let agent = match socket {
+            Some(socket) => {
+                let connector = LocalConnector(socket);
+                Agent::with_parts(config.build(), connector, DefaultResolver::default())
+            }
+            None => config.build().into(),
+        };
+        Transport { agent, base: place.base.clone(), key }
     }
 
     /// Sends a call on names, and waits for its answer for at most `timeout`.
@@ -150,7 +160,9 @@ fn read(answer: Result<Response<Body>, ureq::Error>, tag: &str) -> Outcome {
 fn is_unsent(error: &ureq::Error) -> bool {
     match error {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => true,
-        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+        }
         _ => false,
     }
 }

@@ -40,7 +40,7 @@ pub fn serve(url: &str, listen: &str, bug: Bug) {
     let replica = Replica::new(cluster, &address.to_string(), options).expect("a server");
     let replica = replica.with_ttl(Duration::from_secs(1));
     let ready = || println!("listening at http://{address}");
-    run_replica_until_signal(listener, replica, ready).expect("it serves");
+    run_replica_until_signal(listener, None, replica, ready).expect("it serves");
 }
 
 /// A commit that is done later.

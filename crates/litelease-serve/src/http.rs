@@ -209,10 +209,10 @@ impl Request {
         }
     }
 
-    /// Returns the client, by the access key that it has sent.
+    /// Returns the client of a call that needs an access key, by the key that it has sent.
     pub(crate) fn caller(&self) -> Caller {
         match &self.action {
-            Ok(Action::Named { caller, .. } | Action::Metrics(caller)) => *caller,
+            Ok(Action::Named { caller, .. }) => *caller,
             _ => Caller::default(),
         }
     }

@@ -26,6 +26,7 @@ mod http;
 mod http1;
 mod job;
 mod local_key;
+mod local_socket;
 mod metrics;
 mod mirror;
 mod options;
@@ -47,6 +48,7 @@ mod value;
 pub use access::AccessKey;
 pub use cluster_access::ClusterAccess;
 pub use error::OpenError;
+pub use local_socket::LocalSocket;
 pub use options::Options;
 pub use program::{run_replica_until_signal, run_until_signal};
 #[doc(hidden)]

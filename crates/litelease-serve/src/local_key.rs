@@ -14,6 +14,7 @@ use litelease::{AccessRow, Litelease, Scope};
 
 use crate::access::AccessKey;
 use crate::error::OpenError;
+use crate::local_socket;
 
 /// What the key is called in the served file.
 const NAME: &str = "local";
@@ -90,7 +91,10 @@ pub(crate) fn keep_in(
     let file = write(folder, address, &key).map_err(failed)?;
     match found {
         // The server has moved to another address.
-        Some((old, _)) if old != file => _ = fs::remove_file(old),
+        Some((old, _)) if old != file => {
+            let _ = fs::remove_file(local_socket::beside(&old));
+            let _ = fs::remove_file(old);
+        }
         Some(_) => {}
         None => keys.replace(name, &key.hash(), &everything())?,
     }

@@ -10,29 +10,32 @@ use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::local_key;
+use crate::local_socket::LocalSocket;
 use crate::replica::{Replica, run_replica};
 use crate::server::{Service, run};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Blocking entry point; serves until SIGINT or SIGTERM. Calls `ready` once these signals lead to
-/// an orderly shutdown.
+/// Blocking entry point; serves until SIGINT or SIGTERM, also on a local socket if there is one.
+/// Calls `ready` once these signals lead to an orderly shutdown.
 ///
 /// ```no_run
 /// use litelease_serve::{Options, Service, run_until_signal};
 ///
 /// let listener = std::net::TcpListener::bind("127.0.0.1:7070")?;
 /// let service = Service::open("pools.sqlite3".as_ref(), Options::default())?;
-/// run_until_signal(listener, service, || println!("listening"))?;
+/// run_until_signal(listener, None, service, || println!("listening"))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_until_signal(
     listener: net::TcpListener,
+    local: Option<LocalSocket>,
     service: Service,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    until_signal(listener, ready, |listener, shutdown| run(listener, service, shutdown))
+    until_signal(listener, local, ready, |listener, shutdown| run(listener, service, shutdown))
 }
 
 /// Blocking entry point; serves as one of several servers on an engine until SIGINT or SIGTERM.
@@ -45,19 +48,23 @@ pub fn run_until_signal(
 /// let listener = std::net::TcpListener::bind("10.0.0.7:7070")?;
 /// let cluster = Cluster::open("etcd://10.0.0.1:2379")?;
 /// let replica = Replica::new(cluster, "10.0.0.7:7070", Options::default())?;
-/// run_replica_until_signal(listener, replica, || println!("listening"))?;
+/// run_replica_until_signal(listener, None, replica, || println!("listening"))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn run_replica_until_signal(
     listener: net::TcpListener,
+    local: Option<LocalSocket>,
     replica: Replica,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
-    until_signal(listener, ready, |listener, shutdown| run_replica(listener, replica, shutdown))
+    until_signal(listener, local, ready, |listener, shutdown| {
+        run_replica(listener, replica, shutdown)
+    })
 }
 
 fn until_signal<F: Future<Output = io::Result<()>>>(
     listener: net::TcpListener,
+    local: Option<LocalSocket>,
     ready: impl FnOnce(),
     run: impl FnOnce(TcpListener, Pin<Box<dyn Future<Output = ()>>>) -> F,
 ) -> io::Result<()> {
@@ -70,6 +77,13 @@ fn until_signal<F: Future<Output = io::Result<()>>>(
         let listener = TcpListener::from_std(listener)?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
+        let address = local_key::loopback(listener.local_addr()?);
+        let passing = async {
+            match local.as_ref().zip(address) {
+                Some((local, address)) => local.pass_on(address).await,
+                None => std::future::pending().await,
+            }
+        };
         ready();
         let shutdown = async move {
             tokio::select! {
@@ -77,6 +91,9 @@ fn until_signal<F: Future<Output = io::Result<()>>>(
                 _ = terminate.recv() => {}
             }
         };
-        run(listener, Box::pin(shutdown)).await
+        tokio::select! {
+            served = run(listener, Box::pin(shutdown)) => served,
+            failed = passing => failed,
+        }
     })
 }

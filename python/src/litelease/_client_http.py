@@ -11,6 +11,7 @@ import json
 import os
 import selectors
 import socket
+import stat
 import urllib.parse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Literal, Mapping, NamedTuple
@@ -55,6 +56,9 @@ class Place:
             self.host = address  # a certificate is for the name
         shown = f"[{self.host}]" if ":" in self.host else self.host
         self.base = f"{parts.scheme}://{shown}:{self.port}"
+        # The socket of the server whose local key was found. The key goes nowhere else: while the server is down, any
+        # program may listen at its address.
+        self.socket: Path | None = None
 
     def key(self, access_key: str | os.PathLike[str] | None) -> str | None:
         """Finds the access key: the one given, as a text or as the path of its file; in ``$LITELEASE_ACCESS_FILE``; or the
@@ -75,9 +79,15 @@ class Place:
                 return _bare(Path(path).read_text())
             except (OSError, ValueError) as error:
                 raise LiteleaseError(f"the file with the access key cannot be read: {error}") from None
-        if self.loopback and (folder := _state_folder()):
+        if self.loopback and (state := _state_folder()):
+            folder, name = state / "litelease/access", f"{self.loopback}:{self.port}"
             try:
-                return _bare((folder / "litelease/access" / f"{self.loopback}:{self.port}").read_text())
+                key, opened = _bare((folder / name).read_text()), folder / f"{name}.sock"
+                if self.is_https:
+                    return key  # the certificate says whether it is the server
+                if stat.S_ISSOCK(opened.lstat().st_mode) and not folder.stat().st_mode & 0o022:
+                    self.socket = opened
+                    return key
             except (OSError, ValueError):
                 pass  # then the server says that it needs one
         return None
@@ -183,6 +193,8 @@ class Transport:
                 return connection
             connection.close()
         host, port, timeout = self._place.host, self._place.port, max(min(left, 10.0), 0.001)
+        if self._place.socket is not None:
+            return _LocalConnection(self._place.socket, host, port, timeout)
         if self._tls is None:
             return http.client.HTTPConnection(host, port, timeout=timeout)
         return http.client.HTTPSConnection(host, port, timeout=timeout, context=self._tls)
@@ -206,6 +218,19 @@ class Transport:
             raise ServerRefused(status, f"{self.base}: what answers there is no Litelease server")
         hint = {401: _NO_KEY, 403: _NO_SCOPE}.get(status, "")
         raise ServerRefused(status, f"{self.base} refuses it ({status}): {error}{hint}")
+
+
+class _LocalConnection(http.client.HTTPConnection):
+    """A connection through the socket that a server has left for its own user."""
+
+    def __init__(self, path: Path, host: str, port: int, timeout: float) -> None:
+        super().__init__(host, port, timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 def _trusting(ca_file: str | os.PathLike[str] | None) -> ssl.SSLContext:

@@ -8,7 +8,8 @@ use std::time::Duration;
 use litelease::credentials::Issuer;
 use litelease_cluster::Cluster;
 use litelease_serve::{
-    OpenError, Options, Replica, Service, Tls, run_replica_until_signal, run_until_signal,
+    LocalSocket, OpenError, Options, Replica, Service, Tls, run_replica_until_signal,
+    run_until_signal,
 };
 use serde_json::json;
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -188,7 +189,8 @@ pub(crate) fn execute(args: Args, common: &Common) -> Result<u8> {
         true => None,
         false => keep_local_key(|folder| service.keep_local_key(folder, address))?,
     };
-    run_until_signal(listener, service, || tell_address(&url, access.as_deref(), common))?;
+    let local = listen_locally(access.as_deref(), scheme);
+    run_until_signal(listener, local, service, || tell_address(&url, access.as_deref(), common))?;
     Ok(code::OK)
 }
 
@@ -210,6 +212,21 @@ fn keep_local_key(
             Ok(None)
         }
         kept => Ok(kept?),
+    }
+}
+
+/// Opens the socket for commands of this user. Inside TLS it is not needed: there the certificate
+/// says whether it is the server.
+fn listen_locally(access: Option<&Path>, scheme: &str) -> Option<LocalSocket> {
+    let file = access.filter(|_| scheme == "http")?;
+    match LocalSocket::beside(file) {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            let text = format!("no socket beside {}: {error}", file.display());
+            let text = format!("{text}; commands must name the key in LITELEASE_ACCESS_FILE");
+            complain(&json!({ "level": "WARN", "message": text }).to_string());
+            None
+        }
     }
 }
 
@@ -240,7 +257,8 @@ impl Args {
         };
         let url = format!("{scheme}://{address}");
         let ready = || tell_address(&url, access.as_deref(), common);
-        run_replica_until_signal(listener, replica, ready)?;
+        let local = listen_locally(access.as_deref(), scheme);
+        run_replica_until_signal(listener, local, replica, ready)?;
         Ok(code::OK)
     }
 

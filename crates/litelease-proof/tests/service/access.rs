@@ -1,6 +1,8 @@
 //! Who may call what: access keys, their scopes, patterns and expiry, and how they are taken back.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
@@ -181,7 +183,7 @@ fn the_local_key_belongs_to_the_user_who_serves_and_survives_a_restart() {
     let server = Server::start(&place.file, &[]);
     assert_eq!(server.access, first, "the same key at another port");
     let files: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
-    assert_eq!(files.len(), 1, "the file of the old port is gone: {files:?}");
+    assert_eq!(files.len(), 2, "a key and a socket; those of the old port are gone: {files:?}");
     assert!(server.stop());
 
     // Who loses the file gets a new key, and the lost one is worth nothing.
@@ -200,6 +202,44 @@ fn the_local_key_belongs_to_the_user_who_serves_and_survives_a_restart() {
     assert_eq!(server.access, "");
     let log = fs::read_to_string(&server.log).unwrap();
     assert!(log.contains("make a key with litelease access add"), "{log}");
+}
+
+/// The local key went to whatever listened at the address of its server while that was down.
+#[test]
+fn the_local_key_does_not_go_to_a_stranger_at_the_address_of_its_server() {
+    let desk = Desk::new();
+    let state = desk.file.with_extension("state");
+    for is_killed in [true, false] {
+        let server = Server::start(&desk.file, &[]);
+        let (address, url) = (server.address, format!("http://{}", server.address));
+        let claim = || {
+            let words = ["claim", "n", "--owner", "a", "--ttl", "1ms", "--server", &url];
+            let mut command = desk.command(&words);
+            told(&ended(command.env("XDG_STATE_HOME", &state).env_remove("LITELEASE_DB")))
+        };
+        let (code, _, errors) = claim();
+        assert_eq!(code, 0, "through the socket: {errors}");
+        match is_killed {
+            true => server.kill(),
+            false => assert!(server.stop()),
+        }
+        let stranger = TcpListener::bind(address).unwrap();
+        let heard = thread::spawn(move || {
+            let mut heard = String::new();
+            // The last connection is the test's own.
+            while !heard.ends_with("enough") {
+                let (mut stream, _) = stranger.accept().unwrap();
+                stream.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+                let _ = stream.read_to_string(&mut heard);
+            }
+            heard
+        });
+        let (code, ..) = claim();
+        assert_eq!(code, 69);
+        TcpStream::connect(address).unwrap().write_all(b"enough").unwrap();
+        let heard = heard.join().unwrap();
+        assert!(!heard.to_lowercase().contains("authorization"), "{heard}");
+    }
 }
 
 #[test]

@@ -334,6 +334,10 @@ fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
     let mut late = Client::of(server.address);
     let answer = late.ask("GET", "/healthz", &Value::Null, "").unwrap();
     assert_eq!((answer.status, answer.head.contains("connection: close")), (200, true));
+    // A key that was not checked does not count as one.
+    let mut bogus = Client::of(server.address).bearing("litelease-bogus");
+    let answer = bogus.ask("POST", "/v1/claim", &json!({"nonsense": true}), "").unwrap();
+    assert_eq!((answer.status, answer.head.contains("connection: close")), (400, true));
     let answer = keyed.ask("GET", "/v1/leases?name=n", &Value::Null, "").unwrap();
     assert_eq!((answer.status, answer.head.contains("connection: close")), (200, false));
 }

@@ -121,12 +121,6 @@ impl Batch {
         if !job.begin_serving() {
             return Ok(());
         }
-        if let (Wanted::Item(caller), Some(_)) = (&job.wanted, &job.key)
-            && let Err(refused) = file.bounds.count_answer(**caller, self.now_ms)
-        {
-            self.answer(job.id, job.reply, Err(refused));
-            return Ok(());
-        }
         // Waiters come first. If there is nothing left for them, there is nothing for this one.
         waiting.serve(&job.id, file, self)?;
         match lend(file, &job, self.now_ms) {

@@ -60,17 +60,21 @@ impl Bounds {
         Ok(checked)
     }
 
-    /// Counts a request whose answer may be stored, and checks whether its client may send it.
-    pub(super) fn count_answer(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
+    /// Checks whether the answer to another request of a client with a valid access key may be
+    /// stored.
+    pub(super) fn check_answer(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
         let mut counted = self.counted.borrow_mut();
         if now_ms.saturating_sub(DAY_MS) >= counted.since_ms {
             *counted = Counted { since_ms: now_ms, total: 0, by_client: HashMap::new() };
         }
-        let Counted { total, by_client, .. } = &mut *counted;
-        let own = by_client.entry(caller).or_default();
-        self.answers.check(caller, *own, *total, 1)?;
-        *own += 1;
-        *total += 1;
-        Ok(())
+        let own = counted.by_client.get(&caller).copied().unwrap_or(0);
+        self.answers.check(caller, own, counted.total, 1)
+    }
+
+    /// Counts a request whose answer may have been stored.
+    pub(super) fn count_answer(&self, caller: Caller) {
+        let mut counted = self.counted.borrow_mut();
+        *counted.by_client.entry(caller).or_default() += 1;
+        counted.total += 1;
     }
 }

@@ -29,7 +29,16 @@ pub(super) fn receive(file: &Served<'_>, job: &GrantJob, caller: Caller, now_ms:
         return Ok(Err(refused));
     }
     let key = Key::of(caller, "receive", name, job.key.as_deref());
-    for_client(deliver(db, name, job.ttl_ms, key.as_ref(), now_ms))
+    if key.is_some()
+        && let Err(refused) = file.bounds.check_answer(caller, now_ms)
+    {
+        return Ok(Err(refused));
+    }
+    let received = for_client(deliver(db, name, job.ttl_ms, key.as_ref(), now_ms))?;
+    if key.is_some() && matches!(received, Ok(Answer::Delivered(_))) {
+        file.bounds.count_answer(caller);
+    }
+    Ok(received)
 }
 
 fn deliver(
@@ -122,11 +131,7 @@ impl Batch {
             (None, Some(receipt)) => for_client(file.db.queue_of(receipt)),
             _ => Ok(Ok(asked.as_deref().map(str::to_owned))),
         };
-        let counted = match &key {
-            Some(_) => file.bounds.count_answer(caller, now_ms),
-            None => Ok(()),
-        };
-        let done = match found.map(|found| counted.and(found)) {
+        let done = match found {
             Ok(Ok(found)) => {
                 let queue: Arc<str> = found.unwrap_or_default().into();
                 let id = Id::Queue(queue.clone());
@@ -134,8 +139,17 @@ impl Batch {
                 let key =
                     Key::of(caller, verb.word(), asked.as_deref().unwrap_or(""), key.as_deref());
                 let checked = check(file, caller, asked.is_some(), &queue, &verb, now_ms);
-                let done = match checked {
-                    Ok(None) => for_client(perform(file.db, &queue, verb, key.as_ref(), now_ms)),
+                let stored = || match &key {
+                    Some(_) => file.bounds.check_answer(caller, now_ms),
+                    None => Ok(()),
+                };
+                let done = match checked.and_then(|unknown| stored().map(|()| unknown)) {
+                    Ok(None) => {
+                        if key.is_some() {
+                            file.bounds.count_answer(caller);
+                        }
+                        for_client(perform(file.db, &queue, verb, key.as_ref(), now_ms))
+                    }
                     Ok(Some(unknown)) => Ok(Ok(unknown)),
                     Err(refused) => Ok(Err(refused)),
                 };
