@@ -538,6 +538,38 @@ def test_a_client_finds_the_local_key_and_keeps_it_on_this_machine(
             Client(url, "key")
 
 
+def test_the_local_key_does_not_go_to_a_stranger_at_the_address_of_its_server(
+    own: Server, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(own.state))
+    monkeypatch.delenv("LITELEASE_ACCESS_FILE", raising=False)
+    before = Client(own.url, retry_for=0.2)
+    assert before.release(granted(before.claim(name, "a", ttl=30)))
+    own.kill()
+    heard: list[str] = []
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(str(self.headers))
+            self.send_error(503)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    host, port = own.address.split(":")
+    with http.server.HTTPServer((host, int(port)), Stranger) as stranger:
+        thread = threading.Thread(target=stranger.serve_forever)
+        thread.start()
+        try:
+            for client in (before, Client(own.url, retry_for=0.2)):
+                with pytest.raises(ServerUnreachable):
+                    client.claim(name, "a", ttl=30)
+        finally:
+            stranger.shutdown()
+            thread.join()
+    assert not any("authorization" in one.lower() for one in heard), heard
+
+
 def test_errors_say_what_to_do(server: Server, name: str) -> None:
     with pytest.raises(ServerUnreachable, match="does `litelease serve` run there"):
         Client("http://127.0.0.1:1", "key", retry_for=0.05).claim(name, "a", ttl=30)

@@ -43,8 +43,8 @@ pub fn next_epoch(token: i64) -> Result<i64, Refusal> {
     Epoch { floor: token, boot: 0 }.floor_after(1)
 }
 
-/// Checks whether a token above `min_token` leaves room for more in the epoch of `newest`, the newest
-/// token of a file: it is in the lower half of that epoch, or below.
+/// Checks whether a token above `min_token` leaves room for more in the epoch of `newest`, the
+/// newest token of a file: it is in the lower half of that epoch, or below.
 ///
 /// A token beyond the epoch raises the tokens of every name in the file. So does, soon, one at the
 /// end of it.

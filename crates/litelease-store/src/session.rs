@@ -210,7 +210,8 @@ impl Store {
             RenewResult::Renewed(lease) => lease,
             RenewResult::Rejected { .. } => return Ok(None),
         };
-        let ends_with_it = renewed.lease_expires_at_ms <= when.now_ms().saturating_add(ttl_ms);
+        let session_ends_at_ms = when.now_ms().saturating_add(ttl_ms);
+        let ends_with_it = session_ends_at_ms >= renewed.lease_expires_at_ms;
         if ends_with_it && !self.has_entered(session, name, token)? {
             return Ok(Some(renewed));
         }

@@ -301,12 +301,15 @@ fn an_operators_break_ends_the_command_and_its_group_at_once_and_runs_the_hook()
 #[test]
 fn a_successor_may_start_while_what_was_broken_still_has_its_grace() {
     let desk = Desk::new();
-    let run = desk.start(&["--ttl", "10m", "--kill-grace", "30s", "x"], DEAF);
+    let words = ["--ttl", "10m", "--kill-grace", "30s", "--on-lost", "echo > lost", "x"];
+    let run = desk.start(&words, DEAF);
     let child = desk.pid("child");
     assert_eq!(told(&desk.run(&["break", "x", "--yes"])).0, 0);
     let (code, said, errors) = told(&desk.run(&["run", "-n", "x", "--", "echo", "successor"]));
     assert_eq!((code, said.as_str(), errors.as_str()), (0, "successor\n", ""));
     assert!(is_running(child), "the grace is over already");
+    // A command that ends before its run has heard of the loss ends as commands do.
+    eventually("the run has heard of it", || (!desk.peek("lost").is_empty()).then_some(()));
     kill(child, SIGKILL);
     assert_eq!(run.end().0, 75);
 }

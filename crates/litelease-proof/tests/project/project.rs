@@ -447,7 +447,6 @@ fn dependencies_point_inward() {
             &[
                 "base64",
                 "bytes",
-                "http-body-util",
                 "httparse",
                 "httpdate",
                 "itoa",

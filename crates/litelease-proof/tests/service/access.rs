@@ -212,13 +212,12 @@ fn the_local_key_does_not_go_to_a_stranger_at_the_address_of_its_server() {
     for is_killed in [true, false] {
         let server = Server::start(&desk.file, &[]);
         let (address, url) = (server.address, format!("http://{}", server.address));
-        let claim = || {
-            let words = ["claim", "n", "--owner", "a", "--ttl", "1ms", "--server", &url];
-            let mut command = desk.command(&words);
+        let ask = || {
+            let mut command = desk.command(&["who", "n", "--server", &url]);
             told(&ended(command.env("XDG_STATE_HOME", &state).env_remove("LITELEASE_DB")))
         };
-        let (code, _, errors) = claim();
-        assert_eq!(code, 0, "through the socket: {errors}");
+        let (code, _, errors) = ask();
+        assert_eq!((code, errors.as_str()), (1, ""), "through the socket: nobody has it");
         match is_killed {
             true => server.kill(),
             false => assert!(server.stop()),
@@ -234,7 +233,7 @@ fn the_local_key_does_not_go_to_a_stranger_at_the_address_of_its_server() {
             }
             heard
         });
-        let (code, ..) = claim();
+        let (code, ..) = ask();
         assert_eq!(code, 69);
         TcpStream::connect(address).unwrap().write_all(b"enough").unwrap();
         let heard = heard.join().unwrap();
