@@ -198,12 +198,11 @@ impl WriteLock {
         WriteLock { side, turn, waiter, let_in, pid: std::process::id() }
     }
 
-    /// Returns the path of the lock file.
+    /// Returns the path of the lock file: an absolute one.
     ///
     /// ```
-    /// # use std::path::Path;
     /// # let lock = litelease_filelock::WriteLock::new("data.db.lock");
-    /// assert_eq!(lock.path(), Path::new("data.db.lock"));
+    /// assert_eq!(lock.path(), std::path::absolute("data.db.lock").unwrap());
     /// ```
     pub fn path(&self) -> &Path {
         self.side.path()

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::process_keeper::unshared;
 use crate::watch::{Listener, watch};
-use crate::{Asked, Clock, Grant, Hold, Loss, Renewal, SystemClock};
+use crate::{Asked, Clock, Grant, Hold, Loss, Renewal};
 
 /// The rows of one file, on the keeper's own connection. A call must return soon, even if the file
 /// is locked, because other files are waiting.
@@ -442,23 +442,11 @@ impl Kept {
         }
         self.hold.end();
         let begin = Instant::now();
-        let mut is_repeated = false;
         loop {
             match release(self.hold.grant()) {
                 Err(trouble) if trouble.may_pass() && begin.elapsed() < patience => {
-                    is_repeated = true;
                     let is_file = self.group.is_file;
                     thread::sleep(if is_file { CALLER_PAUSE } else { RELEASE_PAUSE });
-                }
-                // The lease cannot have ended by itself yet. So an earlier try has released it, and
-                // only its answer was lost. (A successor that has released it, too, looks like a
-                // break.)
-                Err(Loss::Superseded { .. } | Loss::ReleasedElsewhere | Loss::Broken)
-                    if is_repeated
-                        && !self.group.is_file
-                        && SystemClock.now() < self.hold.trusted_until() =>
-                {
-                    return Ok(());
                 }
                 Err(trouble) if trouble.may_pass() => {
                     locked(&self.group.leftovers).push(self.hold.clone());

@@ -23,7 +23,7 @@ use litelease::{Error, Litelease, PageRow, Scope, is_live};
 use tokio::sync::broadcast;
 
 use self::batch::Batch;
-use self::inbox::Inbox;
+use self::inbox::{Inbox, MAX_READ_TIME};
 use self::requests::Requests;
 use self::served_file::{CHANGE_POLL_INTERVAL, ServedFile};
 use self::undelivered::Undelivered;
@@ -32,7 +32,7 @@ use crate::access::Which;
 use crate::high_water::HighWater;
 use crate::job::{
     Answer, Answered, Answers, AnyLease, Grant, Id, Job, JobError, Page, Receiver,
-    RecvTimeoutError, Riders, State, Timed, receive,
+    RecvTimeoutError, Reply, Riders, State, Timed, receive,
 };
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
@@ -176,11 +176,11 @@ impl Committer {
     fn take(&mut self, job: Job) {
         match job {
             Job::Look { id, reply } => self.inbox.looks.push_back((id, reply)),
-            job @ (Job::Leases { .. }
-            | Job::Queues { .. }
-            | Job::LastCheckpoint { .. }
-            | Job::AdmitKey { .. }
-            | Job::Admit { .. }) => self.inbox.reads.push_back(job),
+            job @ (Job::Leases { .. } | Job::Queues { .. } | Job::LastCheckpoint { .. }) => {
+                self.inbox.reads.push_back(job)
+            }
+            // Short, and other jobs wait for it.
+            job @ (Job::AdmitKey { .. } | Job::Admit { .. }) => self.inbox.reads.push_front(job),
             Job::Ready { reply } => self.inbox.readies.push(reply),
             Job::Leave { id, place } => {
                 if self.waiting.leave(&id, place) {
@@ -274,8 +274,8 @@ impl Committer {
             }
         }
         self.requests.watch(&mut batch.requesters, &self.waiting, batch.now_ms);
-        batch.now_ms = (self.clock)();
         for id in due {
+            batch.now_ms = (self.clock)();
             batch.freed(id, &self.file.served(), &mut self.waiting)?;
         }
         Ok(count)
@@ -387,11 +387,12 @@ impl Committer {
     }
 
     fn answer_looks(&mut self) {
-        let (mut looks, mut answers) = (std::mem::take(&mut self.inbox.looks), Vec::new());
-        Inbox::take_while_in_time(&mut looks, |(id, reply)| {
+        let (started, mut answers) = (Instant::now(), Vec::new());
+        while started.elapsed() < MAX_READ_TIME
+            && let Some((id, reply)) = self.inbox.looks.pop_front()
+        {
             answers.push(Answered { answer: self.look(&id), id, reply });
-        });
-        self.inbox.looks = looks;
+        }
         if !answers.is_empty() {
             self.hand_over(answers);
         }
@@ -413,50 +414,57 @@ impl Committer {
 
     /// Answers requests that only read, and need an access key.
     fn answer_reads(&mut self) {
-        let mut reads = std::mem::take(&mut self.inbox.reads);
-        if reads.is_empty() {
+        if self.inbox.reads.is_empty() {
             return;
         }
         self.file.refresh_keys();
         if self.file.check_mirror().is_err() {
+            let reads = std::mem::take(&mut self.inbox.reads);
             let replies = reads.into_iter().filter_map(Job::into_reply);
             replies.for_each(|(_, reply)| _ = reply.send(Err(self.file.failure())));
             return;
         }
-        Inbox::take_while_in_time(&mut reads, |job| {
-            let now_ms = (self.clock)();
-            let check = |caller, scope, names: &Which| {
-                self.file.served().keys.check(caller, scope, names.names(), now_ms)
-            };
-            let (reply, answer) = match job {
-                Job::Admit { caller, scope, names, reply } => {
-                    (reply, check(caller, scope, &names).map(|()| Answer::Admitted))
-                }
-                Job::AdmitKey { caller, reply } => {
-                    let checked = self.file.served().keys.check_key(caller, now_ms);
-                    (reply, checked.map(|()| Answer::Admitted))
-                }
-                Job::LastCheckpoint { caller, name, reply } => {
-                    // A successor reads where it goes on, so a key that may claim may read it, too.
-                    let names = Which::One(name.clone());
-                    let checked = check(caller, Scope::Claim, &names)
-                        .or_else(|_| check(caller, Scope::Observe, &names));
-                    (reply, checked.and_then(|()| self.last_checkpoint(&name)))
-                }
-                Job::Queues { look, reply } => {
-                    (reply, look(&self.file.db, now_ms).map(Answer::Queues).map_err(failed))
-                }
-                Job::Leases { caller, page, reply } => {
-                    let checked =
-                        caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
-                    (reply, checked.and_then(|()| self.page(&page, now_ms)))
-                }
-                _ => return,
-            };
+        let started = Instant::now();
+        while started.elapsed() < MAX_READ_TIME
+            && let Some(job) = self.inbox.reads.pop_front()
+        {
+            let Some((reply, answer)) = self.read(job) else { continue };
+            // Another process may have removed a key in the commit that was just read. Counted
+            // before the answer goes out, so that a stream looks for its key again.
+            self.file.refresh_keys();
             // The client may be gone.
             let _ = reply.send(answer);
-        });
-        self.inbox.reads = reads;
+        }
+    }
+
+    /// Does a job that only reads. Returns its answer, and the sender to answer.
+    fn read(&self, job: Job) -> Option<(Reply, Result<Answer, JobError>)> {
+        let (now_ms, keys) = ((self.clock)(), self.file.served().keys);
+        let check = |caller, scope, names: &Which| keys.check(caller, scope, names.names(), now_ms);
+        Some(match job {
+            Job::Admit { caller, scope, names, reply } => {
+                (reply, check(caller, scope, &names).map(|()| Answer::Admitted))
+            }
+            Job::AdmitKey { caller, reply } => {
+                (reply, keys.check_key(caller, now_ms).map(|()| Answer::Admitted))
+            }
+            Job::LastCheckpoint { caller, name, reply } => {
+                // A successor reads where it goes on, so a key that may claim may read it, too.
+                let names = Which::One(name.clone());
+                let checked = check(caller, Scope::Claim, &names)
+                    .or_else(|_| check(caller, Scope::Observe, &names));
+                (reply, checked.and_then(|()| self.last_checkpoint(&name)))
+            }
+            Job::Queues { look, reply } => {
+                (reply, look(&self.file.db, now_ms).map(Answer::Queues).map_err(failed))
+            }
+            Job::Leases { caller, page, reply } => {
+                let checked =
+                    caller.map_or(Ok(()), |caller| check(caller, Scope::Observe, &page.names));
+                (reply, checked.and_then(|()| self.page(&page, now_ms)))
+            }
+            _ => return None,
+        })
     }
 
     fn last_checkpoint(&self, name: &str) -> Result<Answer, JobError> {

@@ -43,14 +43,19 @@ impl Door {
     }
 
     /// Returns the connection if it is to be served here. Otherwise passes it on, until it ends.
-    pub(crate) async fn enter(&self, mut stream: TcpStream, app: &Arc<App>) -> Option<TcpStream> {
+    pub(crate) async fn enter(
+        &self,
+        mut stream: TcpStream,
+        app: &Arc<App>,
+        patience: Duration,
+    ) -> Option<TcpStream> {
         let writer = match self {
             Door::Open => return Some(stream),
             Door::Writer => None,
             Door::Replica { writer, .. } => writer.as_deref(),
         };
         let is_marked = tokio::select! {
-            found = timeout(app.options.patience, take_mark(&mut stream)) => found.ok()?.ok()?,
+            found = timeout(patience, take_mark(&mut stream)) => found.ok()?.ok()?,
             () = app.stopped() => return None,
         };
         let Some(writer) = writer.filter(|_| !is_marked) else { return Some(stream) };

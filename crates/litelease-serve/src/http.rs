@@ -217,6 +217,16 @@ impl Request {
         }
     }
 
+    /// Checks whether the request keeps its connection for long: it waits, or opens a stream.
+    pub(crate) fn stays_long(&self) -> bool {
+        let streams = |kind| matches!(kind, CallKind::Events | CallKind::LeaseEvents);
+        self.waits()
+            || matches!(
+                &self.action,
+                Ok(Action::Call { call, .. } | Action::Named { call, .. }) if streams(call.kind)
+            )
+    }
+
     /// Checks whether this is a borrow, a claim or a receive that waits.
     pub(crate) fn waits(&self) -> bool {
         matches!(

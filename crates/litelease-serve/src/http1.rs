@@ -22,6 +22,7 @@ use crate::answer::{ALWAYS, Body, HttpError, Response};
 use crate::body::LONGEST;
 use crate::framing::{self, Chunks, Framing, LONGEST_HEAD, Length};
 use crate::http::{App, Request};
+use crate::server::patience;
 use crate::shares::Share;
 use crate::stream::Stream;
 use crate::timer::Timer;
@@ -36,15 +37,11 @@ const DRAIN_LIMITS: (Duration, usize) = (Duration::from_secs(1), 1024 * 1024);
 /// From which length on a text is not copied to be sent, and counts as bytes under way.
 const LONG_TEXT: usize = 64 * 1024;
 
-/// How long a connection beyond its client's share may take for the head of a request.
-const HASTE: Duration = Duration::from_secs(1);
-
 /// Serves a connection until it ends.
-pub(crate) async fn serve(stream: Stream, app: Arc<App>) {
+pub(crate) async fn serve(stream: Stream, app: Arc<App>, share: Option<Share>) {
     let is_idle = AtomicBool::new(true);
     let client = Client { stream, received: Vec::new(), is_over: false };
     let timer = Timer::default();
-    let share = app.connections.take(Caller::default(), 1).ok();
     let mut connection = Connection { client, timer, app: Arc::clone(&app), share };
     {
         let (mut serving, mut stopped) = (pin!(connection.serve(&is_idle)), pin!(app.stopped()));
@@ -102,6 +99,12 @@ impl Connection {
         };
         is_idle.store(false, Relaxed);
         request.add_body(body);
+        if self.share.is_none() && !caller.has_key() && request.stays_long() {
+            match self.app.connections.take(caller, 1) {
+                Ok(share) => self.share = Some(share),
+                Err(refused) => request.refuse_for(refused.into()),
+            }
+        }
         let Some(response) = self.answer(request).await else { return Ok(false) };
         let has_share = self.has_share(caller, response.status);
         let stays = framing.stays && is_read && has_share && !self.app.is_stopping();
@@ -117,10 +120,7 @@ impl Connection {
     /// Reads the head of a request.
     async fn head(&mut self) -> io::Result<Result<(Request, Framing), HttpError>> {
         let Connection { client, timer, app, share } = self;
-        let patience = app.options.patience;
-        // Connections beyond the share of their clients must not keep others from connecting.
-        let patience = if share.is_some() { patience } else { patience.min(HASTE) };
-        let deadline = Timer::deadline(patience);
+        let deadline = Timer::deadline(patience(app, share.as_ref()));
         loop {
             if !client.received.is_empty() {
                 match framing::head(&client.received, |head| app.route(head)) {
@@ -148,6 +148,7 @@ impl Connection {
     fn has_share(&mut self, caller: Caller, status: u16) -> bool {
         let is_new = || self.share.as_ref().is_none_or(|share| !share.is_of(caller));
         if caller.has_key() && matches!(status, 200 | 409) && is_new() {
+            self.share = None;
             self.share = self.app.connections.take(caller, 1).ok();
         }
         self.share.is_some()
@@ -193,7 +194,7 @@ impl Connection {
             _ if framing.expects => self.send(b"HTTP/1.1 100 Continue\r\n\r\n").await?,
             _ => {}
         }
-        let Connection { client, timer, app, .. } = self;
+        let Connection { client, timer, app, share } = self;
         let read = async {
             match framing.length {
                 Length::Known(length) => {
@@ -214,7 +215,7 @@ impl Connection {
                 }
             }
         };
-        let read = timer.within(app.options.patience, read).await;
+        let read = timer.within(patience(app, share.as_ref()), read).await;
         read.unwrap_or(Ok(Err(HttpError::too_slow())))
     }
 
@@ -270,7 +271,11 @@ impl Connection {
         {
             match self.app.bytes.take(caller, text.len()) {
                 Ok(taken) => share = Some(taken),
-                Err(refused) => response = HttpError::from(refused).into(),
+                Err(refused) => {
+                    let number = response.number;
+                    response = HttpError::from(refused).into();
+                    response.number = number;
+                }
             }
         }
         let mut out = Vec::with_capacity(512);

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,6 +32,8 @@ use tokio::net::{self, TcpStream};
 pub struct LocalSocket {
     listener: UnixListener,
     path: PathBuf,
+    /// The number of its file. A server that comes after this one puts another file there.
+    inode: u64,
 }
 
 impl LocalSocket {
@@ -52,7 +54,8 @@ impl LocalSocket {
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        Ok(LocalSocket { listener, path })
+        let inode = fs::symlink_metadata(&path)?.ino();
+        Ok(LocalSocket { listener, path, inode })
     }
 
     /// Passes connections on to the server at `address`, in the same process, until this is
@@ -85,6 +88,8 @@ pub(crate) fn beside(key_file: &Path) -> PathBuf {
 
 impl Drop for LocalSocket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::access::Caller;
 use crate::committer::{Changed, Committer};
 use crate::door::Door;
 use crate::error::OpenError;
@@ -26,6 +27,7 @@ use crate::local_key;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::pending_grant::deliver_all;
+use crate::shares::Share;
 use crate::stream::Stream;
 use crate::tls::Tls;
 
@@ -219,8 +221,10 @@ pub(crate) async fn run_before(
         };
         let (app, door) = (Arc::clone(&app), Arc::clone(&door));
         connections.spawn(async move {
-            if let Some(stream) = door.enter(stream, &app).await {
-                serve(stream, app).await;
+            // It counts for the clients without an access key until it has brought one.
+            let share = app.connections.take(Caller::default(), 1).ok();
+            if let Some(stream) = door.enter(stream, &app, patience(&app, share.as_ref())).await {
+                serve(stream, app, share).await;
             }
             drop(permit);
         });
@@ -245,16 +249,27 @@ pub(crate) async fn run_before(
     }
 }
 
+/// How long a connection beyond its client's share may take for what it sends.
+const HASTE: Duration = Duration::from_secs(1);
+
+/// Returns how long a client may take for what it sends. Connections beyond the share of their
+/// clients must not keep others from connecting.
+pub(crate) fn patience(app: &App, share: Option<&Share>) -> Duration {
+    let patience = app.options.patience;
+    if share.is_some() { patience } else { patience.min(HASTE) }
+}
+
 /// Serves one connection.
-async fn serve(stream: TcpStream, app: Arc<App>) {
+async fn serve(stream: TcpStream, app: Arc<App>, share: Option<Share>) {
+    let patience = patience(&app, share.as_ref());
     let begun = tokio::select! {
-        begun = timeout(app.options.patience, begin(stream, app.options.tls.as_ref())) => begun,
+        begun = timeout(patience, begin(stream, app.options.tls.as_ref())) => begun,
         // A client that has not sent a request yet gets no answer.
         () = app.stopped() => return,
     };
     // Otherwise the client was too slow, does not speak TLS, or has hung up: nothing to report.
     if let Ok(Ok(stream)) = begun {
-        http1::serve(stream, app).await;
+        http1::serve(stream, app, share).await;
     }
 }
 
@@ -281,7 +296,7 @@ mod tests {
     use super::*;
 
     /// Returns how many bytes the future of a function takes.
-    const fn room<A, B, F>(_: &impl FnOnce(A, B) -> F) -> usize {
+    const fn room<A, B, C, F>(_: &impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
     }
 

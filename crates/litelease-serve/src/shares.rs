@@ -110,8 +110,8 @@ impl Limit {
         more: usize,
     ) -> Result<(), JobError> {
         let share = match caller.has_key() {
+            _ if self.is_open => self.whole,
             true => self.whole.saturating_mul(self.key_percent) / 100,
-            false if self.is_open => self.whole,
             false => self.whole / 2,
         };
         // Where there is anything, a client may have one, however large that is.

@@ -6,7 +6,7 @@
 use crate::schema::{Table, create, is_there, none_without_table};
 use crate::sqlite::Value;
 use crate::statements::{CachedStatement, execute_once};
-use crate::{Error, Store};
+use crate::{Error, SLICE, Store};
 
 /// The answers. The table is made by the first one.
 pub(crate) const ANSWERED: Table = Table {
@@ -91,13 +91,17 @@ impl Store {
         })
     }
 
-    /// Deletes the answers that were given before `limit_ms`.
-    pub(crate) fn forget_answers(&self, limit_ms: i64) -> Result<(), Error> {
-        const FORGET: &str = "DELETE FROM main.litelease_answered WHERE at_ms <= ?1";
-        match is_there(self.connection, &ANSWERED)? {
-            true => execute_once(self.connection, FORGET, &[Value::Integer(limit_ms)]),
-            false => Ok(()),
+    /// Deletes a slice of the answers that were given before `limit_ms`. Answers whether there may be
+    /// more.
+    pub(crate) fn forget_answers(&self, limit_ms: i64) -> Result<bool, Error> {
+        // Rows are in the order of time.
+        const FORGET: &str = "DELETE FROM main.litelease_answered WHERE number IN
+(SELECT number FROM main.litelease_answered ORDER BY number LIMIT ?2) AND at_ms <= ?1";
+        if !is_there(self.connection, &ANSWERED)? {
+            return Ok(false);
         }
+        execute_once(self.connection, FORGET, &[limit_ms, SLICE].map(Value::Integer))?;
+        Ok(self.connection.changes() == SLICE)
     }
 }
 

@@ -39,6 +39,7 @@ impl Store {
                 // The name that follows it in the order of bytes.
                 next = (rows == SLICE).then(|| last + "\0");
             }
+            while self.within(self.boundary()?, || self.forget_answers(limit_ms))? {}
             Ok(count)
         })
     }
@@ -66,7 +67,6 @@ impl Store {
         }
         if rows < SLICE {
             self.purge_readers(limit_ms)?;
-            self.forget_answers(limit_ms)?;
             self.purge_side_tables()?;
             self.forget_served()?;
         }

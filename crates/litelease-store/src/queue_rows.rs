@@ -190,7 +190,7 @@ const FREE_KEY: &str =
 const DELETE_ITEMS: [&str; 3] = [
     "DELETE FROM main.litelease_queue_bodies WHERE id IN (SELECT id
 FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",
-    "DELETE FROM main.litelease_queue_keys WHERE queue = +?1 AND key IN (SELECT key
+    "DELETE FROM main.litelease_queue_keys WHERE queue = +?1 AND item IN (SELECT id
 FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",
     "DELETE FROM main.litelease_queue_items WHERE id IN (SELECT id
 FROM main.litelease_queue_items WHERE queue = +?1 ORDER BY visible_at_ms, id LIMIT ?2)",

@@ -215,7 +215,7 @@ impl Store {
             let now_ms = when.now_ms();
             let when = When::At(now_ms);
             let requester = self.requested(shard, when, |requester, _| requester.to_owned())?;
-            let ends = match (shard.split_once("/shard/"), requester) {
+            let ends = match (shard.rsplit_once("/shard/"), requester) {
                 (Some((group, _)), Some(requester)) => {
                     let members = self.live_members(group, now_ms)?.into_iter();
                     members.map(|member| member.lease).find(|lease| lease.owner == requester)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import os
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -183,7 +183,8 @@ END $litelease$;
 -- Claims a name, or prolongs the live lease that the owner has on it. Returns its token, or NULL.
 CREATE OR REPLACE FUNCTION {s}.ensure(name text, owner text, ttl_ms bigint, now_ms bigint DEFAULT NULL)
 RETURNS bigint LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $litelease$
-  SELECT coalesce({s}.renew($1, $2, $3, $4), {s}.claim($1, $2, $3, $4))
+  -- The last one is for a claim of the same owner that was committed meanwhile.
+  SELECT coalesce({s}.renew($1, $2, $3, $4), {s}.claim($1, $2, $3, $4), {s}.renew($1, $2, $3, $4))
 $litelease$;
 
 -- Ends a live lease early, and wakes those who wait for it after COMMIT. Returns whether there was one.

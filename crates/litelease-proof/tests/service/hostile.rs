@@ -271,8 +271,8 @@ fn waits(client: &mut Client, path: &str, body: &Value) {
     client.send("POST", path, &body.to_string(), "").unwrap();
 }
 
-/// All clients shared one limit of waiting requests: 10,000 borrows without an access key kept every
-/// other client from waiting.
+/// All clients shared one limit of waiting requests: 10,000 borrows without an access key kept
+/// every other client from waiting.
 #[test]
 fn clients_without_a_key_leave_half_of_the_waiting_places_and_a_key_three_quarters() {
     let desk = Desk::new();
@@ -334,6 +334,12 @@ fn streams_and_connections_without_a_key_leave_room_for_clients_with_one() {
     let mut late = Client::of(server.address);
     let answer = late.ask("GET", "/healthz", &Value::Null, "").unwrap();
     assert_eq!((answer.status, answer.head.contains("connection: close")), (200, true));
+    // It may not stay for long either.
+    let mut late = Client::of(server.address);
+    let body = json!({"ttl": 1, "wait": 60});
+    let answer = late.ask("POST", &format!("/l/{POOL}/borrow"), &body, "").unwrap();
+    assert_eq!(answer.status, 429, "{answer:?}");
+    assert!(answer.error().contains("--max-connections"), "{answer:?}");
     // A key that was not checked does not count as one.
     let mut bogus = Client::of(server.address).bearing("litelease-bogus");
     let answer = bogus.ask("POST", "/v1/claim", &json!({"nonsense": true}), "").unwrap();
@@ -362,6 +368,28 @@ fn clients_without_a_key_store_half_of_the_pools() {
     assert_eq!(v1(&mut keyed, "slot/borrow", &ask("y"), "").status, 429, "a quarter is one");
 }
 
+#[test]
+fn answers_are_stored_within_the_share_of_a_key_and_acknowledgements_are_never_refused() {
+    let desk = Desk::new();
+    let server = Server::start(&desk.file, &["--max-answers", "8"]);
+    let allow = ["--allow", "send:*", "--allow", "receive:*"];
+    let mut client = with_key(&desk, &server, "a", &allow);
+    let mut ask = |call: &str, body: Value, key: &str| {
+        v1(&mut client, &format!("queue/{call}"), &body, &format!("Idempotency-Key: {key}\r\n"))
+    };
+    let send = json!({"queue": "q", "body": 1});
+    let first = ask("send", send.clone(), "1").json()["id"].clone();
+    let item = ask("receive", json!({"queue": "q", "visibility": 60}), "2").json()["item"].clone();
+    let refused = ask("send", send.clone(), "3");
+    assert_eq!(refused.status, 429);
+    assert!(refused.error().contains("--max-answers"), "{refused:?}");
+    assert_eq!(ask("send", send, "1").json()["id"], first, "what is stored is answered again");
+    let receipt = json!({"queue": "q", "receipt": item["receipt"]});
+    let extended = json!({"queue": "q", "receipt": item["receipt"], "visibility": 90});
+    assert_eq!(ask("extend", extended, "4").status, 200);
+    assert_eq!(ask("ack", receipt, "5").status, 200);
+}
+
 /// Each request read the keys on a thread of its own: 10,000 of them made 514 threads.
 #[test]
 fn requests_for_the_public_keys_do_not_make_threads() {
@@ -383,7 +411,7 @@ fn requests_for_the_public_keys_do_not_make_threads() {
     assert!(threads.trim().parse::<u32>().unwrap() < 20, "{threads} threads");
 }
 
-/// A stream asked for its key once a second. What happened after the key was removed was still told.
+/// A stream asked for its key once a second. What happened after its removal was still told.
 #[test]
 fn a_stream_tells_nothing_that_happened_after_its_key_was_removed() {
     let (desk, server) = served();

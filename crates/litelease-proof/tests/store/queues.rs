@@ -916,3 +916,21 @@ fn a_change_of_many_items_commits_after_every_slice_unless_the_caller_has_a_tran
         assert_eq!(stored(&Connection::open(&place.file).unwrap()).len(), 1, "{case}: the counter");
     }
 }
+
+#[test]
+fn a_queue_that_is_deleted_in_part_keeps_the_keys_of_the_items_that_are_left() {
+    let db = memory();
+    let queue = db.queue("q").at(1_000);
+    let keyed = || queue.send_with("x", SendOptions::new().key("k")).unwrap();
+    keyed();
+    let dead = queue.receive(LONG).unwrap().unwrap();
+    assert!(queue.bury(&dead.receipt, None).unwrap());
+    for _ in 0..1_000 {
+        queue.send("x").unwrap();
+    }
+    // The key of a dead item is free.
+    let live = keyed();
+    let slice = queue.change_slice(litelease::ManyItems::Delete, 0).unwrap();
+    assert_eq!((slice.count, slice.next), (0, Some(0)), "it is not done");
+    assert_eq!(keyed(), live, "the key is still in use");
+}

@@ -56,12 +56,17 @@ impl Batch {
             Job::Queued(job) => return self.perform_on_queue(job, file, waiting),
             Job::Many(job) => return self.change_many(job, file, waiting),
             Job::Register { caller, id, count, reply } => {
-                if let Err(refused) = file.bounds.check_pool(file.db, caller, &id, now_ms)? {
-                    self.answer(id, reply, Err(refused));
-                    return Ok(());
+                match file.bounds.check_pool(file.db, caller, &id, now_ms) {
+                    Ok(Ok(())) => {
+                        let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
+                        (id, reply, done)
+                    }
+                    Ok(Err(refused)) => {
+                        self.answer(id, reply, Err(refused));
+                        return Ok(());
+                    }
+                    Err(error) => (id, reply, Err(error)),
                 }
-                let done = pools.at(now_ms).register(&id, count).map(Answer::Pool);
-                (id, reply, done)
             }
             Job::Delete { id, reply } => {
                 let done = pools.delete(&id).map(|_| Answer::Deleted);
@@ -122,7 +127,10 @@ impl Batch {
             return Ok(());
         }
         // Waiters come first. If there is nothing left for them, there is nothing for this one.
-        waiting.serve(&job.id, file, self)?;
+        if let Err(error) = waiting.serve(&job.id, file, self) {
+            self.answer(job.id, job.reply, Err(JobError::Database));
+            return Err(error);
+        }
         match lend(file, &job, self.now_ms) {
             Ok(Ok(Answer::Nothing | Answer::Busy(_))) if job.wait.is_some() => {
                 match waiting.take_place(job.caller()) {

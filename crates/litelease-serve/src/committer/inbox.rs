@@ -13,8 +13,9 @@ const MAX_BATCH_WAIT_STEPS: u32 = 3;
 /// commit. In tests, a slow machine must not change what a batch does.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(if cfg!(test) { 600_000 } else { 20 });
 
-/// How long requests that only read are answered between two commits.
-const MAX_READ_TIME: Duration = Duration::from_millis(10);
+/// How long requests that only read are answered between two commits: looks at pools, and other
+/// reads.
+pub(super) const MAX_READ_TIME: Duration = Duration::from_millis(10);
 
 pub(super) struct Inbox {
     /// Jobs for the next commits, by clients that hold what they are about.
@@ -77,17 +78,6 @@ impl Inbox {
     /// Checks whether a batch takes no more jobs, after it has done so many since `started`.
     pub(super) fn is_full(&self, done: usize, started: Instant) -> bool {
         done >= self.max_batch || (done > 0 && started.elapsed() >= MAX_BATCH_TIME)
-    }
-
-    /// Takes out requests that only read, as many as `answer` answers in the time for them.
-    pub(super) fn take_while_in_time<T>(of: &mut VecDeque<T>, mut answer: impl FnMut(T)) {
-        let started = Instant::now();
-        while let Some(one) = of.pop_front() {
-            answer(one);
-            if started.elapsed() >= MAX_READ_TIME {
-                return;
-            }
-        }
     }
 
     pub(super) fn committed(&mut self, jobs: usize, took: Duration) {

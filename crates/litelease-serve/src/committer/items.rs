@@ -23,42 +23,38 @@ const ANSWERS_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 /// Receives an item. The inner result is the client's answer; the outer error fails the whole
 /// batch.
 pub(super) fn receive(file: &Served<'_>, job: &GrantJob, caller: Caller, now_ms: i64) -> Granting {
-    let (name, db) = (&*job.id, file.db);
+    let name = &*job.id;
     // A receive may have waited, and its key may have been removed meanwhile.
     if let Err(refused) = file.keys.check(caller, Scope::Receive, Names::One(name), now_ms) {
         return Ok(Err(refused));
     }
     let key = Key::of(caller, "receive", name, job.key.as_deref());
-    if key.is_some()
-        && let Err(refused) = file.bounds.check_answer(caller, now_ms)
-    {
-        return Ok(Err(refused));
-    }
-    let received = for_client(deliver(db, name, job.ttl_ms, key.as_ref(), now_ms))?;
-    if key.is_some() && matches!(received, Ok(Answer::Delivered(_))) {
-        file.bounds.count_answer(caller);
-    }
-    Ok(received)
+    for_client(deliver(file, name, job.ttl_ms, key.as_ref(), now_ms)).map(Result::flatten)
 }
 
 fn deliver(
-    db: &Litelease,
+    file: &Served<'_>,
     name: &str,
     visibility_ms: i64,
     key: Option<&Key>,
     now_ms: i64,
-) -> Result<Answer, Error> {
-    let queue = db.queue(name).at(now_ms);
-    if let Some(receipt) = answered(db, key, now_ms)? {
-        return again(&queue, &receipt, now_ms);
+) -> Result<Result<Answer, JobError>, Error> {
+    let queue = file.db.queue(name).at(now_ms);
+    if let Some(receipt) = answered(file.db, key, now_ms)? {
+        return again(&queue, &receipt, now_ms).map(Ok);
+    }
+    if let Err(refused) = may_remember(file, key, now_ms) {
+        return Ok(Err(refused));
     }
     // The place of the item in the order, in case its client does not hear of it.
     let Some(was_visible_at_ms) = queue.next_visible()?.filter(|at_ms| *at_ms <= now_ms) else {
-        return Ok(Answer::Nothing);
+        return Ok(Ok(Answer::Nothing));
     };
-    let Some(item) = queue.receive(duration(visibility_ms))? else { return Ok(Answer::Nothing) };
-    remember(db, key, &item.receipt, now_ms)?;
-    Ok(Answer::Delivered(Box::new(Delivered {
+    let Some(item) = queue.receive(duration(visibility_ms))? else {
+        return Ok(Ok(Answer::Nothing));
+    };
+    remember(file, key, &item.receipt, now_ms)?;
+    Ok(Ok(Answer::Delivered(Box::new(Delivered {
         queue: name.into(),
         id: item.id,
         attempt: item.attempt,
@@ -69,7 +65,7 @@ fn deliver(
         has_key: key.is_some(),
         receipt: item.receipt,
         body: item.body,
-    })))
+    }))))
 }
 
 /// Answers a receive that was answered before: with the same delivery, or with nothing if that is
@@ -91,30 +87,35 @@ fn again(queue: &Queue<'_>, receipt: &str, now_ms: i64) -> Result<Answer, Error>
     })))
 }
 
-/// A request that is known by its idempotency key.
-struct Key([u8; 16]);
+/// A request that is known by its client and its idempotency key.
+struct Key {
+    caller: Caller,
+    hash: [u8; 16],
+}
 
 impl Key {
     fn of(caller: Caller, call: &str, queue: &str, key: Option<&str>) -> Option<Self> {
-        key.map(|key| Key(request_hash(caller, call, queue, key)))
+        key.map(|key| Key { caller, hash: request_hash(caller, call, queue, key) })
     }
 }
 
 /// Returns what the request with this key was answered within the last day.
 fn answered(db: &Litelease, key: Option<&Key>, now_ms: i64) -> Result<Option<String>, Error> {
     match key {
-        Some(Key(key)) => db.answered(key, now_ms.saturating_sub(ANSWERS_KEPT_MS)),
+        Some(Key { hash, .. }) => db.answered(hash, now_ms.saturating_sub(ANSWERS_KEPT_MS)),
         None => Ok(None),
     }
 }
 
-fn remember(db: &Litelease, key: Option<&Key>, answer: &str, now_ms: i64) -> Result<(), Error> {
-    match key {
-        Some(Key(key)) => {
-            db.remember_answer(key, answer, now_ms, now_ms.saturating_sub(ANSWERS_KEPT_MS))
-        }
-        None => Ok(()),
-    }
+/// Checks whether the answer to a request with a key may be stored, if it has one.
+fn may_remember(file: &Served<'_>, key: Option<&Key>, now_ms: i64) -> Result<(), JobError> {
+    key.map_or(Ok(()), |key| file.bounds.check_answer(key.caller, now_ms))
+}
+
+fn remember(file: &Served<'_>, key: Option<&Key>, answer: &str, now_ms: i64) -> Result<(), Error> {
+    let Some(Key { caller, hash }) = key else { return Ok(()) };
+    file.bounds.count_answer(*caller);
+    file.db.remember_answer(hash, answer, now_ms, now_ms.saturating_sub(ANSWERS_KEPT_MS))
 }
 
 impl Batch {
@@ -139,17 +140,9 @@ impl Batch {
                 let key =
                     Key::of(caller, verb.word(), asked.as_deref().unwrap_or(""), key.as_deref());
                 let checked = check(file, caller, asked.is_some(), &queue, &verb, now_ms);
-                let stored = || match &key {
-                    Some(_) => file.bounds.check_answer(caller, now_ms),
-                    None => Ok(()),
-                };
-                let done = match checked.and_then(|unknown| stored().map(|()| unknown)) {
-                    Ok(None) => {
-                        if key.is_some() {
-                            file.bounds.count_answer(caller);
-                        }
-                        for_client(perform(file.db, &queue, verb, key.as_ref(), now_ms))
-                    }
+                let done = match checked {
+                    Ok(None) => for_client(perform(file, &queue, verb, key.as_ref(), now_ms))
+                        .map(Result::flatten),
                     Ok(Some(unknown)) => Ok(Ok(unknown)),
                     Err(refused) => Ok(Err(refused)),
                 };
@@ -185,7 +178,7 @@ impl Batch {
         let (now_ms, id, change) = (self.now_ms, Id::Queue(job.queue.clone()), job.change);
         let names = Names::One(&job.queue);
         let done = match file.keys.check(job.caller, Scope::Operate, names, now_ms) {
-            Ok(()) => for_client(change_slice(file.db, &job, now_ms)),
+            Ok(()) => for_client(change_slice(file, &job, now_ms)).map(Result::flatten),
             Err(refused) => Ok(Err(refused)),
         };
         match done {
@@ -210,22 +203,29 @@ impl Batch {
 
 /// Does a slice of a change of many items. Returns how many were changed so far, and the id after
 /// which the next slice begins, if there is one. The key is remembered with the last one.
-fn change_slice(db: &Litelease, job: &ManyJob, now_ms: i64) -> Result<(i64, Option<i64>), Error> {
+fn change_slice(
+    file: &Served<'_>,
+    job: &ManyJob,
+    now_ms: i64,
+) -> Result<Result<(i64, Option<i64>), JobError>, Error> {
     let word = match job.change {
         ManyItems::Redrive => "redrive",
         ManyItems::Discard => "discard",
         ManyItems::Delete => "delete",
     };
     let key = Key::of(job.caller, word, &job.queue, job.key.as_deref());
-    if let Some(count) = answered(db, key.as_ref(), now_ms)? {
-        return Ok((count.parse().unwrap_or_default(), None));
+    if let Some(count) = answered(file.db, key.as_ref(), now_ms)? {
+        return Ok(Ok((count.parse().unwrap_or_default(), None)));
     }
-    let slice = db.queue(&job.queue).at(now_ms).change_slice(job.change, job.after)?;
+    if let Err(refused) = may_remember(file, key.as_ref(), now_ms) {
+        return Ok(Err(refused));
+    }
+    let slice = file.db.queue(&job.queue).at(now_ms).change_slice(job.change, job.after)?;
     let count = job.count.saturating_add(i64::try_from(slice.count).unwrap_or(i64::MAX));
     if slice.next.is_none() {
-        remember(db, key.as_ref(), &count.to_string(), now_ms)?;
+        remember(file, key.as_ref(), &count.to_string(), now_ms)?;
     }
-    Ok((count, slice.next))
+    Ok(Ok((count, slice.next)))
 }
 
 /// Returns the answer to a change of many items that is done.
@@ -254,6 +254,21 @@ impl QueueVerb {
             QueueVerb::Redrive { .. } => "redrive",
             QueueVerb::Discard { .. } => "discard",
             QueueVerb::Cancel(_) => "cancel",
+        }
+    }
+
+    /// Checks whether it is refused where its answer cannot be stored with its idempotency key. An
+    /// acknowledgement is done all the same: repeated, it is only refused as stale.
+    fn must_be_remembered(&self) -> bool {
+        match self {
+            QueueVerb::Send { .. }
+            | QueueVerb::Redrive { .. }
+            | QueueVerb::Discard { .. }
+            | QueueVerb::Cancel(_) => true,
+            QueueVerb::Ack { .. }
+            | QueueVerb::Extend { .. }
+            | QueueVerb::GiveBack { .. }
+            | QueueVerb::Bury { .. } => false,
         }
     }
 
@@ -293,13 +308,13 @@ fn check(
 }
 
 fn perform(
-    db: &Litelease,
+    file: &Served<'_>,
     name: &Arc<str>,
     verb: QueueVerb,
     key: Option<&Key>,
     now_ms: i64,
-) -> Result<Answer, Error> {
-    let queue = db.queue(name).at(now_ms);
+) -> Result<Result<Answer, JobError>, Error> {
+    let queue = file.db.queue(name).at(now_ms);
     let queue_name = || name.to_string();
     let item_done = |word: &'static str, receipt: &str| Answer::ItemDone {
         word,
@@ -310,29 +325,38 @@ fn perform(
         && !matches!(verb, QueueVerb::Ack { .. })
         && let Some(stale) = of_another_queue(&queue, receipt)?
     {
-        return Ok(stale);
+        return Ok(Ok(stale));
     }
-    match verb {
+    let is_new = |key| answered(file.db, key, now_ms).map(|answer| answer.is_none());
+    if verb.must_be_remembered()
+        && is_new(key)?
+        && let Err(refused) = may_remember(file, key, now_ms)
+    {
+        return Ok(Err(refused));
+    }
+    let answer = match verb {
         QueueVerb::Send { body, delay_ms, key: item_key } => {
             let options = SendOptions::new().delay(duration(delay_ms));
             let options = match &item_key {
                 Some(key) => options.key(key),
                 None => options,
             };
-            let id = once(db, key, now_ms, || queue.send_with(body, options))?;
+            let id = once(file, key, now_ms, || queue.send_with(body, options))?;
             Ok(Answer::Sent { queue: queue_name(), id })
         }
         QueueVerb::Ack { receipt } => {
             // The same key with another receipt is another request.
-            if answered(db, key, now_ms)?.is_some_and(|acked| acked == receipt) {
-                return Ok(item_done("acknowledged", &receipt));
+            if answered(file.db, key, now_ms)?.is_some_and(|acked| acked == receipt) {
+                return Ok(Ok(item_done("acknowledged", &receipt)));
             }
             if let Some(stale) = of_another_queue(&queue, &receipt)? {
-                return Ok(stale);
+                return Ok(Ok(stale));
             }
             match queue.ack(&receipt)? {
                 AckResult::Acknowledged => {
-                    remember(db, key, &receipt, now_ms)?;
+                    if may_remember(file, key, now_ms).is_ok() {
+                        remember(file, key, &receipt, now_ms)?;
+                    }
                     Ok(item_done("acknowledged", &receipt))
                 }
                 AckResult::Stale { reason } => Ok(Answer::StaleReceipt(Stale::Rule(reason))),
@@ -365,27 +389,28 @@ fn perform(
             false => why_not(&queue, &receipt, Stale::Dead),
         },
         QueueVerb::Redrive { id } => {
-            let count = once(db, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
+            let count = once(file, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
             Ok(Answer::Counted { word: REDRIVEN, queue: queue_name(), count })
         }
         QueueVerb::Discard { id } => {
-            let count = once(db, key, now_ms, || queue.discard_one(id).map(i64::from))?;
+            let count = once(file, key, now_ms, || queue.discard_one(id).map(i64::from))?;
             Ok(Answer::Counted { word: DISCARDED, queue: queue_name(), count })
         }
-        QueueVerb::Cancel(meant) => cancel(db, &queue, &meant, key, now_ms),
-    }
+        QueueVerb::Cancel(meant) => cancel(file, &queue, &meant, key, now_ms),
+    };
+    answer.map(Ok)
 }
 
 /// Cancels an item. Only a success is remembered: the worker that has the item may give it back.
 fn cancel(
-    db: &Litelease,
+    file: &Served<'_>,
     queue: &Queue<'_>,
     meant: &Meant,
     key: Option<&Key>,
     now_ms: i64,
 ) -> Result<Answer, Error> {
     let done = |id| Ok(Answer::ItemDone { word: "cancelled", queue: queue.name().into(), id });
-    if let Some(id) = answered(db, key, now_ms)? {
+    if let Some(id) = answered(file.db, key, now_ms)? {
         return done(id.parse().unwrap_or_default());
     }
     let (name, id) = match meant {
@@ -395,7 +420,7 @@ fn cancel(
     match queue.cancel(name)? {
         CancelResult::Cancelled => {
             let id = id.unwrap_or_default();
-            remember(db, key, &id.to_string(), now_ms)?;
+            remember(file, key, &id.to_string(), now_ms)?;
             done(id)
         }
         CancelResult::Leased { deadline_ms } => {
@@ -407,16 +432,16 @@ fn cancel(
 
 /// Does something that makes a number, once for each key.
 fn once(
-    db: &Litelease,
+    file: &Served<'_>,
     key: Option<&Key>,
     now_ms: i64,
     make: impl FnOnce() -> Result<i64, Error>,
 ) -> Result<i64, Error> {
-    if let Some(number) = answered(db, key, now_ms)? {
+    if let Some(number) = answered(file.db, key, now_ms)? {
         return Ok(number.parse().unwrap_or_default());
     }
     let number = make()?;
-    remember(db, key, &number.to_string(), now_ms)?;
+    remember(file, key, &number.to_string(), now_ms)?;
     Ok(number)
 }
 

@@ -294,7 +294,7 @@ fn a_grant_that_is_over_before_it_is_sent_is_not_sent() {
     alone(|| {
         let mut desk = Desk::with(1);
         PASSES_MS.set(10);
-        let (mut short, mut long) = (desk.borrow(25, false, None), desk.borrow(600, true, None));
+        let (mut short, mut long) = (desk.borrow(15, false, None), desk.borrow(600, true, None));
         desk.turn();
         assert!(matches!(short.try_recv().unwrap(), Err(JobError::TooShort)));
         assert!(long.try_recv().is_err());

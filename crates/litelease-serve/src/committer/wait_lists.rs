@@ -143,10 +143,14 @@ impl WaitLists {
         self.count = self.count.saturating_sub(sharing.len());
         sharing.retain(GrantJob::begin_serving);
         if let Some(first) = sharing.first() {
-            let answer = lend(file, first, batch.now_ms)?;
+            let (answer, failed) = match lend(file, first, batch.now_ms) {
+                Ok(answer) => (answer, Ok(())),
+                Err(error) => (Err(JobError::Database), Err(error)),
+            };
             for job in sharing {
                 batch.answer(job.id, job.reply, answer.clone());
             }
+            failed?;
         }
         self.remove_if_empty(id);
         Ok(())
