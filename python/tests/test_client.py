@@ -7,6 +7,7 @@ import gc
 import http.server
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import time
 import uuid
 import warnings
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 import pytest
 from service import Proxy, Server
@@ -50,6 +51,7 @@ from litelease import (
     aio,
 )
 from litelease._client_hold import window
+from litelease._client_http import Outcome
 from litelease._wait import clock
 
 SOON = 60.0
@@ -291,6 +293,46 @@ def test_a_release_or_transfer_whose_answer_was_lost_is_not_rejected_because_of_
     proxy.meddle = lose
     with pytest.raises(ServerUnreachable, match="may be done or not"):
         far.transfer(lease, "c", ttl=30)
+
+
+# A release that never reached the server was told to be done, after an operator's break or the end of the lease: as if
+# another client had been granted the name because of it.
+@pytest.mark.parametrize("how", ["never sent", "never passed on", "expired"])
+def test_a_release_that_did_not_end_the_lease_is_rejected(
+    server: Server, client: Client, proxy: Proxy, name: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = Client(proxy.url, server.key)
+    lease = granted(far.claim(name, "a", ttl=0.5 if how == "expired" else 30))
+    place, call, port = far._http._place, far._http.call, far._http._place.port
+    later: list[Grant] = []
+
+    def succeed() -> None:
+        if how != "expired":
+            client.break_lease(name)
+        later.append(granted(client.claim_wait(name, "b", 30, SOON)))
+
+    def hang_up_once(path: str) -> "bytes | None":
+        proxy.stand_in = lambda path: None
+        succeed()
+        return b""
+
+    def refused_once(*values: Any) -> Outcome:
+        told = call(*values)
+        if not later:
+            assert "refused" in told.why
+            succeed()
+            place.port = port
+        return told
+
+    with socket.socket() as closed:
+        if how == "never sent":
+            closed.bind(("127.0.0.1", 0))
+            place.port = closed.getsockname()[1]
+            monkeypatch.setattr(far._http, "call", refused_once)
+        else:
+            proxy.stand_in = hang_up_once
+        told = far.release(lease)
+    assert isinstance(told, Rejected) and told.current is not None and told.current.token == later[0].token, told
 
 
 def test_an_answer_that_comes_after_the_ttl_is_not_trusted(

@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -194,6 +195,58 @@ def test_a_holder_is_called_when_somebody_asks(db: Litelease) -> None:
         threading.excepthook = hook
         held.release()
     assert held.requested() is None
+
+
+@pytest.mark.parametrize("what", ["requests", "shards"])
+def test_a_locked_file_costs_no_hold_in_another_file(tmp_path: Path, what: str) -> None:
+    # What listens waited for the lock of its file for 5 s, and the keeper waited for it.
+    other = sqlite3.connect(tmp_path / "other.db", isolation_level=None)
+    Litelease(other).bootstrap()
+    if what == "requests":
+        listening: Any = Litelease(other).hold("import", ttl=60, on_requested=print)
+    else:
+        listening = litelease.Shards.join(str(tmp_path / "other.db"), "orders", 1, "a", ttl=60)
+        assert listening.next(60)
+    with listening, litelease.open(tmp_path / "app.db") as db, db.hold("job", ttl=3) as held:
+        other.execute("BEGIN EXCLUSIVE")
+        for _ in range(2):
+            before = held._trusted_until
+            while held._trusted_until == before:
+                held.check()
+                time.sleep(0.01)
+        other.execute("ROLLBACK")
+
+
+OPENS = """
+import sys, litelease, queue
+db = litelease.open(sys.argv[1])
+told, opens = queue.Queue(), []
+held = [db.hold(f"import {n}", ttl=60, on_requested=told.put) for n in range(3)]
+sys.addaudithook(lambda event, _: opens.append(event) if event == "sqlite3.connect" else None)
+for n in range(5):
+    for hold in held:
+        assert db.request(hold.name, f"{n}", within=60)
+        assert told.get(timeout=60).requester == f"{n}"
+        assert db.withdraw_request(hold.name, f"{n}")
+print(len(opens))
+"""
+
+
+def test_a_holder_that_listens_does_not_open_the_file_again_and_again(tmp_path: Path) -> None:
+    # As root, SQLite changes the owner of the log that it opens. That woke all that watch the file,
+    # which opened it again: hundreds of times a second, although nothing happened.
+    told = subprocess.run([sys.executable, "-c", OPENS, str(tmp_path / "db")], stdout=subprocess.PIPE, text=True, check=True)
+    assert int(told.stdout) <= 1
+
+
+def test_a_holder_that_listens_makes_no_file_in_place_of_one_that_was_moved(db: Litelease, tmp_path: Path) -> None:
+    held = db.hold("import", ttl=4, on_requested=print)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for file in tmp_path.glob("app.sqlite3*"):
+        file.rename(moved / file.name)
+    assert lost_reason(held).kind == "FileReplaced"
+    assert [file.name for file in tmp_path.iterdir()] == ["moved"]
 
 
 def test_a_holder_that_ignores_a_request_is_out_and_told_why(db: Litelease) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import time
@@ -102,13 +101,13 @@ class Client:
     ) -> Transferred | Rejected:
         """Hands this grant to a new owner under a new token. The new owner gets it by a claim of the name under that text."""
         grant, seconds = _grant(lease, "transfer"), in_ms(lease.name, ttl, ttl_ms) / 1000
-        told, is_repeated = self._insist("transfer", {"grant": grant.grant, "new_owner": new_owner, "ttl": seconds})
+        told, was_lost = self._insist("transfer", {"grant": grant.grant, "new_owner": new_owner, "ttl": seconds})
         if told.kind == "done":
             return Transferred(_lease(told.value))
         rejected = _rejected(told.value)
-        if is_repeated and rejected.current is not None and rejected.current.owner == new_owner:
+        if was_lost and rejected.current is not None and rejected.current.owner == new_owner:
             return Transferred(rejected.current)  # the answer to the first request got lost
-        if is_repeated and rejected.reason is Reason.SUPERSEDED:
+        if was_lost and rejected.reason is Reason.SUPERSEDED:
             # The first request may have been done, and the name handed on since.
             raise ServerUnreachable(f"the answer to the transfer of {grant.name!r} got lost, so it may be done or not")
         return rejected
@@ -292,11 +291,16 @@ class Client:
 
     def _release(self, grant: Grant, patience: float, timeout: float = _PATIENCE) -> Released | Rejected:
         body, patience = {"grant": grant.grant}, min(patience, self._retry_for)
-        told, is_repeated = self._repeat("POST", "/v1/release", body, patience=patience, timeout=timeout)
-        # If the answer to the first request got lost, the name may have a new owner by now.
-        if told.kind == "done" or is_repeated and told.value.get("reason") in ("released", "superseded"):
+        told, was_lost = self._repeat("POST", "/v1/release", body, patience=patience, timeout=timeout)
+        if told.kind == "done":
             return Released(grant.name, grant.token)
-        return _rejected(told.value)
+        rejected = _rejected(told.value)
+        # If the name has the next token before the lease could end by itself, it was released: a
+        # break takes a token, too.
+        is_next = rejected.newest == grant.token + 1 and grant.is_trusted
+        if was_lost and (rejected.reason is Reason.RELEASED or rejected.reason is Reason.SUPERSEDED and is_next):
+            return Released(grant.name, grant.token)
+        return rejected
 
     def _borrow(
         self, pool: str, ttl: float, wait: float, note: str | None, stop: Stop
@@ -372,22 +376,23 @@ class Client:
         patience: float | None = None,
         timeout: float = _PATIENCE,
     ) -> tuple[Outcome, bool]:
-        """Sends a request until it is answered, each time under the same key. Returns the answer, and whether it was asked for
-        more than once. A call that may ``wait`` is also repeated if the server has let it wait for less."""
+        """Sends a request until it is answered, each time under the same key. Returns the answer, and whether the
+        answer to an earlier try may have got lost. A call that may ``wait`` is also repeated if the server has let it wait for less."""
         first, pauses, tag = clock(), _pauses(), tag or new_tag()
         end = first + (wait or 0.0) + (self._retry_for if patience is None else patience)
         timeout = min(timeout, max(ttl, 1.0))  # an answer that comes later is worth nothing
-        for is_repeated in itertools.chain([False], itertools.repeat(True)):
+        was_lost = False
+        while True:
             left = max(first + wait - clock(), 0.0) if wait is not None else 0.0
             sent = body if wait is None or body is None else {**body, "wait": left}
             told = self._http.call(method, path, tag, sent, left + timeout, stop)
             now = clock()
             if told.kind == "done" or told.kind == "no" and now >= first + (wait or 0.0) and _is_answer(path, told):
-                return told, is_repeated
+                return told, was_lost
+            was_lost = was_lost or told.is_lost
             if now >= end:
                 raise self._unreachable(told)
             _sleep(next(pauses), stop)
-        raise AssertionError
 
     def _unreachable(self, told: Outcome) -> ServerUnreachable:
         why = told.why or told.value.get("error") or "the answer makes no sense"

@@ -120,6 +120,8 @@ class Outcome(NamedTuple):
     kind: Literal["done", "no", "unknown"]
     value: Mapping[str, Any] = {}
     why: str = ""
+    # Whether the request may have been done all the same.
+    is_lost: bool = False
 
 
 class Transport:
@@ -145,27 +147,39 @@ class Transport:
             headers["Content-Type"], payload = "application/json", json.dumps(body).encode()
         if self._key is not None and path.startswith("/v1/"):
             headers["Authorization"] = f"Bearer {self._key}"
+        sent: list[bool] = []
         try:
-            status, echoed, text = self._send(method, path, payload, headers, clock() + timeout, stop)
+            status, echoed, text = self._send(method, path, payload, headers, clock() + timeout, stop, sent)
         except http.client.BadStatusLine as error:
             if isinstance(error, ConnectionError):
-                return Outcome("unknown", why="the server hung up")
+                return Outcome("unknown", why="the server hung up", is_lost=True)
             raise ServerUnreachable(f"{self.base}: what is there speaks no HTTP: if it speaks TLS, use https") from None
         except (OSError, http.client.HTTPException) as error:
             if self._tls is not None and (trouble := _tls_trouble(error)):
                 raise ServerUnreachable(f"{self.base}: {trouble}") from None
-            return Outcome("unknown", why=str(error) or type(error).__name__)
+            return Outcome("unknown", why=str(error) or type(error).__name__, is_lost=bool(sent))
         return self._outcome(status, text, echoed == tag)
 
     def _send(
-        self, method: str, path: str, payload: bytes | None, headers: dict[str, str], deadline: float, stop: Stop
+        self,
+        method: str,
+        path: str,
+        payload: bytes | None,
+        headers: dict[str, str],
+        deadline: float,
+        stop: Stop,
+        sent: list[bool],
     ) -> tuple[int, str | None, bytes]:
+        """Returns the status, the key and the text of the answer. ``sent`` gets an entry before anything is sent."""
         if stop():
             raise Stopped
         connection = self._connection(deadline - clock())
         is_done = False
         try:
             connection.response_class = functools.partial(_Response, deadline=deadline, stop=stop)  # type: ignore
+            if connection.sock is None:
+                connection.connect()
+            sent.append(True)
             connection.request(method, path, payload, headers)
             response = connection.getresponse()
             length, text = response.length, response.read(_LONGEST_ANSWER)
@@ -208,12 +222,13 @@ class Transport:
         if status in (200, 409) and not value:
             raise ServerUnreachable(f"{self.base}: what answers there is no Litelease server")
         if status in (200, 409) and not is_ours:
-            return Outcome("unknown", why="the answer belongs to another request")
+            return Outcome("unknown", why="the answer belongs to another request", is_lost=True)
         if status in (200, 409):
             return Outcome("done" if status == 200 else "no", value)
         # Too many wait, a proxy in between, the database, a shutdown.
         if status in (408, 429) or status >= 500:
-            return Outcome("unknown", why=f"{status}: {error or 'no reason was given'}")
+            # A proxy does not know what the server has done.
+            return Outcome("unknown", why=f"{status}: {error or 'no reason was given'}", is_lost=status in (502, 504))
         if not error:
             raise ServerRefused(status, f"{self.base}: what answers there is no Litelease server")
         hint = {401: _NO_KEY, 403: _NO_SCOPE}.get(status, "")

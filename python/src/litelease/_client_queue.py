@@ -181,9 +181,9 @@ class RemoteQueue:
     def _end(self, call: str, word: str, receipt: str | RemoteItem, note: str | None, **more: object) -> bool:
         if note is not None:
             more["note"] = note
-        told, is_repeated = self._ask(call, receipt=_receipt(receipt), **more)
+        told, was_lost = self._ask(call, receipt=_receipt(receipt), **more)
         # The answer to the first request may have been lost.
-        return told.kind == "done" or is_repeated and told.value.get("reason") == word
+        return told.kind == "done" or was_lost and told.value.get("reason") == word
 
     def _ask(self, call: str, **body: object) -> tuple[Outcome, bool]:
         # The server knows the queue of a receipt, where the client does not.

@@ -40,6 +40,8 @@ from ._wait import More, claiming, clock, never, until
 Me = TypeVar("Me", bound="Hold")
 
 _NOT_REQUESTED = "{!r}: nobody has asked for the lease: hand it to an owner by name with transfer, or release it"
+# How long before the end of trust a locked file is tried every millisecond, and then more often.
+_HURRY = 10.0
 _LATE = Loss("Expired", "it could not be renewed in time")
 _CLOSED = Loss("Closed", "its connection was closed")
 _REPLACED = Loss("FileReplaced", "the database file was moved, deleted or replaced")
@@ -233,10 +235,13 @@ class Hold:
 
     def _locked_pause(self, left: float) -> float:
         """Returns how long after a renewal that found the file locked the next one is tried, if the lease is trusted for
-        ``left`` more seconds. A program that writes in a loop leaves the file free for some microseconds at a time."""
+        ``left`` more seconds. A program that writes in a loop leaves the file free for some microseconds at a time, and to try
+        so often for as long as there is trust would use a part of a core."""
         if left <= min(self._trusted_for / 4, 0.25):
             return 0.00002
-        return 0.0001 if left <= min(self._trusted_for / 2, 1.0) else 0.001
+        if left <= min(self._trusted_for / 2, 1.0):
+            return 0.0001
+        return min(self._pause, max(left - _HURRY, 0.001))
 
     def _unstored_progress_ms(self, now: float) -> int | None:
         """Returns how long ago the holder made progress that is not stored yet."""

@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Generator, Sequence
+from typing import TYPE_CHECKING, Callable, Generator, Sequence, TypeVar
 
 from . import _fork, _library
 from ._atomic import start_thread
@@ -27,6 +27,7 @@ from ._wait import clock
 if TYPE_CHECKING:
     from ._hold import Hold
 
+T = TypeVar("T")
 # Other files wait while one is locked, so nobody waits long at one go; the keeper tries again.
 _BUSY_TIMEOUT = 0.01
 # How long it tries a locked file again and again, before it looks after other files.
@@ -66,6 +67,10 @@ class Kept:
     def leave(self) -> None:
         """Stops keeping it alive."""
         self._keeper.remove(self)
+
+    def read(self, look: Callable[[Litelease], T]) -> T | None:
+        """Reads its file while forks are held off, or returns None if it is not kept any more or the file was replaced."""
+        return self._keeper.read(self, look)
 
 
 class Keeper:
@@ -223,6 +228,19 @@ class Keeper:
             )
             known = self._connections[path] = (file, Litelease(connection))
         return known[1]
+
+    def read(self, kept: Kept, look: Callable[[Litelease], T]) -> T | None:
+        # With the connection of the renewals, which a fork closes. To open one for each look would
+        # change the log's owner (as root), and so wake all that watch the file.
+        if kept not in self._kept or kept.file != file_of(kept.path):
+            return None
+        db = self._connection(kept.path)
+        # The holds in other files wait meanwhile.
+        db.conn.execute("PRAGMA busy_timeout = 0")
+        try:
+            return look(db)
+        finally:
+            db.conn.execute(f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT * 1000)}")
 
     def _close_idle(self, holds: dict[str, list[Hold]]) -> None:
         for path in [path for path in self._connections if path not in holds]:

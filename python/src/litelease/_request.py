@@ -71,8 +71,7 @@ class Ear:
 
     def __init__(self, path: str, held: Held, tell: Callable[[RequestInfo], object]) -> None:
         self._held, self._waiter = weakref.ref(held), _library.waiter(path)
-        self._open, self._name, self._token, self._tell = type(held)._connected, held.name, held.token, tell
-        self._path = path
+        self._name, self._token, self._tell, self._kept = held.name, held.token, tell, held._kept
 
     def listen(self) -> None:
         """Listens until the hold is over."""
@@ -94,11 +93,9 @@ class Ear:
             self._nap(heard)
 
     def _look(self) -> RequestInfo | None:
-        # A connection that stays open would be open at a fork.
+        kept = self._kept
         with _fork.held_off(self):
-            db = self._open(self._path)
-            with contextlib.closing(db.conn):
-                return db.requested(self._name)
+            return None if kept is None else kept.read(lambda db: db.requested(self._name))
 
     def _nap(self, heard: int) -> None:
         end = time.monotonic() + _LONGEST_NAP

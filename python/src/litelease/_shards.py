@@ -278,10 +278,10 @@ class _Work:
         self._notice_losses()
         since = float("inf") if self._changed_at is None else clock() - self._changed_at
         # A look that takes no write lock: members must not wake one another for ever.
-        with self.using() as db:
-            rows = db._rows(
-                "shard_look", self._group, self._count, self._session.owner, int(since >= _REPEAT_EVERY), *self.held
-            )
+        kept, values = self._session._kept, (self._group, self._count, self._session.owner, int(since >= _REPEAT_EVERY))
+        rows = kept.read(lambda db: db._rows("shard_look", *values, *self.held)) if kept is not None else None
+        if rows is None:
+            return
         for shard, until_ms in rows[1:]:
             if shard in self.held and self.told.get(shard) != until_ms:
                 self.told[shard] = until_ms
