@@ -372,7 +372,7 @@ def test_a_slot_whose_answer_comes_after_the_ttl_is_not_trusted(server: Server, 
 
 def test_a_grant_that_was_waited_for_is_renewed_at_once(server: Server, client: Client, proxy: Proxy, name: str) -> None:
     granted(client.claim(name, "a", ttl=2))
-    lease = granted(Client(proxy.url, server.key).claim_wait(name, "b", 6, SOON))
+    lease = granted(Client(proxy.url, server.key).claim_wait(name, "b", 3, SOON))
     assert lease.is_trusted and proxy.seen == ["/v1/claim", "/v1/renew"]
 
 
