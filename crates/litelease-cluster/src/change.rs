@@ -212,8 +212,8 @@ impl Cluster {
                     let answer = answer.unwrap_or_else(|| sent.answer.clone());
                     return self.stored(ask, times, &loaded, &sent.change, answer);
                 }
-                // A row that is absent again may have been there. A purge that deletes one changes the
-                // mark, and a release that does so leaves its token.
+                // A row that is absent again may have been there. A purge that deletes one changes
+                // the mark, and a release that does so leaves its token.
                 let token = |row: &LoadedRow| row.row.as_ref().map(|row| row.token);
                 let is_same = |a: Option<&LoadedRow>| {
                     a.is_some_and(|a| a.version == row.version && token(a) == token(row))

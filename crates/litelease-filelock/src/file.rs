@@ -32,11 +32,26 @@ pub(crate) fn try_lock(file: &File, side: &SideFile) -> Result<bool, Error> {
     }
 }
 
+/// How many lists of locks are read before a lock that is in none of them counts as free.
+const MOST_LISTS: usize = 4;
+
 /// Checks whether the file is locked, without trying to lock it. Returns `None` if the system
 /// cannot say.
 pub(crate) fn is_locked(file: &File) -> Option<bool> {
-    let file = file.metadata().ok()?;
-    Some(held_locks()?.iter().any(|lock| is_flock(lock, &file)))
+    Some(find_lock(&file.metadata().ok()?)?.is_some())
+}
+
+/// Finds the lock on a file. Returns `None` if the system cannot say.
+fn find_lock(file: &Metadata) -> Option<Option<FileLock>> {
+    // The system does not list all locks as they are at one moment: while others come and go, a
+    // list may lack one that is held.
+    for _ in 0..MOST_LISTS {
+        let found = held_locks()?.into_iter().find(|lock| is_flock(lock, file));
+        if found.is_some() {
+            return Some(found);
+        }
+    }
+    Some(None)
 }
 
 fn is_flock(lock: &FileLock, file: &Metadata) -> bool {
@@ -72,7 +87,7 @@ pub(crate) fn present_holder(side: &SideFile) -> Present {
 /// Returns the process that has locked the file, if the system names it.
 fn locker(side: &SideFile) -> Option<u32> {
     let file = side.open_to_read().ok()??.metadata().ok()?;
-    held_locks()?.iter().find(|lock| is_flock(lock, &file))?.pid
+    find_lock(&file)??.pid
 }
 
 /// Returns the error that another process has kept the lock.
