@@ -143,8 +143,9 @@ impl Connection {
         }
     }
 
-    /// Checks whether the connection is within the share of its client. One whose client has shown a
-    /// valid access key counts for that key from then on: only such a call is answered 200 or 409.
+    /// Checks whether the connection is within the share of its client. One whose client has shown
+    /// a valid access key counts for that key from then on: only such a call is answered 200 or
+    /// 409.
     fn has_share(&mut self, caller: Caller, status: u16) -> bool {
         let is_new = || self.share.as_ref().is_none_or(|share| !share.is_of(caller));
         if caller.has_key() && matches!(status, 200 | 409) && is_new() {

@@ -91,8 +91,8 @@ impl Store {
         })
     }
 
-    /// Deletes a slice of the answers that were given before `limit_ms`. Answers whether there may be
-    /// more.
+    /// Deletes a slice of the answers that were given before `limit_ms`. Answers whether there may
+    /// be more.
     pub(crate) fn forget_answers(&self, limit_ms: i64) -> Result<bool, Error> {
         // Rows are in the order of time.
         const FORGET: &str = "DELETE FROM main.litelease_answered WHERE number IN

@@ -13,8 +13,8 @@ const QUOTES: [(char, char); 3] = [('"', '"'), ('`', '`'), ('[', ']')];
 /// The longest definition that a reason shows, in characters.
 const MOST_SHOWN: usize = 1_000;
 
-/// Compares a table as the schema has it with ours. Returns both texts if they differ, in words that
-/// follow "the table x is not as Litelease makes it".
+/// Compares a table as the schema has it with ours. Returns both texts if they differ, in words
+/// that follow "the table x is not as Litelease makes it".
 pub(crate) fn difference(found: &str, ours: &str) -> Option<String> {
     let is_ours = is_same(found, ours);
     (!is_ours).then(|| format!("it is `{}`, and should be `{}`", shown(found), shown(ours)))

@@ -457,8 +457,8 @@ impl Leases {
     /// [`Queue::discard`](crate::Queue::discard) deletes those.
     ///
     /// The same commit raises the file's token floor to the largest token deleted, so that no token
-    /// is ever granted again. Outside a transaction, every thousand names are a commit, so that other
-    /// writers get their turn.
+    /// is ever granted again. Outside a transaction, every thousand names are a commit, so that
+    /// other writers get their turn.
     ///
     /// ```
     /// # use std::time::Duration;

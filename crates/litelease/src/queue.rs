@@ -548,7 +548,8 @@ impl<'q> Queue<'q> {
     /// item whose key another one uses by now stays dead.
     ///
     /// Outside a transaction it commits after every thousand items, so that other writers get their
-    /// turn. If it fails half way, call it again. [`Queue::discard`] and [`Queue::delete`] do alike.
+    /// turn. If it fails half way, call it again. [`Queue::discard`] and [`Queue::delete`] do
+    /// alike.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -57,8 +57,8 @@ impl Inbox {
         }
     }
 
-    /// Takes out the next job. Holders and other clients take turns, so that a renewal does not wait
-    /// behind everything that other clients have sent.
+    /// Takes out the next job. Holders and other clients take turns, so that a renewal does not
+    /// wait behind everything that other clients have sent.
     pub(super) fn pop(&mut self) -> Option<Job> {
         let is_held = self.is_held_next && !self.held.is_empty() || self.others.is_empty();
         self.is_held_next = !is_held;

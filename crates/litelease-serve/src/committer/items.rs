@@ -167,8 +167,8 @@ impl Batch {
         if frees { self.freed(&id, file, waiting) } else { Ok(()) }
     }
 
-    /// Does a slice of a change of many items, and leaves the rest to the next commit, so that other
-    /// clients are served in between.
+    /// Does a slice of a change of many items, and leaves the rest to the next commit, so that
+    /// other clients are served in between.
     pub(super) fn change_many(
         &mut self,
         job: ManyJob,

@@ -629,8 +629,8 @@ fn a_damaged_row_of_a_grant_to_take_back_or_of_a_request_fails_nobody_else() {
     });
 }
 
-/// A batch read the clock once and went on taking jobs. What was sent later was dated from the start
-/// and answered with its whole ttl, so its client trusted it after it had ended.
+/// A batch read the clock once and went on taking jobs. What was sent later was dated from the
+/// start and answered with its whole ttl, so its client trusted it after it had ended.
 #[test]
 fn what_a_batch_grants_and_prolongs_counts_from_when_it_does_so() {
     alone(|| {
