@@ -4,6 +4,7 @@ use litelease_core::{CommitContext, has_ended, purge_limit};
 
 use crate::sqlite::Value;
 use crate::statements::{execute_once, stored_state};
+use crate::transaction::Boundary;
 use crate::{Error, SLICE, Store, When};
 
 /// `litelease_core::has_ended` as a condition of SQL, with the limit as `?1`.
@@ -29,18 +30,23 @@ impl Store {
     pub fn purge(&self, before_ms: i64, when: When) -> Result<u64, Error> {
         self.with_context("purge", None, || {
             let limit_ms = purge_limit(before_ms, when.now_ms());
-            let (mut count, mut next) = (0, Some(String::new()));
-            while let Some(first) = next {
-                let (rows, last) = self.durably(self.boundary()?, |context| {
+            match self.boundary()? {
+                // All of it or nothing, in the caller's transaction.
+                joined @ Boundary::Joined(_) => self.durably(joined, |context| {
                     self.verify()?;
-                    self.all_or_nothing(|| self.delete_ended(context, limit_ms, &first))
-                })?;
-                count += rows.unsigned_abs();
-                // The name that follows it in the order of bytes.
-                next = (rows == SLICE).then(|| last + "\0");
+                    let delete = |first: &str| self.delete_ended(context, limit_ms, first);
+                    self.all_or_nothing(|| in_slices(delete, || self.forget_answers(limit_ms)))
+                }),
+                own => {
+                    let delete = |first: &str| {
+                        self.durably(own, |context| {
+                            self.verify()?;
+                            self.delete_ended(context, limit_ms, first)
+                        })
+                    };
+                    in_slices(delete, || self.within(own, || self.forget_answers(limit_ms)))
+                }
             }
-            while self.within(self.boundary()?, || self.forget_answers(limit_ms))? {}
-            Ok(count)
         })
     }
 
@@ -99,4 +105,21 @@ impl Store {
         }
         Ok(ended)
     }
+}
+
+/// Deletes slice after slice, from the first name on, and then forgets answers. Returns how many
+/// rows were deleted.
+fn in_slices(
+    delete: impl Fn(&str) -> Result<(i64, String), Error>,
+    forget: impl Fn() -> Result<bool, Error>,
+) -> Result<u64, Error> {
+    let (mut count, mut next) = (0, Some(String::new()));
+    while let Some(first) = next {
+        let (rows, last) = delete(&first)?;
+        count += rows.unsigned_abs();
+        // The name that follows it in the order of bytes.
+        next = (rows == SLICE).then(|| last + "\0");
+    }
+    while forget()? {}
+    Ok(count)
 }

@@ -534,29 +534,45 @@ impl Store {
         after: i64,
         when: When,
     ) -> Result<Slice, Error> {
-        self.changing_queues(self.boundary()?, || {
-            let Some(row) = self.find_queue(queue)? else { return Ok(Slice::default()) };
-            let now_ms = when.now_ms();
-            match change {
-                ManyItems::Redrive => {
-                    self.slice_of_dead(row, after, now_ms, |row| self.revive(row, now_ms))
-                }
-                ManyItems::Discard => self
-                    .slice_of_dead(row, after, now_ms, |row| self.delete_item(row).map(|()| true)),
-                ManyItems::Delete => self.delete_slice(row),
-            }
-        })
+        let work = || self.do_slice(queue, change, after, when);
+        self.changing_queues(self.boundary()?, work)
+    }
+
+    fn do_slice(
+        &self,
+        queue: &str,
+        change: ManyItems,
+        after: i64,
+        when: When,
+    ) -> Result<Slice, Error> {
+        let Some(row) = self.find_queue(queue)? else { return Ok(Slice::default()) };
+        let now_ms = when.now_ms();
+        let revive = |row: &ItemRow| self.revive(row, now_ms);
+        let discard = |row: &ItemRow| self.delete_item(row).map(|()| true);
+        match change {
+            ManyItems::Redrive => self.slice_of_dead(row, after, now_ms, revive),
+            ManyItems::Discard => self.slice_of_dead(row, after, now_ms, discard),
+            ManyItems::Delete => self.delete_slice(row),
+        }
     }
 
     /// Does a change of many items to its end. In a transaction of the caller's it is one change;
     /// otherwise each slice is a commit, and other connections write between them.
     fn in_slices(&self, queue: &str, change: ManyItems, when: When) -> Result<u64, Error> {
-        let (mut count, mut next) = (0, Some(0));
-        while let Some(after) = next {
-            let slice = self.change_slice(queue, change, after, when)?;
-            (count, next) = (count + slice.count, slice.next);
+        let all = |slice: &dyn Fn(i64) -> Result<Slice, Error>| {
+            let (mut count, mut next) = (0, Some(0));
+            while let Some(after) = next {
+                let Slice { count: more, next: after } = slice(after)?;
+                (count, next) = (count + more, after);
+            }
+            Ok(count)
+        };
+        match self.boundary()? {
+            Boundary::Own => all(&|after| self.change_slice(queue, change, after, when)),
+            joined @ Boundary::Joined(_) => self.changing_queues(joined, || {
+                all(&|after| self.do_slice(queue, change, after, when))
+            }),
         }
-        Ok(count)
     }
 
     /// Removes an item that nobody works on.
