@@ -59,23 +59,23 @@ impl fmt::Display for Error {
         match self {
             Error::Timeout { after, holder, unsigned } => {
                 write!(f, "write lock timeout after {}ms; ", after.as_millis())?;
-                match holder {
-                    None if let Some(pid) = unsigned => write!(
-                        f,
-                        "holder: unknown, for it has not signed the lock file; the system names pid {pid}; \
-                         try again or check what that process does"
-                    ),
-                    Some(holder) if holder.is_gone() => write!(
+                match (holder, unsigned) {
+                    (Some(holder), _) if holder.is_gone() => write!(
                         f,
                         "holder pid {} is gone, a process it forked still holds the lock; end that one",
                         holder.pid
                     ),
-                    Some(holder) => write!(
+                    (Some(holder), _) => write!(
                         f,
                         "holder: pid:{} since {}; try again or check if holder process is stuck",
                         holder.pid, holder.since
                     ),
-                    None => f.write_str(
+                    (None, Some(pid)) => write!(
+                        f,
+                        "holder: unknown, for it has not signed the lock file; the system names pid {pid}; \
+                         try again or check what that process does"
+                    ),
+                    (None, None) => f.write_str(
                         "holder: unknown; try again or check which process has the lock file open",
                     ),
                 }
