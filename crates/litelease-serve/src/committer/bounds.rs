@@ -5,13 +5,11 @@ use std::collections::HashMap;
 
 use litelease::{Error, Litelease};
 
+use super::items::ANSWERS_KEPT_MS;
 use crate::access::Caller;
 use crate::job::JobError;
 use crate::options::Options;
 use crate::shares::{Limit, Thing};
-
-/// For how long answers are counted, as they are kept for a day.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
 
 pub(super) struct Bounds {
     pools: Limit,
@@ -64,7 +62,7 @@ impl Bounds {
     /// stored.
     pub(super) fn check_answer(&self, caller: Caller, now_ms: i64) -> Result<(), JobError> {
         let mut counted = self.counted.borrow_mut();
-        if now_ms.saturating_sub(DAY_MS) >= counted.since_ms {
+        if now_ms.saturating_sub(ANSWERS_KEPT_MS) >= counted.since_ms {
             *counted = Counted { since_ms: now_ms, total: 0, by_client: HashMap::new() };
         }
         let own = counted.by_client.get(&caller).copied().unwrap_or(0);

@@ -18,7 +18,7 @@ use crate::job::{
 use crate::secret::request_hash;
 
 /// How long the answer to a request with a key is kept.
-const ANSWERS_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
+pub(super) const ANSWERS_KEPT_MS: i64 = 24 * 60 * 60 * 1000;
 
 /// Receives an item. The inner result is the client's answer; the outer error fails the whole
 /// batch.
@@ -257,21 +257,6 @@ impl QueueVerb {
         }
     }
 
-    /// Checks whether it is refused where its answer cannot be stored with its idempotency key. An
-    /// acknowledgement is done all the same: repeated, it is only refused as stale.
-    fn must_be_remembered(&self) -> bool {
-        match self {
-            QueueVerb::Send { .. }
-            | QueueVerb::Redrive { .. }
-            | QueueVerb::Discard { .. }
-            | QueueVerb::Cancel(_) => true,
-            QueueVerb::Ack { .. }
-            | QueueVerb::Extend { .. }
-            | QueueVerb::GiveBack { .. }
-            | QueueVerb::Bury { .. } => false,
-        }
-    }
-
     /// Returns the scope that a client needs for it.
     fn scope(&self) -> Scope {
         match self {
@@ -327,13 +312,6 @@ fn perform(
     {
         return Ok(Ok(stale));
     }
-    let is_new = |key| answered(file.db, key, now_ms).map(|answer| answer.is_none());
-    if verb.must_be_remembered()
-        && is_new(key)?
-        && let Err(refused) = may_remember(file, key, now_ms)
-    {
-        return Ok(Err(refused));
-    }
     let answer = match verb {
         QueueVerb::Send { body, delay_ms, key: item_key } => {
             let options = SendOptions::new().delay(duration(delay_ms));
@@ -341,8 +319,8 @@ fn perform(
                 Some(key) => options.key(key),
                 None => options,
             };
-            let id = once(file, key, now_ms, || queue.send_with(body, options))?;
-            Ok(Answer::Sent { queue: queue_name(), id })
+            let sent = once(file, key, now_ms, || queue.send_with(body, options))?;
+            return Ok(sent.map(|id| Answer::Sent { queue: queue_name(), id }));
         }
         QueueVerb::Ack { receipt } => {
             // The same key with another receipt is another request.
@@ -389,14 +367,16 @@ fn perform(
             false => why_not(&queue, &receipt, Stale::Dead),
         },
         QueueVerb::Redrive { id } => {
-            let count = once(file, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
-            Ok(Answer::Counted { word: REDRIVEN, queue: queue_name(), count })
+            let done = once(file, key, now_ms, || queue.redrive_one(id).map(i64::from))?;
+            let counted = |count| Answer::Counted { word: REDRIVEN, queue: queue_name(), count };
+            return Ok(done.map(counted));
         }
         QueueVerb::Discard { id } => {
-            let count = once(file, key, now_ms, || queue.discard_one(id).map(i64::from))?;
-            Ok(Answer::Counted { word: DISCARDED, queue: queue_name(), count })
+            let done = once(file, key, now_ms, || queue.discard_one(id).map(i64::from))?;
+            let counted = |count| Answer::Counted { word: DISCARDED, queue: queue_name(), count };
+            return Ok(done.map(counted));
         }
-        QueueVerb::Cancel(meant) => cancel(file, &queue, &meant, key, now_ms),
+        QueueVerb::Cancel(meant) => return cancel(file, &queue, &meant, key, now_ms),
     };
     answer.map(Ok)
 }
@@ -408,26 +388,29 @@ fn cancel(
     meant: &Meant,
     key: Option<&Key>,
     now_ms: i64,
-) -> Result<Answer, Error> {
-    let done = |id| Ok(Answer::ItemDone { word: "cancelled", queue: queue.name().into(), id });
+) -> Result<Result<Answer, JobError>, Error> {
+    let done = |id| Answer::ItemDone { word: "cancelled", queue: queue.name().into(), id };
     if let Some(id) = answered(file.db, key, now_ms)? {
-        return done(id.parse().unwrap_or_default());
+        return Ok(Ok(done(id.parse().unwrap_or_default())));
+    }
+    if let Err(refused) = may_remember(file, key, now_ms) {
+        return Ok(Err(refused));
     }
     let (name, id) = match meant {
         Meant::Id(id) => (ItemName::Id(*id), Some(*id)),
         Meant::Key(key) => (ItemName::Key(key), queue.id_of_key(key)?),
     };
-    match queue.cancel(name)? {
+    Ok(Ok(match queue.cancel(name)? {
         CancelResult::Cancelled => {
             let id = id.unwrap_or_default();
             remember(file, key, &id.to_string(), now_ms)?;
             done(id)
         }
         CancelResult::Leased { deadline_ms } => {
-            Ok(Answer::ItemLeased { left_ms: deadline_ms.saturating_sub(now_ms) })
+            Answer::ItemLeased { left_ms: deadline_ms.saturating_sub(now_ms) }
         }
-        CancelResult::NotFound => Ok(Answer::NoSuchItem),
-    }
+        CancelResult::NotFound => Answer::NoSuchItem,
+    }))
 }
 
 /// Does something that makes a number, once for each key.
@@ -436,13 +419,16 @@ fn once(
     key: Option<&Key>,
     now_ms: i64,
     make: impl FnOnce() -> Result<i64, Error>,
-) -> Result<i64, Error> {
+) -> Result<Result<i64, JobError>, Error> {
     if let Some(number) = answered(file.db, key, now_ms)? {
-        return Ok(number.parse().unwrap_or_default());
+        return Ok(Ok(number.parse().unwrap_or_default()));
+    }
+    if let Err(refused) = may_remember(file, key, now_ms) {
+        return Ok(Err(refused));
     }
     let number = make()?;
     remember(file, key, &number.to_string(), now_ms)?;
-    Ok(number)
+    Ok(Ok(number))
 }
 
 /// Refuses the receipt of an item of another queue: the client may have no access to that one.
